@@ -5,7 +5,6 @@ import json
 import pickle
 import traceback
 from contextlib import suppress
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -60,17 +59,6 @@ _ISSUANCES = st.fixed_dictionaries(
         **dict.fromkeys(("createdAt", "updated_at", "updatedAt", "format", "offerUri", "unknown"), _VALUES),
     },
 )
-
-
-@given(st.one_of(_ISSUANCES, st.fixed_dictionaries({"data": st.one_of(_ISSUANCES, _VALUES)})))
-def test_what_is_read_at_once_is_what_is_read_by_way_of_a_document(body: object) -> None:
-    found = []
-    for operation in (operations.ISSUANCES.get, replace(operations.ISSUANCES.get, whole=None)):
-        try:
-            found.append(read(operation, response(200, body), NOW).model_dump())
-        except InvalidResponse as error:
-            found.append({"error": str(error)})
-    assert repr(found[0]) == repr(found[1])
 
 
 @pytest.mark.parametrize("wrap", [True, False])
