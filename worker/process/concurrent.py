@@ -155,14 +155,15 @@ class ConcurrentWorker(BaseWorker):
         waits = Waits(_BACKOFF)
         while not self._stopping.is_set():
             idle = not self._tasks
-            wanted = min(self._room(), max(1, self._concurrency // GROUPS))
-            full = wanted <= 0 or (self._isolation_wanted and not idle)
-            if full or self._suspended:
-                await (self._until_freed(None) if full else self._until_stopped(IDLE_SECONDS))
+            if self._room() <= 0 or (self._isolation_wanted and not idle):
+                await self._until_freed(None)
                 await asyncio.sleep(BATCH_WINDOW_SECONDS)
                 continue
+            if self._suspended:
+                await self._until_stopped(IDLE_SECONDS)
+                continue
             try:
-                admitted = await self._breaker.admit(wanted)
+                admitted = await self._breaker.admit(min(self._room(), max(1, self._concurrency // GROUPS)))
                 if admitted == 0:
                     await self._until_freed(max(0.01, min(self._breaker.retry_in(), IDLE_SECONDS)))
                     continue
@@ -246,14 +247,11 @@ class ConcurrentWorker(BaseWorker):
         await self._first(asyncio.sleep(seconds))
 
     async def _until_freed(self, seconds: float | None) -> None:
-        """Return when a place has become free, or after so many seconds."""
+        """Return when a place has become free, when told to stop, or after so many seconds."""
         self._freed.clear()
-
-        async def freed() -> None:
-            await asyncio.wait_for(self._freed.wait(), seconds)
-
         with suppress(TimeoutError):
-            await self._first(freed())
+            async with asyncio.timeout(seconds):
+                await self._freed.wait()
 
     async def _first(self, awaited: Awaitable[object]) -> None:
         """Wait for the awaitable or for the stop, then cancel what is left."""
@@ -275,6 +273,7 @@ class ConcurrentWorker(BaseWorker):
         self._stop_requested = True
         self._stopped_at = asyncio.get_running_loop().time()
         self._stopping.set()
+        self._freed.set()
 
     async def _drain(self) -> None:
         """Finish the events in flight, or hand them back when the grace time is over."""
