@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
@@ -44,9 +45,6 @@ _MOST_ERRORS = 16
 #: A `code` or an error's `id` is put into a message only if it looks like one: the message goes into logs.
 _WORD = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
-#: Stands for a body that is none.
-_NOT_JSON = object()
-
 
 def read(operation: Operation[R], response: Response, now: datetime, *, asked_for: str | None = None) -> R:
     """Return what the operation promises; with `asked_for` it, or each element of it, has to carry that id.
@@ -65,10 +63,9 @@ def read(operation: Operation[R], response: Response, now: datetime, *, asked_fo
             status=response.status,
             cause="status",
         )
-    if operation.paged and operation.each is not None:
-        result = cast("R", parse_page(operation.name, operation.each, response))
-    elif operation.each is not None:
-        result = cast("R", parse_each(operation.name, operation.each, response))
+    if operation.each is not None:
+        page = parse_list(operation.name, operation.each, response, paged=operation.paged)
+        result = cast("R", page if operation.paged else page.items)
     elif operation.result is not None:
         result = parse(operation.name, operation.result, response)
     else:
@@ -94,42 +91,30 @@ def parse(operation: str, result: TypeAdapter[R], response: Response) -> R:
     return _validated(operation, result, _data(document), response.status)
 
 
-def parse_each(operation: str, each: TypeAdapter[R], response: Response) -> tuple[R, ...]:
-    """Read the body as a list, its elements as `each`: one by one, so that other threads get their turns.
+def parse_list(operation: str, each: TypeAdapter[R], response: Response, *, paged: bool) -> Page[R]:
+    """Read the body as a list, its elements as `each`, and if it is `paged`, where the next page is.
 
-    Raises:
-        InvalidResponse: As `parse`.
-    """
-    return _elements(operation, each, _data(_document(operation, response, MOST_LISTED)), response)
-
-
-def parse_page(operation: str, each: TypeAdapter[R], response: Response) -> Page[R]:
-    """Read the body as `parse_each` does, and where the next page is.
+    The elements are read one by one, so that other threads get their turns.
 
     Raises:
         InvalidResponse: As `parse`; or the link to the next page is none.
     """
     document = _document(operation, response, MOST_LISTED)
-    items = _elements(operation, each, _data(document), response)
+    elements = _data(document)
+    if not isinstance(elements, list):
+        raise _not_understood(operation, response.status, "the whole: list type", "schema")
+    for place, element in enumerate(elements if has_more_than(MOST_VALUES, response.body) else ()):
+        if has_more_than(MOST_VALUES, to_json(element)):
+            wrong = f"{place}: more than {MOST_VALUES} values"
+            raise _not_understood(operation, response.status, wrong, "too_many_values")
+    items = tuple(
+        _validated(operation, each, element, response.status, f"{place}.") for place, element in enumerate(elements)
+    )
     try:
-        return Page(items, following(document))
+        return Page(items, following(document) if paged else None)
     except ValueError as error:
         wrong = str(error)
     raise _not_understood(operation, response.status, wrong, "schema")
-
-
-def _elements(operation: str, each: TypeAdapter[R], document: Any, response: Response) -> tuple[R, ...]:
-    if not isinstance(document, list):
-        raise _not_understood(operation, response.status, "the whole: list type", "schema")
-    if has_more_than(MOST_VALUES, response.body):
-        for place, element in enumerate(document):
-            if has_more_than(MOST_VALUES, to_json(element)):
-                raise _not_understood(
-                    operation, response.status, f"{place}: more than {MOST_VALUES} values", "too_many_values"
-                )
-    return tuple(
-        _validated(operation, each, element, response.status, f"{place}.") for place, element in enumerate(document)
-    )
 
 
 def _document(operation: str, response: Response, most: int) -> Any:
@@ -141,14 +126,10 @@ def _document(operation: str, response: Response, most: int) -> Any:
     body = response.body
     if has_more_than(most, body):
         raise _not_understood(operation, response.status, f"it has more than {most} values", "too_many_values")
-    try:
-        document = from_json(body, allow_inf_nan=False)
-    except (ValueError, RecursionError):
-        document = _NOT_JSON
+    with suppress(ValueError, RecursionError):
+        return from_json(body, allow_inf_nan=False)
     # Raised outside of the handler, so that no traceback leads to an exception that holds the body.
-    if document is _NOT_JSON:
-        raise _not_understood(operation, response.status, "the body is not JSON", "not_json")
-    return document
+    raise _not_understood(operation, response.status, "the body is not JSON", "not_json")
 
 
 def _data(document: Any) -> Any:
@@ -196,11 +177,8 @@ def refusal(operation: str, response: Response, now: datetime) -> ApiError:
         return InvalidResponse(
             f"{message}; redirects are refused", operation=operation, status=status, cause="redirect"
         )
-    if status == HTTPStatus.NOT_FOUND:
-        return NotFound(message, operation=operation, status=status, errors=errors)
-    if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
-        return Unauthorized(message, operation=operation, status=status, errors=errors)
-    return InvalidRequest(message, operation=operation, status=status, errors=errors)
+    kind = {401: Unauthorized, 403: Unauthorized, 404: NotFound}.get(status, InvalidRequest)
+    return kind(message, operation=operation, status=status, errors=errors)
 
 
 def error_objects(body: bytes) -> tuple[ErrorObject, ...]:

@@ -74,11 +74,11 @@ class Lifespan:
             startup, shutdown = plugin.startup_function, plugin.shutdown_function
             if shutdown is None or (startup is not None and plugin.name not in self.states):
                 continue
-            task = asyncio.create_task(_error_of(_call(shutdown, self.states.pop(plugin.name, None))))
-            await asyncio.wait({task}, timeout=_SHUTDOWN_SECONDS)
-            error = task.result() if task.done() else TimeoutError()
+            task = asyncio.create_task(_call(shutdown, self.states.pop(plugin.name, None)))
+            done, _ = await asyncio.wait({task}, timeout=_SHUTDOWN_SECONDS)
+            task.cancel()  # A task that ignores this ends with the process.
+            error = TimeoutError() if not done else None if task.cancelled() else task.exception()
             if error is not None:
-                task.cancel()  # A task that ignores this ends with the process.
                 log.error("shutdown_failed", plugin=plugin.name, exc_info=error)
 
 
@@ -86,14 +86,6 @@ async def _log_slow_startup(plugin: str) -> None:
     while True:
         await asyncio.sleep(_SLOW_SECONDS)
         log.warning("startup_slow", plugin=plugin, hint="No event is taken until it ends. Give its calls time-outs")
-
-
-async def _error_of(awaitable: Awaitable[Any]) -> BaseException | None:
-    try:
-        await awaitable
-    except (Exception, SystemExit, asyncio.CancelledError) as error:  # noqa: BLE001  The author's code.
-        return error
-    return None
 
 
 async def _call(function: Callable[..., Any], *arguments: Any) -> Any:

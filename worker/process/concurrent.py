@@ -156,11 +156,11 @@ class ConcurrentWorker(BaseWorker):
         while not self._stopping.is_set():
             idle = not self._tasks
             if self._room() <= 0 or (self._isolation_wanted and not idle):
-                await self._until_freed(None)
+                await self._until_freed()
                 await asyncio.sleep(BATCH_WINDOW_SECONDS)
                 continue
             if self._suspended:
-                await self._until_stopped(IDLE_SECONDS)
+                await _until(self._stopping, IDLE_SECONDS)
                 continue
             try:
                 admitted = await self._breaker.admit(min(self._room(), max(1, self._concurrency // GROUPS)))
@@ -176,10 +176,10 @@ class ConcurrentWorker(BaseWorker):
             except (RedisError, OSError) as error:
                 wait = waits.next()
                 log.error("redis_unusable", error=type(error).__name__, retry_in=wait, hint=hint(error))  # noqa: TRY400  No traceback.
-                await self._until_stopped(wait)
+                await _until(self._stopping, wait)
             except Exception as error:  # A defect of ours, which must not stop the events in flight.
                 log.error("take_failed", exc_info=error)  # noqa: TRY400  Our processor keeps the message out.
-                await self._until_stopped(_BACKOFF.longest)
+                await _until(self._stopping, _BACKOFF.longest)
 
     async def _take(self, admitted: int, *, idle: bool) -> Taken:
         """Claim and start up to `admitted` events, and give back admissions for which no event was found."""
@@ -243,15 +243,11 @@ class ConcurrentWorker(BaseWorker):
         if seconds > 0:
             await self._first(self._claims.wait_for_job(seconds))
 
-    async def _until_stopped(self, seconds: float) -> None:
-        await self._first(asyncio.sleep(seconds))
-
-    async def _until_freed(self, seconds: float | None) -> None:
+    async def _until_freed(self, seconds: float | None = None) -> None:
         """Return when a place has become free, when told to stop, or after so many seconds."""
-        self._freed.clear()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._freed.wait()
+        if not self._stopping.is_set():
+            self._freed.clear()
+        await _until(self._freed, seconds)
 
     async def _first(self, awaited: Awaitable[object]) -> None:
         """Wait for the awaitable or for the stop, then cancel what is left."""
@@ -355,6 +351,12 @@ class ConcurrentWorker(BaseWorker):
                 attempt.interrupt(Interruption.STOPPED)
         else:
             log.info("command_ignored", command=str(command)[:_COMMAND_LIMIT])
+
+
+async def _until(event: asyncio.Event, seconds: float | None) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
 
 
 async def _restarted(work: Callable[[], Awaitable[None]]) -> None:
