@@ -122,15 +122,3 @@ async def test_logs_hold_no_token_no_secret_and_no_body(caplog: pytest.LogCaptur
     for secret in ("Ada", "s3cret", "t0ken-value", "Bearer"):
         assert secret not in caplog.text
         assert secret not in f"{caught.value} {cut.value}"
-
-
-@pytest.mark.parametrize("hangs_up", [True, False], ids=["broken off", "stalled"])
-async def test_a_refusal_without_the_rest_of_its_body_keeps_its_meaning(hangs_up: bool) -> None:
-    cut = answer(b'{"errors": [{"detail": "x"}]}', 429, "Retry-After: 20")[:-5]
-    async with serving(cut, timeout=5.0 if hangs_up else 2.0) as (platform, api):
-        platform.hangs_up = hangs_up
-        with pytest.raises(Unavailable) as caught:
-            await api.presentations.get("p")
-        assert (caught.value.status, caught.value.retry_after) == (429, 20.0)
-        platform.answer = answer(ADA)
-        assert (await api.presentations.get("p")).id == "p"
