@@ -4,6 +4,7 @@ A request costs 60 microseconds of processor time, with httpx twelve times as mu
 work. `HttpxTransport` is the other implementation. HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY name the proxies.
 """
 
+import asyncio
 import atexit
 import functools
 import ipaddress
@@ -161,6 +162,8 @@ class PyreqwestTransport:
 
     async def _answer(self, pool: "_Pool", client: Client, request: Request) -> Response:
         failure: Exception
+        task = asyncio.current_task()
+        cancelled = task.cancelling() if task else 0
         try:
             builder = client.request(request.method, request.url).headers(request.headers)
             if request.body is not None:
@@ -171,7 +174,9 @@ class PyreqwestTransport:
                 if response.status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED and pool.proxy is not None:
                     raise Unanswered("ProxyError", "proxy")
                 body = await received.body_reader.read(response.limit(self._longest) + 1)
-                return response.with_body(bytes(body or b""), self._longest)
+            if task and task.cancelling() > cancelled:  # pyreqwest drops a cancellation that meets an answer.
+                raise asyncio.CancelledError
+            return response.with_body(bytes(body or b""), self._longest)
         except ValueError as error:
             failure = Unsendable(type(error).__name__)
         except (PyreqwestError, OSError) as error:
