@@ -188,13 +188,19 @@ async def run(
         held = runs.begin(event.webhook_id, handler.name)
     except StillRunning as still_running:
         return still_running
-    task = asyncio.create_task(_call(handler, event, context, threads, held))
+    loop = asyncio.get_running_loop()
+    # `asyncio.wait` would take two more turns of the loop, 5 us of an event's 100.
+    ended: asyncio.Future[None] = loop.create_future()
+    task = loop.create_task(_call(handler, event, context, threads, held, ended))
+    timer = loop.call_later(timeout, _set, ended)
     try:
-        await asyncio.wait({task}, timeout=timeout)
+        await ended
     except asyncio.CancelledError:
         runs.abandon(held)
         await _cancel(task, grace)
         raise
+    finally:
+        timer.cancel()
     if not task.done():
         runs.abandon(held)
         await _cancel(task, grace)
@@ -203,6 +209,11 @@ async def run(
         return HandlerCrashed("CancelledError")
     error = task.exception()
     return error if isinstance(error, Exception) else None
+
+
+def _set(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 async def _cancel(task: "asyncio.Task[None]", grace: float) -> None:
@@ -221,9 +232,14 @@ def _retrieve(task: "asyncio.Task[None]") -> None:
 
 
 async def _call(
-    handler: Handler, event: FetchedEvent, context: Context[Any, Any], threads: ThreadRunner, held: Run
+    handler: Handler,
+    event: FetchedEvent,
+    context: Context[Any, Any],
+    threads: ThreadRunner,
+    held: Run,
+    ended: "asyncio.Future[None]",
 ) -> None:
-    """Call the handler. Exceptions that would end the event loop become `HandlerCrashed`."""
+    """Call the handler and set `ended`. Exceptions that would end the event loop become `HandlerCrashed`."""
     runs_now.set(handler.at)
     held.hold()
     try:
@@ -244,3 +260,4 @@ async def _call(
         raise HandlerCrashed(type(error).__name__).with_traceback(error.__traceback__) from None
     finally:
         held.release()
+        _set(ended)
