@@ -91,15 +91,9 @@ class Runs:
             run.is_awaited = True
         return run is not None
 
-    def begin(self, event_id: str, handler: str) -> Run:
-        """Return a new run.
-
-        Raises:
-            StillRunning: an earlier one has not ended.
-        """
-        if self.is_running(event_id, handler):
-            raise StillRunning
-        return Run(self._alive, (event_id, handler))
+    def begin(self, event_id: str, handler: str) -> Run | None:
+        """Return a new run, or None if an earlier one has not ended."""
+        return None if self.is_running(event_id, handler) else Run(self._alive, (event_id, handler))
 
     def abandon(self, run: Run) -> None:
         """Note that no attempt waits for the run any longer."""
@@ -184,14 +178,13 @@ async def run(
         `StillRunning`, without a run, if an earlier run for this event has not ended. `HandlerTimeout` after
         `timeout` seconds.
     """
-    try:
-        held = runs.begin(event.webhook_id, handler.name)
-    except StillRunning as still_running:
-        return still_running
+    held = runs.begin(event.webhook_id, handler.name)
+    if held is None:
+        return StillRunning()
     loop = asyncio.get_running_loop()
     # `asyncio.wait` would take two more turns of the loop, 5 us of an event's 100.
     ended: asyncio.Future[None] = loop.create_future()
-    task = loop.create_task(_call(handler, event, context, threads, held, ended))
+    task = loop.create_task(_call(handler, event, context, threads, held, ended=ended))
     timer = loop.call_later(timeout, _set, ended)
     try:
         await ended
@@ -237,6 +230,7 @@ async def _call(
     context: Context[Any, Any],
     threads: ThreadRunner,
     held: Run,
+    *,
     ended: "asyncio.Future[None]",
 ) -> None:
     """Call the handler and set `ended`. Exceptions that would end the event loop become `HandlerCrashed`."""

@@ -1,6 +1,6 @@
 """Send requests over the network, within bounds, by pyreqwest, a binding to Rust's reqwest.
 
-A request costs 60 microseconds of processor time, with httpx twelve times as much, and fetching is most of a worker's
+A request costs 40 microseconds of processor time, with httpx twenty times as much, and fetching is most of a worker's
 work. `HttpxTransport` is the other implementation. HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY name the proxies.
 """
 
