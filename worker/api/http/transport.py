@@ -16,7 +16,6 @@ import time
 import urllib.request
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final
@@ -39,19 +38,14 @@ class Proxies:
 
     def __init__(self) -> None:
         self._named = urllib.request.getproxies()
-        self._by_origin: dict[str, str | None] = {}
+        self.url_for = functools.cache(self._find)
 
-    def url_for(self, origin: str) -> str | None:
+    def _find(self, origin: str) -> str | None:
         """Return the URL of the proxy, which may hold credentials, or None if there is no proxy.
 
         Raises:
             UnsupportedProxy: The proxy cannot be used.
         """
-        if origin not in self._by_origin:
-            self._by_origin[origin] = self._find(origin)
-        return self._by_origin[origin]
-
-    def _find(self, origin: str) -> str | None:
         parts = urlsplit(origin)
         named = self._named.get(parts.scheme) or self._named.get("all")
         host, port = parts.hostname or "", parts.port or {"http": 80, "https": 443}[parts.scheme]
@@ -170,7 +164,7 @@ class PyreqwestTransport:
                 builder = builder.body_bytes(request.body)
             async with builder.build_streamed() as received:
                 pool.has_answered = True
-                response = Response(received.status, received.headers, b"", partial(self._distrust, pool))
+                response = Response(received.status, received.headers, b"", functools.partial(self._distrust, pool))
                 if response.status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED and pool.proxy is not None:
                     raise Unanswered("ProxyError", "proxy")
                 body = await received.body_reader.read(response.limit(self._longest) + 1)
