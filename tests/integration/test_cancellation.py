@@ -5,7 +5,7 @@ kind of question is cancelled after no turn of the event loop, after one, after 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
@@ -27,10 +27,6 @@ Ask = Callable[[str, Redis], Coroutine[Any, Any, None]]
 
 async def command(_: str, redis: Redis) -> None:
     await redis.get("key")
-
-
-async def script(_: str, redis: Redis) -> None:
-    await redis.register_script("return ARGV[1]")(args=["x"])
 
 
 async def pipeline(_: str, redis: Redis) -> None:
@@ -90,13 +86,7 @@ async def reached(redis: Redis) -> None:
             await asyncio.sleep(0.05)
 
 
-@pytest.fixture
-async def client(redis_url: str) -> AsyncIterator[Redis]:
-    async with open_redis(redis_url) as client:
-        yield client
-
-
-@pytest.mark.parametrize("ask", [command, script, pipeline, transaction, subscription, connection])
+@pytest.mark.parametrize("ask", [command, pipeline, transaction, subscription, connection])
 def test_a_question_can_be_cancelled_after_any_turn(redis_url: str, ask: Ask) -> None:
     assert on_turning_loop(lambda loop: losses(ask, redis_url, loop)) == []
 
@@ -110,24 +100,6 @@ def test_so_can_every_kind_of_connection(
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
         assert on_turning_loop(lambda loop: losses(connection, url, loop)) == []
-
-
-async def test_what_was_cancelled_may_still_ask_while_it_cleans_up(client: Redis) -> None:
-    begun = asyncio.Event()
-
-    async def cleans_up() -> None:
-        try:
-            begun.set()
-            await asyncio.sleep(60)
-        finally:
-            await client.set("key", "cleaned")
-
-    task = asyncio.create_task(cleans_up())
-    await begun.wait()
-    task.cancel()
-    await asyncio.wait({task})
-    assert task.cancelled()
-    assert await client.get("key") == b"cleaned"
 
 
 def test_a_time_out_around_a_question_is_one_whichever_turn_it_meets(redis_url: str) -> None:

@@ -10,7 +10,7 @@ from waiting import until
 DATA = "openid4vc.verification.data"
 VERIFIED = "openid4vc.verification.verified"
 
-KEY, OTHER_KEY = "a-key-of-thirty-two-characters-1", "a-key-of-thirty-two-characters-2"
+KEY = "a-key-of-thirty-two-characters-1"
 
 #: Notes what it was given, and fails the first time.
 SECOND_TIME = """
@@ -90,19 +90,6 @@ def test_without_a_key_the_event_ends_as_data_gone_and_no_handler_sees_nothing(
         assert rig.reaches("m1", "data_gone")["error"] == "DataGone"
     assert given(rig) == [("m1", "Ada")]
     assert not rig.redis.exists("credhook:credhook:snapshot:m1")
-
-
-def test_with_another_key_the_event_ends_as_data_gone(rig: FleetHarness) -> None:
-    rig.stub.answer = first(1, empty, before=full)
-    rig.plugin(SECOND_TIME.replace("0.1", "600"))
-    rig.accept(("m1", DATA, "pre_1"))
-    with rig.worker("first", CREDHOOK_SNAPSHOT_KEY=KEY):
-        rig.reaches("m1", "waiting")
-    wait_no_longer(rig)
-    with rig.worker("second", CREDHOOK_SNAPSHOT_KEY=OTHER_KEY) as second:
-        rig.reaches("m1", "data_gone")
-        assert '"snapshot_unreadable"' in second.text
-    assert given(rig) == [("m1", "Ada")]
 
 
 @pytest.mark.parametrize(("kind", "gone"), [(DATA, empty), (VERIFIED, unknown)])

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from accepting import inbox_on
@@ -23,14 +23,12 @@ class Attempts:
         redis: the store's client.
         claims: the store as this worker sees it.
         processor: what makes the attempts.
-        slot: the clients for one event at a time.
     """
 
     def __init__(self, parts: Parts) -> None:
         self.redis = parts.store.redis
         self.claims = parts.claims
         self.processor = parts.processor
-        self.slot = parts.new_slot()
 
     async def accept(self, event_id: str, event_type: str, resource_id: str) -> None:
         async with inbox_on(self.redis) as inbox:
@@ -55,7 +53,7 @@ class Attempts:
         assert not (await self.claims.take(1, urgent=0)).claims
 
     async def make(self, attempt: Attempt, *, follow: bool = False) -> tuple[Settlement | None, Claim | None]:
-        return await self.processor.handle(attempt, nullcontext(self.slot), may_follow=lambda: follow)
+        return await self.processor.handle(attempt, may_follow=lambda: follow)
 
     async def next(self) -> Settlement:
         """What an attempt at the next event comes to."""

@@ -42,7 +42,6 @@ def led_by(error: Exception, *causes: BaseException) -> Exception:
         (OSError(errno.ENETUNREACH, ""), "unreachable"),
         (OSError(errno.ETIMEDOUT, ""), "timeout"),
         (TimeoutError(), "timeout"),
-        (OSError("Multiple exceptions: [Errno 111] Connect call failed ('::1', 1), [Errno 111] Connect"), "refused"),
         (OSError("odd"), ""),
         (OSError(errno.ENOSPC, ""), ""),
         (ssl.SSLCertVerificationError(1, "expired"), "certificate"),

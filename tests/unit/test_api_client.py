@@ -7,7 +7,6 @@ from collections.abc import Awaitable
 import httpx
 import pytest
 from token_endpoint import API_URL, TOKEN_URL, Handler, async_api, credentials, with_tokens
-from waiting import until_async
 
 from credhook.worker.api.client import AsyncApi, SyncApi
 from credhook.worker.api.errors import ApiError, InvalidRequest, InvalidResponse, Unauthorized, Unavailable
@@ -104,49 +103,6 @@ async def test_cancelling_a_request_is_not_an_error_of_the_platform() -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-
-
-class Counting:
-    """A platform that counts the calls under way, and answers them when it may.
-
-    Attributes:
-        under_way: the calls that have not been answered.
-        most: how many these were at most.
-        answered: how many have been; every other one with a refusal.
-        may_answer: released once for each answer.
-    """
-
-    def __init__(self) -> None:
-        self.under_way = self.most = self.answered = 0
-        self.may_answer = asyncio.Semaphore(0)
-
-    async def __call__(self, _: httpx.Request) -> httpx.Response:
-        self.under_way += 1
-        self.most = max(self.most, self.under_way)
-        try:
-            await self.may_answer.acquire()
-        finally:
-            self.under_way -= 1
-        self.answered += 1
-        return httpx.Response(404 if self.answered % 2 else 200, json=GOOD)
-
-
-async def test_no_more_calls_are_under_way_than_may_be_whatever_becomes_of_them() -> None:
-    counting = Counting()
-    async with async_api(counting, at_once=3) as api:
-        facade = SyncApi(api)
-        calls = [asyncio.create_task(api.presentations.get("p")) for _ in range(6)]
-        calls += [asyncio.create_task(asyncio.to_thread(facade.presentations.get, "p")) for _ in range(3)]
-        await until_async(lambda: counting.under_way == 3)
-        calls[0].cancel()
-        await asyncio.wait([calls[0]])
-        await until_async(lambda: counting.under_way == 3)
-        for _ in range(8):
-            counting.may_answer.release()
-        first, *others = await asyncio.gather(*calls, return_exceptions=True)
-    assert counting.most == 3
-    assert type(first) is asyncio.CancelledError
-    assert sorted(type(each).__name__ for each in others) == ["NotFound"] * 4 + ["Presentation"] * 4
 
 
 # Settings.

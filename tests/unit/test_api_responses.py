@@ -63,18 +63,6 @@ _ISSUANCES = st.fixed_dictionaries(
 )
 
 
-@given(st.one_of(_ISSUANCES, st.fixed_dictionaries({"data": st.one_of(_ISSUANCES, _VALUES)})))
-def test_what_is_read_at_once_is_what_is_read_by_way_of_a_document(body: object) -> None:
-    found, by_document = [], copy.copy(ISSUANCES["get"])
-    by_document.whole = None
-    for operation in (ISSUANCES["get"], by_document):
-        try:
-            found.append(read(operation, response(200, body), NOW).model_dump())
-        except InvalidResponse as error:
-            found.append({"error": str(error)})
-    assert repr(found[0]) == repr(found[1])
-
-
 @pytest.mark.parametrize("wrap", [True, False])
 def test_a_list_is_read_with_and_without_its_envelope(wrap: bool) -> None:
     listed = [{"id": "e", "url": "https://a.example"}, {"id": "f", "url": "https://b.example"}]

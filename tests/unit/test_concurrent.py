@@ -1,4 +1,4 @@
-"""The concurrent worker: how many events it takes, whose leases it renews, and how it drains."""
+"""The concurrent worker: how many events it takes, and how it drains. Leases of one process."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,38 +10,32 @@ from redis.exceptions import RedisError
 from waiting import until_async
 
 from credhook.worker.attempt.attempt import Attempt, Interruption
-from credhook.worker.attempt.slots import Slot, Slots
 from credhook.worker.process.concurrent import ConcurrentWorker
 from credhook.worker.queue.claims import Taken
+from credhook.worker.queue.leases import Leases
 
 NOTHING: Any = None
 
 
 class Processor:
-    """Ends each attempt when it may, and with the event that follows it.
+    """Ends each attempt when it may, and settles it when it may.
 
     Attributes:
-        follows: attempt's claim → the claim that follows.
-        kept: the claims whose leases are renewed, in order.
         asked: whether each attempt was to go on with the event that follows.
-        may_end: set once the attempts may end.
     """
 
     def __init__(self) -> None:
-        self.follows: dict[str, str] = {}
-        self.kept: list[str] = []
         self.asked: list[bool] = []
-        self.may_end = asyncio.Event()
+        self.may_end, self.may_settle = asyncio.Event(), asyncio.Event()
 
-    def keep(self, attempt: Attempt) -> None:
-        self.kept.append(str(attempt.claim))
-
-    async def handle(self, attempt: Attempt, slot: Any, *, may_follow: Callable[[], bool]) -> tuple[None, str | None]:
-        async with slot:
-            if attempt.interruption is None:
-                await self.may_end.wait()
+    async def handle(
+        self, attempt: Attempt, *, handled: Callable[[Attempt], None], may_follow: Callable[[], bool]
+    ) -> tuple[None, str | None]:
+        await self.may_end.wait()
+        handled(attempt)
         self.asked.append(may_follow())
-        return None, self.follows.get(str(attempt.claim))
+        await self.may_settle.wait()
+        return None, None
 
 
 def worker(concurrency: int, processor: Processor, *, grace: float = 60.0) -> Any:
@@ -49,42 +43,36 @@ def worker(concurrency: int, processor: Processor, *, grace: float = 60.0) -> An
     made = cast(Any, ConcurrentWorker.__new__(ConcurrentWorker))
     settings: Any = SimpleNamespace(concurrency=concurrency, grace=grace)
     made._settings, made._concurrency = settings, concurrency
-    made._attempts, made._tasks = set(), set()
-    made._slots, made._processor = Slots(concurrency, lambda: Slot(NOTHING, NOTHING, NOTHING)), processor
+    made._attempts, made._tasks, made._processor = set(), set(), processor
     made._freed, made._stopping = asyncio.Event(), asyncio.Event()
     made._suspended = made._isolation_wanted = False
     made._breaker = SimpleNamespace(pause=lambda: 0.0)
     return made
 
 
-def started(one: Any, claim: str) -> Attempt:
-    """Start an attempt at the claim and return it."""
-    one._start(claim)
-    attempts: set[Attempt] = one._attempts
-    return next(each for each in attempts if str(each.claim) == claim)
-
-
-async def test_the_lease_of_an_event_that_follows_is_renewed_while_it_waits_for_a_slot() -> None:
+async def test_an_event_that_is_settled_leaves_its_place_to_another_but_not_without_a_limit() -> None:
     processor = Processor()
-    one = worker(1, processor)
-    processor.follows["first"] = "follower"
-    for each in ("first", "other"):
+    one = worker(2, processor)
+    for each in ("first", "second"):
         one._start(each)
-    await until_async(lambda: one._slots._waiting, what="the other, which waits")
+    assert one._room() == 0
     processor.may_end.set()
-    await asyncio.sleep(0)
-    processor.may_end.clear()
-    await until_async(lambda: "follower" in processor.kept, what="a lease that is kept")
-    assert [str(waiting.attempt.claim) for waiting in one._slots._waiting] == ["follower"]
-    assert "follower" in {str(each.claim) for each in one._attempts}  # A drain can interrupt it.
-    processor.may_end.set()
+    await until_async(lambda: len(processor.asked) == 2)
+    assert one._room() == 2
+    for each in ("third", "fourth"):
+        one._start(each)
+    await until_async(lambda: len(processor.asked) == 4)
+    assert one._room() == 0
+    processor.may_settle.set()
     await one._drain()
+    assert one._room() == 2
 
 
 @pytest.mark.parametrize("why", ["stopping", "suspended", "poison candidate", "platform paused", ""])
 async def test_no_event_follows_where_none_would_be_taken(why: str) -> None:
     processor = Processor()
     processor.may_end.set()
+    processor.may_settle.set()
     one = worker(1, processor)
     one._suspended, one._isolation_wanted = why == "suspended", why == "poison candidate"
     one._breaker = SimpleNamespace(pause=lambda: 9.0 if why == "platform paused" else 0.0)
@@ -95,36 +83,15 @@ async def test_no_event_follows_where_none_would_be_taken(why: str) -> None:
     assert processor.asked == [not why]
 
 
-async def test_a_drain_hands_back_at_once_what_waits_for_a_slot_and_lets_the_others_finish() -> None:
+@pytest.mark.parametrize(("grace", "passed"), [(0.05, 0), (3_600, 3_600)], ids=["over", "over before the drain"])
+async def test_a_drain_interrupts_the_events_for_which_the_grace_does_not_suffice(grace: float, passed: float) -> None:
     processor = Processor()
-    one = worker(1, processor)
-    held, late = started(one, "held"), started(one, "late")
-    await until_async(lambda: one._slots._waiting)
-    draining = asyncio.create_task(one._drain())
-    await until_async(lambda: len(one._tasks) == 1, what="the end of the waiting attempt")
-    assert (late.interruption, held.interruption) == (Interruption.DRAINED, None)
-    assert not draining.done()
-    processor.may_end.set()
-    await draining
-    assert held.interruption is None
-
-
-async def test_a_drain_breaks_off_what_its_grace_does_not_suffice_for() -> None:
-    processor = Processor()
-    one = worker(1, processor, grace=0.05)
-    held = started(one, "held")
-    draining = asyncio.create_task(one._drain())
-    await until_async(lambda: held.interruption is Interruption.DRAINED)
-    processor.may_end.set()
-    await draining
-
-
-async def test_what_passed_between_the_stop_and_the_drain_is_a_part_of_the_grace() -> None:
-    processor = Processor()
-    one = worker(1, processor, grace=3_600)
-    held = started(one, "held")
+    processor.may_settle.set()
+    one = worker(1, processor, grace=grace)
+    one._start("held")
+    (held,) = one._attempts
     one._stop()
-    one._stopped_at -= 3_600
+    one._stopped_at -= passed
     draining = asyncio.create_task(one._drain())
     await until_async(lambda: held.interruption is Interruption.DRAINED)
     processor.may_end.set()
@@ -182,3 +149,18 @@ async def test_a_worker_that_was_told_to_stop_while_it_asked_the_breaker_takes_n
     one._stopping.set()
     await one._take(4, idle=True)
     assert (queue.asked, queue.returned, started) == ([], [4], [])
+
+
+def test_an_event_that_is_taken_again_breaks_the_older_attempt_off() -> None:
+    claims: Any = SimpleNamespace(lease=15.0)
+    leases, lost = Leases(claims), []
+    first: Any = SimpleNamespace(event_id="e1")
+    second: Any = SimpleNamespace(event_id="e1")
+    leases.hold(first, lambda: lost.append("first"))
+    leases.hold(first, lambda: lost.append("first again"))
+    assert lost == []
+    leases.hold(second, lambda: lost.append("second"))
+    assert lost == ["first"]
+    leases.release(first)
+    leases.hold(first, lambda: None)
+    assert lost == ["first", "second"]

@@ -5,11 +5,13 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, cast
 
-from credhook.worker.attempt.attempt import Attempt
-from credhook.worker.attempt.processor import Processor
-from credhook.worker.attempt.slots import Slot
+from waiting import until_async
+
+from credhook.store import State
+from credhook.worker.attempt.attempt import Attempt, Interruption
+from credhook.worker.attempt.processor import Clients, Processor
 from credhook.worker.handlers.registry import FetchedEvent, Handlers, Registry
-from credhook.worker.queue.claims import Claim
+from credhook.worker.queue.claims import Claim, Settlement
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 CLAIM = Claim(
@@ -28,12 +30,14 @@ CLAIM = Claim(
 )
 
 
-class BreakableStore:
+class Store:
     """Takes a while to write down that a handler has ended.
 
     Attributes:
         written: whose ends were, in order.
     """
+
+    lease = 15.0
 
     def __init__(self) -> None:
         self.written: list[str] = []
@@ -41,6 +45,20 @@ class BreakableStore:
     async def record(self, _: Claim, handler: str, *__: Any) -> None:
         self.written.append(handler)
         await asyncio.sleep(0.01)
+
+    async def settle(self, _: Claim, settlement: Settlement, *, follow: bool) -> tuple[bool, None]:
+        return not follow, None
+
+
+NOTHING: Any = None
+
+
+def processor(store: Store, handlers: Handlers[Any]) -> Processor:
+    settings: Any = SimpleNamespace(concurrency=1, handler_timeout=60.0, max_attempts=3)
+    clients = Clients(NOTHING, NOTHING, NOTHING)
+    return Processor(
+        settings, cast(Any, store), Registry([handlers]), NOTHING, clients=clients, snapshots=NOTHING, states={}
+    )
 
 
 async def test_the_end_of_each_of_many_handlers_is_written_once() -> None:
@@ -54,12 +72,25 @@ async def test_the_end_of_each_of_many_handlers_is_written_once() -> None:
 
     for number in range(100):
         handler(number)
-    settings = cast(Any, SimpleNamespace(concurrency=1, handler_timeout=60.0, max_attempts=3))
-    store, attempt = BreakableStore(), Attempt(CLAIM)
-    nothing = cast(Any, None)
-    processor = Processor(settings, cast(Any, store), Registry([handlers]), nothing, snapshots=nothing, states={})
-    event = FetchedEvent("openid4vc.issuance.completed", "i1", "e1", NOW, 1, nothing)
-    await processor.run_handlers(attempt, Slot(nothing, nothing, nothing), event, list(handlers), ())
+    store, attempt = Store(), Attempt(CLAIM)
+    event = FetchedEvent("openid4vc.issuance.completed", "i1", "e1", NOW, 1, NOTHING)
+    await processor(store, handlers).run_handlers(attempt, event, list(handlers))
     assert sorted({*store.written, *attempt.unwritten}) == sorted(one.name for one in handlers)
     assert len(store.written) == 99
     assert len(attempt.unwritten) == 1  # Written together with the event's end.
+
+
+async def test_an_event_that_follows_keeps_its_lease_while_it_waits_for_a_place_and_is_handed_back() -> None:
+    made, attempt = processor(Store(), Handlers("none")), Attempt(CLAIM)
+    await made._places.acquire()
+    waiting = asyncio.create_task(made.handle(attempt))
+    await until_async(lambda: made.leases._held)
+    attempt.interrupt(Interruption.DRAINED)
+    settlement, _ = await waiting
+    assert settlement is not None
+    assert (settlement.state, settlement.spend) == (State.ACCEPTED, False)
+    assert not made.leases._held
+    made._places.release()
+    settlement, _ = await made.handle(Attempt(CLAIM))
+    assert settlement is not None
+    assert settlement.state is State.UNHANDLED

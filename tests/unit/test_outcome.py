@@ -5,10 +5,6 @@ from credhook.worker.attempt.retry import DataGone, Defer, GiveUp, Retry
 from credhook.worker.queue.claims import Settlement
 
 
-def test_nothing_ended_badly_is_nothing_to_do() -> None:
-    assert Outcome.before({"a.f": "done"}) == Outcome()
-
-
 def test_what_nobody_here_handles_is_neither_done_nor_an_attempt() -> None:
     assert Outcome(unhandled=True).settlement() == Settlement(State.UNHANDLED, "NoHandler", spend=False)
 
@@ -24,8 +20,8 @@ def test_the_shortest_wait_decides_and_names_its_cause() -> None:
 
 
 def test_what_was_given_up_is_remembered_while_others_come_back() -> None:
-    reason = GiveUp("closed")
-    outcome = Outcome.before({"a.e": "dead: ValueError"}).after("a.f", reason, reason).after("", OSError(), Retry(1))
+    reason, before = GiveUp("closed"), Outcome().with_ended("a.e", "dead: ValueError").with_ended("a.d", "done")
+    outcome = before.after("a.f", reason, reason).after("", OSError(), Retry(1))
     assert outcome == Outcome(again=1, error="OSError", gave_up=("a.e: ValueError", "a.f: closed"), spent=True)
 
 
@@ -48,6 +44,6 @@ def test_an_attempt_counts_whichever_handler_is_held_up_after_a_failure() -> Non
 
 def test_presented_data_is_gone_whatever_else_was_given_up() -> None:
     gone, reason = DataGone(was_there=True), GiveUp("closed")
-    before = Outcome.before({"a.f": "dead: closed"}).after("", gone, GiveUp("DataGone"))
+    before = Outcome().with_ended("a.f", "dead: closed").after("", gone, GiveUp("DataGone"))
     after = Outcome().after("a.g", gone, GiveUp("DataGone")).after("a.f", reason, reason)
     assert before.settlement().state is after.settlement().state is State.DATA_GONE

@@ -134,12 +134,6 @@ def test_a_wait_that_makes_no_sense_fails_where_it_is_written(after: float) -> N
         Retry(after=after)
 
 
-def test_jitter_spreads_over_the_whole_interval() -> None:
-    assert BACKOFF.wait(3, 0.0) == 0.0
-    assert BACKOFF.wait(3, 0.5) == 22.5
-    assert BACKOFF.wait(10_000, 1.0) == BACKOFF.longest
-
-
 def test_a_cause_never_holds_the_message() -> None:
     assert error_text(ValueError("Jane Doe, born 1990")) == "ValueError"
     assert error_text(api_error(Unavailable, 503)) == "Unavailable 503"

@@ -40,19 +40,35 @@ async def outcome(
     return await run(handler, cast(Any, event), NOTHING, timeout=seconds, threads=threads, runs=runs, grace=0.05)
 
 
-async def returns(event: Any, context: Any) -> None: ...
+def returns(event: Any, context: Any) -> str:
+    return "an ignored value"
 
 
-async def raises(event: Any, context: Any) -> None:
+def raises(event: Any, context: Any) -> None:
     raise ValueError
 
 
-async def exits(event: Any, context: Any) -> None:
+def exits(event: Any, context: Any) -> None:
     sys.exit(3)
 
 
-async def interrupts(event: Any, context: Any) -> None:
+def interrupts(event: Any, context: Any) -> None:
     raise KeyboardInterrupt
+
+
+def stops(event: Any, context: Any) -> None:
+    next(iter(()))
+
+
+def hangs(event: Any, context: Any) -> None:
+    threading.Event().wait(30)
+
+
+def as_coroutine(function: Any) -> Any:
+    async def handle(event: Any, context: Any) -> Any:
+        return function(event, context)
+
+    return handle
 
 
 async def leaks_a_cancellation(event: Any, context: Any) -> None:
@@ -69,46 +85,22 @@ async def swallows(event: Any, context: Any) -> None:
             continue
 
 
-def plain(event: Any, context: Any) -> str:
-    return "an ignored value"
-
-
-def plain_raises(event: Any, context: Any) -> None:
-    raise ValueError
-
-
-def plain_exits(event: Any, context: Any) -> None:
-    sys.exit(3)
-
-
-def stops(event: Any, context: Any) -> None:
-    next(iter(()))
-
-
-def plain_hangs(event: Any, context: Any) -> None:
-    threading.Event().wait(30)
-
-
 @pytest.mark.parametrize(
     ("function", "kind"),
     [
-        (returns, None),
-        (plain, None),
-        (raises, ValueError),
-        (plain_raises, ValueError),
-        (exits, HandlerCrashed),
-        (plain_exits, HandlerCrashed),
+        *((form(returns), type(None)) for form in (as_coroutine, lambda plain: plain)),
+        *((form(raises), ValueError) for form in (as_coroutine, lambda plain: plain)),
+        *((form(exits), HandlerCrashed) for form in (as_coroutine, lambda plain: plain)),
+        (as_coroutine(interrupts), HandlerCrashed),
         (stops, HandlerCrashed),
-        (interrupts, HandlerCrashed),
         (leaks_a_cancellation, HandlerCrashed),
     ],
 )
-async def test_it_ends_as_a_value(function: Any, kind: type[Exception] | None) -> None:
-    error = await outcome(function)
-    assert type(error) is (kind or type(None))
+async def test_it_ends_as_a_value(function: Any, kind: type[Exception | None]) -> None:
+    assert type(await outcome(function)) is kind
 
 
-@pytest.mark.parametrize("function", [swallows, plain_hangs])
+@pytest.mark.parametrize("function", [swallows, hangs])
 async def test_its_time_is_over_even_if_it_will_not_go(function: Any) -> None:
     assert isinstance(await outcome(function, seconds=0.05), HandlerTimeout)
 
@@ -129,8 +121,8 @@ async def test_a_coroutine_hidden_behind_a_decorator_is_awaited() -> None:
 
 
 async def test_plain_handlers_that_hang_keep_nobody_out() -> None:
-    hanging = [asyncio.create_task(outcome(plain_hangs, seconds=60.0)) for _ in range(40)]
-    assert await asyncio.gather(*(outcome(plain, seconds=60.0) for _ in range(10))) == [None] * 10
+    hanging = [asyncio.create_task(outcome(hangs, seconds=60.0)) for _ in range(40)]
+    assert await asyncio.gather(*(outcome(returns, seconds=60.0) for _ in range(10))) == [None] * 10
     for task in hanging:
         task.cancel()
     await asyncio.gather(*hanging, return_exceptions=True)
@@ -221,7 +213,7 @@ async def test_a_handler_does_not_run_beside_an_earlier_run_for_the_same_event(i
     assert isinstance(await outcome(function, seconds=0.02, runs=runs), StillRunning)
     assert runs.is_running("e1", "t.f")
     assert notes == ["begun"]
-    assert await outcome(plain, event_id="e2", runs=runs) is None
+    assert await outcome(returns, event_id="e2", runs=runs) is None
     go.set()
     await until_async(lambda: not runs.is_running("e1", "t.f"), what="its end")
     assert await outcome(function, runs=runs) is None

@@ -1,6 +1,5 @@
 """Details as bytes and back, and the key that they are kept with. How they are kept: integration/test_snapshots.py."""
 
-import traceback
 from typing import Any
 
 import pytest
@@ -75,6 +74,7 @@ def read(model: type[Any], document: object) -> Any:
 def test_details_come_back_as_they_were(model: type[Any], document: object, event_type: str) -> None:
     details = read(model, document)
     back = from_bytes(to_bytes(details), event_type)
+    assert back is not None
     assert type(back) is model
     assert back == details
     assert back.model_fields_set == details.model_fields_set
@@ -99,12 +99,8 @@ def test_trust_is_neither_lost_nor_gained() -> None:
 
 
 @pytest.mark.parametrize("snapshot", [b"", b"{", b"[]", b'{"id": "Zara", "status": {"given": "Zara"}}'])
-def test_what_does_not_match_is_one_line_that_names_no_value(snapshot: bytes) -> None:
-    with pytest.raises(ValueError, match="the snapshot does not match: ") as caught:
-        from_bytes(snapshot, VERIFIED)
-    assert "\n" not in str(caught.value)
-    assert "Zara" not in "".join(traceback.format_exception(caught.value))
-    assert caught.value.__context__ is None
+def test_a_snapshot_that_does_not_match_counts_as_absent(snapshot: bytes) -> None:
+    assert from_bytes(snapshot, VERIFIED) is None
 
 
 # The key.

@@ -105,7 +105,6 @@ class AsyncApi(Platform[AsyncSender]):
         certfile: PEM file with our certificate for TLS.
         keyfile: PEM file with its key, if that is not in the same file.
         guard: Delays or refuses calls, and hears their results.
-        at_once: Maximum number of calls under way; others wait. By default there is no limit.
     """
 
     def __init__(
@@ -122,7 +121,6 @@ class AsyncApi(Platform[AsyncSender]):
         certfile: Path | None = None,
         keyfile: Path | None = None,
         guard: Guard | None = None,
-        at_once: int | None = None,
     ) -> None:
         super().__init__(self, {ISSUANCE.name: issuance_path, PRESENTATION.name: presentation_path})
         self._base_url = api_url.rstrip("/")
@@ -136,7 +134,6 @@ class AsyncApi(Platform[AsyncSender]):
         else:
             self._transport = _ours(transport, timeout, max_answer)
         self._guard = guard or Unguarded()
-        self._turns = asyncio.Semaphore(at_once) if at_once else None
 
     @classmethod
     def from_settings(
@@ -146,7 +143,6 @@ class AsyncApi(Platform[AsyncSender]):
         auth: ClientCredentials | None = None,
         transport: "Transport | httpx.AsyncBaseTransport | None" = None,
         guard: Guard | None = None,
-        at_once: int | None = None,
     ) -> Self:
         """Build a sender from the worker's settings."""
         return cls(
@@ -160,7 +156,6 @@ class AsyncApi(Platform[AsyncSender]):
             certfile=settings.client_certfile,
             keyfile=settings.client_keyfile,
             guard=guard,
-            at_once=at_once,
         )
 
     async def send(self, call: Call[R]) -> R:
@@ -169,11 +164,7 @@ class AsyncApi(Platform[AsyncSender]):
         Raises:
             ApiError: It did not succeed.
         """
-        if self._turns is None:
-            response = await self._answer(call)
-        else:
-            async with self._turns:
-                response = await self._answer(call)
+        response = await self._answer(call)
         try:
             if responses.is_long(call.operation, response):  # It is read beside the loop.
                 return await asyncio.to_thread(self._read, call, response)

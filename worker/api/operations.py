@@ -15,7 +15,7 @@ from unicodedata import category
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from pydantic import TypeAdapter, ValidationError
-from typing_extensions import ParamSpec, TypedDict
+from typing_extensions import ParamSpec
 
 from credhook.events import RESOURCES, Resource
 from credhook.worker.api import models
@@ -120,12 +120,6 @@ class Namespace(Generic[S]):
         self.sender = sender
 
 
-class Envelope(TypedDict, Generic[R]):
-    """What the specification puts results into. What may stand beside one is not read."""
-
-    data: R
-
-
 #: Status codes of success. Of 200 and 201 either is accepted: a record that was created must not look as if it had not.
 _SUCCESS: Final = {"GET": (200,), "POST": (201, 200), "PATCH": (200, 201), "DELETE": (204, 200)}
 
@@ -140,8 +134,6 @@ class Operation(Generic[R, P]):
         each: Type that each element of a list is read as.
         body: Type of the body, if it has one.
         paged: The result is a `Page` of such elements, which says where the list goes on.
-        whole: Read an envelope from its bytes, without a document in between. This takes two thirds of the time,
-            measured, where nothing of the result has to be looked at before.
     """
 
     def __init__(
@@ -154,12 +146,10 @@ class Operation(Generic[R, P]):
         each: Any = None,
         body: Any = None,
         paged: bool = False,
-        whole: bool = False,
     ) -> None:
         self.name, self.method, self.path = name, method, path
         self.result: TypeAdapter[R] | None = result and TypeAdapter(result)
         self.each: TypeAdapter[Any] | None = each and TypeAdapter(each)
-        self.whole: TypeAdapter[Envelope[R]] | None = TypeAdapter(Envelope[result]) if whole else None
         self.paged = paged
         #: The status codes of success, the documented code first.
         self.expects = _SUCCESS[method]
@@ -226,8 +216,7 @@ def reading(resource: Resource, path: str = "") -> dict[str, Operation[Any]]:
     path = path or resource.path
     noun, model, folder = resource.namespace, MODELS[resource.name], path.partition("/{id}")[0]
     return {
-        # Only of a presentation has anything to be looked at before it is read: its attributes.
-        "get": Operation(f"{noun}.get", "GET", path, model, whole=model is models.Issuance),
+        "get": Operation(f"{noun}.get", "GET", path, model),
         "list": Operation(f"{noun}.list", "GET", folder, each=model),
         "page": Operation(f"{noun}.page", "GET", folder, each=ListedResource, paged=True),
     }

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
@@ -31,7 +32,7 @@ from credhook.worker.api.http.exchange import (
     has_more_than,
 )
 from credhook.worker.api.models import mismatch
-from credhook.worker.api.operations import Envelope, Operation, Page, following
+from credhook.worker.api.operations import Operation, Page, following
 
 R = TypeVar("R")
 
@@ -43,9 +44,6 @@ _MOST_ERRORS = 16
 
 #: A `code` or an error's `id` is put into a message only if it looks like one: the message goes into logs.
 _WORD = re.compile(r"[A-Za-z0-9._:-]{1,64}")
-
-#: Stands for a body that is none.
-_NOT_JSON = object()
 
 
 def read(operation: Operation[R], response: Response, now: datetime, *, asked_for: str | None = None) -> R:
@@ -65,13 +63,11 @@ def read(operation: Operation[R], response: Response, now: datetime, *, asked_fo
             status=response.status,
             cause="status",
         )
-    if operation.paged and operation.each is not None:
-        result = cast("R", parse_page(operation.name, operation.each, response))
-    elif operation.each is not None:
-        result = cast("R", parse_each(operation.name, operation.each, response))
+    if operation.each is not None:
+        page = parse_list(operation.name, operation.each, response, paged=operation.paged)
+        result = cast("R", page if operation.paged else page.items)
     elif operation.result is not None:
-        found = None if operation.whole is None else _at_once(operation.whole, response.body)
-        result = parse(operation.name, operation.result, response) if found is None else found
+        result = parse(operation.name, operation.result, response)
     else:
         return cast("R", None)
     if asked_for is not None:
@@ -82,16 +78,6 @@ def read(operation: Operation[R], response: Response, now: datetime, *, asked_fo
 def is_long(operation: Operation[Any], response: Response) -> bool:
     """Return True for a list that is so long that it should be read beside the event loop."""
     return operation.each is not None and response.is_success and has_more_than(MANY, response.body)
-
-
-def _at_once(whole: TypeAdapter[Envelope[R]], body: bytes) -> R | None:
-    """Return the content of the envelope, or None if only `parse` can read the body or name its mistake."""
-    if has_more_than(MOST_VALUES, body) or b"NaN" in body or b"Infinity" in body:  # These are not JSON.
-        return None
-    try:
-        return cast("R", whole.validator.validate_json(body, by_alias=True, by_name=False)["data"])
-    except ValidationError:
-        return None
 
 
 def parse(operation: str, result: TypeAdapter[R], response: Response) -> R:
@@ -105,42 +91,30 @@ def parse(operation: str, result: TypeAdapter[R], response: Response) -> R:
     return _validated(operation, result, _data(document), response.status)
 
 
-def parse_each(operation: str, each: TypeAdapter[R], response: Response) -> tuple[R, ...]:
-    """Read the body as a list, its elements as `each`: one by one, so that other threads get their turns.
+def parse_list(operation: str, each: TypeAdapter[R], response: Response, *, paged: bool) -> Page[R]:
+    """Read the body as a list, its elements as `each`, and if it is `paged`, where the next page is.
 
-    Raises:
-        InvalidResponse: As `parse`.
-    """
-    return _elements(operation, each, _data(_document(operation, response, MOST_LISTED)), response)
-
-
-def parse_page(operation: str, each: TypeAdapter[R], response: Response) -> Page[R]:
-    """Read the body as `parse_each` does, and where the next page is.
+    The elements are read one by one, so that other threads get their turns.
 
     Raises:
         InvalidResponse: As `parse`; or the link to the next page is none.
     """
     document = _document(operation, response, MOST_LISTED)
-    items = _elements(operation, each, _data(document), response)
+    elements = _data(document)
+    if not isinstance(elements, list):
+        raise _not_understood(operation, response.status, "the whole: list type", "schema")
+    for place, element in enumerate(elements if has_more_than(MOST_VALUES, response.body) else ()):
+        if has_more_than(MOST_VALUES, to_json(element)):
+            wrong = f"{place}: more than {MOST_VALUES} values"
+            raise _not_understood(operation, response.status, wrong, "too_many_values")
+    items = tuple(
+        _validated(operation, each, element, response.status, f"{place}.") for place, element in enumerate(elements)
+    )
     try:
-        return Page(items, following(document))
+        return Page(items, following(document) if paged else None)
     except ValueError as error:
         wrong = str(error)
     raise _not_understood(operation, response.status, wrong, "schema")
-
-
-def _elements(operation: str, each: TypeAdapter[R], document: Any, response: Response) -> tuple[R, ...]:
-    if not isinstance(document, list):
-        raise _not_understood(operation, response.status, "the whole: list type", "schema")
-    if has_more_than(MOST_VALUES, response.body):
-        for place, element in enumerate(document):
-            if has_more_than(MOST_VALUES, to_json(element)):
-                raise _not_understood(
-                    operation, response.status, f"{place}: more than {MOST_VALUES} values", "too_many_values"
-                )
-    return tuple(
-        _validated(operation, each, element, response.status, f"{place}.") for place, element in enumerate(document)
-    )
 
 
 def _document(operation: str, response: Response, most: int) -> Any:
@@ -152,14 +126,10 @@ def _document(operation: str, response: Response, most: int) -> Any:
     body = response.body
     if has_more_than(most, body):
         raise _not_understood(operation, response.status, f"it has more than {most} values", "too_many_values")
-    try:
-        document = from_json(body, allow_inf_nan=False)
-    except (ValueError, RecursionError):
-        document = _NOT_JSON
+    with suppress(ValueError, RecursionError):
+        return from_json(body, allow_inf_nan=False)
     # Raised outside of the handler, so that no traceback leads to an exception that holds the body.
-    if document is _NOT_JSON:
-        raise _not_understood(operation, response.status, "the body is not JSON", "not_json")
-    return document
+    raise _not_understood(operation, response.status, "the body is not JSON", "not_json")
 
 
 def _data(document: Any) -> Any:
@@ -207,11 +177,8 @@ def refusal(operation: str, response: Response, now: datetime) -> ApiError:
         return InvalidResponse(
             f"{message}; redirects are refused", operation=operation, status=status, cause="redirect"
         )
-    if status == HTTPStatus.NOT_FOUND:
-        return NotFound(message, operation=operation, status=status, errors=errors)
-    if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
-        return Unauthorized(message, operation=operation, status=status, errors=errors)
-    return InvalidRequest(message, operation=operation, status=status, errors=errors)
+    kind = {401: Unauthorized, 403: Unauthorized, 404: NotFound}.get(status, InvalidRequest)
+    return kind(message, operation=operation, status=status, errors=errors)
 
 
 def error_objects(body: bytes) -> tuple[ErrorObject, ...]:
@@ -257,7 +224,7 @@ def _reference(errors: tuple[ErrorObject, ...]) -> str:
 def error_of(operation: str, failure: Unanswered | Unsendable | BodyRefused) -> ApiError:
     """Return the error for an exception of the transport; the operation is `token` for the token endpoint."""
     if isinstance(failure, BodyRefused):
-        return InvalidResponse(f"{operation}: {failure}", operation=operation, cause=failure.cause)
+        return InvalidResponse(f"{operation}: {failure}", operation=operation, cause="too_large")
     if isinstance(failure, Unsendable):
         return InvalidRequest(f"{operation}: the request cannot be sent: {failure}", operation=operation)
     why = f"{failure.kind}, {failure.cause}" if failure.cause else failure.kind

@@ -45,14 +45,6 @@ class Outcome:
     unhandled: bool = False
     whole: bool = False
 
-    @staticmethod
-    def before(ended: Mapping[str, str]) -> "Outcome":
-        """Return the outcome at the start of an attempt. `ended`: handler → status from earlier attempts."""
-        outcome = Outcome()
-        for name, status in ended.items():
-            outcome = outcome.with_ended(name, status)
-        return outcome
-
     def with_ended(self, handler: str, status: str) -> Self:
         """Return the outcome with the recorded status of a handler."""
         if not status.startswith(GAVE_UP):
@@ -156,7 +148,8 @@ class Attempt:
         admitted: True if the rate limit has already counted the fetch.
         calls_platform: True once the attempt is going to fetch. Until then, an admitted call can be given back.
         version: rank and time of the fetched state, see `details.version`.
-        dispatched: the handlers that run in this attempt.
+        wanted: the handlers of this worker that the event is for.
+        dispatched: the names of those that run in this attempt.
         missing: the handlers that the event waits for and that this worker does not have.
         statuses: handler → how it ended in this attempt.
         unwritten: those of `statuses` that the store does not know yet, with the milliseconds of the run.
@@ -170,10 +163,11 @@ class Attempt:
     admitted: bool = False
     began: float = 0.0
     interruption: Interruption | None = None
-    outcome: Outcome = field(default_factory=Outcome)
+    outcome: Outcome = Outcome()
     fetched: Fetched | None = None
     calls_platform: bool = False
     version: tuple[int, int] | None = None
+    wanted: Sequence[Handler] = ()
     dispatched: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     statuses: dict[str, str] = field(default_factory=dict)

@@ -16,8 +16,7 @@ from credhook.worker.api.client import AsyncApi, SyncApi, transport_from
 from credhook.worker.api.http.exchange import Transport
 from credhook.worker.api.token import ClientCredentials
 from credhook.worker.attempt.details import Snapshots
-from credhook.worker.attempt.processor import Processor
-from credhook.worker.attempt.slots import MAX_CALLS, Slot
+from credhook.worker.attempt.processor import Clients, Processor
 from credhook.worker.handlers.registry import Handlers, Registry
 from credhook.worker.platform.circuit_breaker import CircuitBreaker
 from credhook.worker.queue.claims import Claimant, Claims
@@ -74,11 +73,11 @@ class Lifespan:
             startup, shutdown = plugin.startup_function, plugin.shutdown_function
             if shutdown is None or (startup is not None and plugin.name not in self.states):
                 continue
-            task = asyncio.create_task(_error_of(_call(shutdown, self.states.pop(plugin.name, None))))
-            await asyncio.wait({task}, timeout=_SHUTDOWN_SECONDS)
-            error = task.result() if task.done() else TimeoutError()
+            task = asyncio.create_task(_call(shutdown, self.states.pop(plugin.name, None)))
+            done, _ = await asyncio.wait({task}, timeout=_SHUTDOWN_SECONDS)
+            task.cancel()  # A task that ignores this ends with the process.
+            error = TimeoutError() if not done else None if task.cancelled() else task.exception()
             if error is not None:
-                task.cancel()  # A task that ignores this ends with the process.
                 log.error("shutdown_failed", plugin=plugin.name, exc_info=error)
 
 
@@ -86,14 +85,6 @@ async def _log_slow_startup(plugin: str) -> None:
     while True:
         await asyncio.sleep(_SLOW_SECONDS)
         log.warning("startup_slow", plugin=plugin, hint="No event is taken until it ends. Give its calls time-outs")
-
-
-async def _error_of(awaitable: Awaitable[Any]) -> BaseException | None:
-    try:
-        await awaitable
-    except (Exception, SystemExit, asyncio.CancelledError) as error:  # noqa: BLE001  The author's code.
-        return error
-    return None
 
 
 async def _call(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -114,7 +105,6 @@ class Parts:
         breaker: the circuit breaker and rate limit of the fleet.
         lifespan: the plugins. The caller starts them; they are stopped at the end.
         processor: makes the attempts.
-        new_slot: makes the platform clients for one event at a time.
     """
 
     store: AsyncStore
@@ -122,7 +112,6 @@ class Parts:
     breaker: CircuitBreaker
     lifespan: Lifespan
     processor: Processor
-    new_slot: Callable[[], Slot]
 
 
 @asynccontextmanager
@@ -153,26 +142,23 @@ async def build_worker(
 
         attempt_tracer = AttemptTracer(tracer, queue=settings.queue)
         transport = TracedTransport(tracer, transport)
-    fetching = AsyncApi.from_settings(settings, auth=auth, transport=transport, guard=breaker.fetches)
-
-    def new_slot() -> Slot:
-        calling = AsyncApi.from_settings(
-            settings, auth=auth, transport=transport, guard=breaker.calls, at_once=MAX_CALLS
-        )
-        return Slot(fetching, calling, SyncApi(calling))
-
+    fetching, calling = (
+        AsyncApi.from_settings(settings, auth=auth, transport=transport, guard=guard)
+        for guard in (breaker.fetches, breaker.calls)
+    )
     lifespan = Lifespan(registry.plugins)
     processor = Processor(
         settings,
         claims,
         registry,
         breaker,
+        clients=Clients(fetching, calling, SyncApi(calling)),
         snapshots=Snapshots(store, settings.snapshot_key),
         states=lifespan.states,
         tracer=attempt_tracer,
     )
     try:
-        yield Parts(store, claims, breaker, lifespan, processor, new_slot)
+        yield Parts(store, claims, breaker, lifespan, processor)
     finally:
         await lifespan.stop()
         await auth.aclose()

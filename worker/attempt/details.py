@@ -7,16 +7,12 @@ as `data_gone`. Snapshots keep presented data until every handler has run. The d
 
 import secrets
 import time
-from collections.abc import Awaitable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import structlog
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from pydantic import SecretStr, ValidationError
 
 from credhook.events import URGENT, rank_of, resource_of
@@ -25,10 +21,13 @@ from credhook.store.store import AsyncStore
 from credhook.worker import metrics
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import ApiError, NotFound
-from credhook.worker.api.models import Issuance, Presentation, mismatch, model_of
+from credhook.worker.api.models import Issuance, Presentation, model_of
 from credhook.worker.attempt.retry import DataGone
 from credhook.worker.platform.circuit import PlatformPaused
 from credhook.worker.queue.claims import Claim
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 log = structlog.get_logger("credhook.worker")
 
@@ -46,8 +45,7 @@ class Snapshots:
     def __init__(self, store: AsyncStore, key: SecretStr | None) -> None:
         """`key`: keys separated by spaces. The first seals, all open. None: nothing is kept."""
         self._store = store
-        keys = key.get_secret_value().split() if key else ()
-        self._ciphers = tuple(_cipher(each) for each in keys)
+        self._ciphers = [_cipher(each) for each in key.get_secret_value().split()] if key else []
 
     async def keep(self, event_id: str, details: bytes) -> None:
         """Note that the event's data was seen, and seal it. An earlier snapshot is overwritten but keeps its expiry."""
@@ -59,26 +57,37 @@ class Snapshots:
             nonce = secrets.token_bytes(_NONCE_BYTES)
             # The name is authenticated too: a snapshot moved to another event cannot be opened.
             sealed = nonce + self._ciphers[0].encrypt(nonce, details, name.encode())
-        await self._store.run("keep", [sealed, LIFETIME], keys=[name, keys.event + event_id])
+        try:
+            await self._store.run("keep", [sealed, LIFETIME], keys=[name, keys.event + event_id])
+        except STORE_ERRORS as error:  # The data is here now and may not be again: run the handlers.
+            log.warning("snapshot_not_kept", webhook_id=event_id, error=type(error).__name__)
 
     async def find(self, event_id: str) -> bytes | None:
         """Return the details of an event, or None if there is no snapshot that our keys open."""
+        if not self._ciphers:
+            return None
         name = self._store.keys.snapshot + event_id
-        sealed = await self._store.redis.get(name) if self._ciphers else None
+        try:
+            sealed = await self._store.redis.get(name)
+        except STORE_ERRORS as error:
+            log.warning("snapshot_unreadable", webhook_id=event_id, error=type(error).__name__)
+            return None
         if not isinstance(sealed, bytes):
             return None
         for cipher in self._ciphers:
-            try:
+            with suppress(Exception):  # Another key; or shorter than a nonce.
                 return cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], name.encode())
-            except (InvalidTag, ValueError):  # Another key; or shorter than a nonce.
-                continue
         hint = "Add the key that sealed the snapshot to CREDHOOK_SNAPSHOT_KEY"
         log.warning("snapshot_unreadable", webhook_id=event_id, hint=hint)
         return None
 
 
-def _cipher(key: str) -> AESGCM:
+def _cipher(key: str) -> "AESGCM":
     """Derive an AES-256-GCM key. HKDF is fast, so the secret itself must be hard to guess."""
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # 6 MiB that most workers do not need.
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
     derivation = HKDF(SHA256(), 32, salt=None, info=b"credhook:snapshot")
     return AESGCM(derivation.derive(key.encode()))
 
@@ -88,21 +97,11 @@ def to_bytes(details: Issuance | Presentation) -> bytes:
     return details.model_dump_json(by_alias=True, exclude_unset=True).encode()
 
 
-def from_bytes(snapshot: bytes, event_type: str) -> Issuance | Presentation:
-    """Return the details that `to_bytes` wrote, for an event of this type.
-
-    Raises:
-        ValueError: the snapshot does not match the model, which may have changed. The message holds no values.
-    """
-    try:
+def from_bytes(snapshot: bytes, event_type: str) -> Issuance | Presentation | None:
+    """Return the details that `to_bytes` wrote, or None if they do not match the model, which may have changed."""
+    with suppress(ValidationError):
         return model_of(event_type).model_validate_json(snapshot, by_alias=True, by_name=False)
-    except ValidationError as error:
-        wrong = mismatch(error)
-    # Raised outside of the except block, so that no traceback leads to the exception that holds the details.
-    raise ValueError(f"the snapshot does not match: {wrong}")
-
-
-T = TypeVar("T")
+    return None
 
 
 @dataclass(slots=True)
@@ -129,62 +128,45 @@ async def fetch(claim: Claim, api: AsyncApi, snapshots: Snapshots, known: Fetche
         ApiError: the platform did not return them.
         DataGone: the platform no longer has the presented data.
     """
+    is_urgent = claim.type in URGENT
+    may_be_sealed = is_urgent and claim.seen
     # `known` may be later than this claim if Redis's clock went back. Then the order is unknown.
     covered = known is not None and claim.received_at.timestamp() <= known.since / 1000 <= claim.now / 1000
     if known is not None and covered and _suffices(known, claim):
-        return await _keep(claim, known, snapshots)
-    may_be_sealed = claim.type in URGENT and claim.seen
-    if may_be_sealed and (sealed := await _snapshot(claim, snapshots)) is not None:
-        return Fetched(sealed, since=0, has_data=True)
+        fetched = known
+    else:
+        if may_be_sealed and (sealed := await snapshots.find(claim.event_id)):
+            if details := from_bytes(sealed, claim.type):
+                return Fetched(details, since=0, has_data=True)
+            log.warning("snapshot_unreadable", webhook_id=claim.event_id, hint="This version has other models")
+        fetched = await _ask(claim, api, may_be_sealed=may_be_sealed)
+    if fetched.has_data and is_urgent:
+        await snapshots.keep(claim.event_id, to_bytes(fetched.details))
+    return fetched
+
+
+async def _ask(claim: Claim, api: AsyncApi, *, may_be_sealed: bool) -> Fetched:
+    """Ask the platform, as `fetch` says."""
+    began = time.monotonic()
     try:
-        client = getattr(api, resource_of(claim.type).namespace)
-        details = await _timed(client.get(claim.resource_id))
-    except NotFound:
-        if may_be_sealed:
+        details = await getattr(api, resource_of(claim.type).namespace).get(claim.resource_id)
+    except ApiError as error:
+        if not isinstance(error, PlatformPaused):  # Then it was not asked.
+            metrics.FETCH_SECONDS.observe(time.monotonic() - began, metrics.status_label(error))
+        if may_be_sealed and isinstance(error, NotFound):
             raise DataGone(was_there=True) from None
         raise
+    metrics.FETCH_SECONDS.observe(time.monotonic() - began, "2xx")
     fetched = Fetched(details, claim.now, has_data=isinstance(details, Presentation) and details.has_data)
     if not _suffices(fetched, claim):
         raise DataGone(was_there=claim.seen)
-    return await _keep(claim, fetched, snapshots)
-
-
-async def _timed(call: Awaitable[T]) -> T:
-    began = time.monotonic()
-    try:
-        answer = await call
-    except PlatformPaused:  # Not sent.
-        raise
-    except ApiError as error:
-        metrics.FETCH_SECONDS.observe(time.monotonic() - began, metrics.status_label(error))
-        raise
-    metrics.FETCH_SECONDS.observe(time.monotonic() - began, "2xx")
-    return answer
+    return fetched
 
 
 def _suffices(fetched: Fetched, claim: Claim) -> bool:
     """Return False if the event announced presented data, or an earlier attempt saw it, and the details lack it."""
     announced = claim.type == "openid4vc.verification.data" or (claim.type in URGENT and claim.seen)
     return fetched.has_data or not announced
-
-
-async def _keep(claim: Claim, fetched: Fetched, snapshots: Snapshots) -> Fetched:
-    """Seal presented data for later attempts, and return the details."""
-    if fetched.has_data and claim.type in URGENT:
-        try:
-            await snapshots.keep(claim.event_id, to_bytes(fetched.details))
-        except STORE_ERRORS as error:  # The data is here now and may not be again: run the handlers.
-            log.warning("snapshot_not_kept", webhook_id=claim.event_id, error=type(error).__name__)
-    return fetched
-
-
-async def _snapshot(claim: Claim, snapshots: Snapshots) -> Issuance | Presentation | None:
-    try:
-        sealed = await snapshots.find(claim.event_id)
-        return None if sealed is None else from_bytes(sealed, claim.type)
-    except (*STORE_ERRORS, ValueError) as error:
-        log.warning("snapshot_unreadable", webhook_id=claim.event_id, error=type(error).__name__)
-        return None
 
 
 def version(event_type: str, updated_at: datetime | str | None) -> tuple[int, int]:

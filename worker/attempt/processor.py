@@ -2,15 +2,16 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
-from typing import TYPE_CHECKING, Any, Final, Optional
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Optional
 
 import structlog
 from redis.exceptions import RedisError
 
 from credhook.store import GAVE_UP, TOOK, State
 from credhook.worker import metrics
+from credhook.worker.api.client import AsyncApi, SyncApi
 from credhook.worker.api.errors import hint
 from credhook.worker.attempt.attempt import (
     DONE,
@@ -33,7 +34,6 @@ from credhook.worker.attempt.retry import (
     error_text,
 )
 from credhook.worker.attempt.running import HandlerTimeout, Runs, StillRunning, ThreadRunner, run
-from credhook.worker.attempt.slots import Slot
 from credhook.worker.handlers.registry import Context, FetchedEvent, Handler, Registry
 from credhook.worker.platform.circuit_breaker import CircuitBreaker
 from credhook.worker.queue.claims import Claim, Claims, Settlement
@@ -51,8 +51,22 @@ MAX_KILLED: Final = 2
 _TIMEOUT_HINT: Final = "Give its calls time-outs, or raise CREDHOOK_HANDLER_TIMEOUT or the handler's own timeout="
 
 
+class Clients(NamedTuple):
+    """The platform's clients. They share connections and credentials.
+
+    Attributes:
+        fetching: fetches details. The rate limit has counted the call already.
+        calling: for coroutine handlers, and for fetches that the rate limit has not counted.
+        in_thread: for plain functions.
+    """
+
+    fetching: AsyncApi
+    calling: AsyncApi
+    in_thread: SyncApi
+
+
 class Processor:
-    """Makes the attempts of one process. Many may be in progress at a time."""
+    """Makes the attempts of one process, up to `CREDHOOK_CONCURRENCY` at a time."""
 
     def __init__(
         self,
@@ -61,6 +75,7 @@ class Processor:
         registry: Registry,
         breaker: CircuitBreaker,
         *,
+        clients: Clients,
         snapshots: Snapshots,
         states: Mapping[str, Any],
         tracer: Optional["AttemptTracer"] = None,
@@ -69,47 +84,48 @@ class Processor:
         self.leases = Leases(claims)
         self.runs = Runs(settings.concurrency)
         self._threads = ThreadRunner(settings.concurrency)
+        self._places = asyncio.Semaphore(settings.concurrency)
         self._claims = claims
         self._registry = registry
         self._breaker = breaker
+        self._clients = clients
         self._snapshots = snapshots
         self._states = states
         self._tracer = tracer
         self._timeout = settings.handler_timeout
         self._max_attempts = settings.max_attempts
 
-    def keep(self, attempt: Attempt) -> None:
-        """Renew the attempt's lease from now on. Losing the lease interrupts the attempt."""
-        self.leases.hold(attempt.claim, lambda: attempt.interrupt(Interruption.LEASE_LOST))
-
     async def handle(
         self,
         attempt: Attempt,
-        slot: AbstractAsyncContextManager[Slot],
         *,
+        handled: Callable[[Attempt], None] = lambda _: None,
         may_follow: Callable[[], bool] = lambda: False,
     ) -> tuple[Settlement | None, Claim | None]:
         """Make the attempt and settle the event.
 
-        `slot` is held until the handlers have ended. `may_follow` is asked when the event is settled: claim the next
-        event of the resource as well, if one waits for this event?
+        Args:
+            attempt: the attempt.
+            handled: called when the handlers have ended, before the event is settled.
+            may_follow: asked then: claim the next event of the resource as well, if one waits for this event?
 
         Returns:
             The settlement, or None if the lease was lost; and the next claim.
         """
         with self._tracer.attempt(attempt.claim) if self._tracer else nullcontext() as span:
-            self.keep(attempt)
+            self.leases.hold(attempt.claim, lambda: attempt.interrupt(Interruption.LEASE_LOST))
             try:
                 try:
-                    async with slot as held:
+                    attempt.begin()
+                    async with self._places:  # Only an event that follows another one may have to wait.
                         attempt.began = time.monotonic()
-                        attempt.begin()
-                        await self._try(attempt, held)
+                        await self._try(attempt)
                 except asyncio.CancelledError:
                     if attempt.interruption is None:
                         raise
                 finally:
                     may_settle = attempt.end()
+                    handled(attempt)
                 if not may_settle:
                     raise asyncio.CancelledError
                 if attempt.admitted and not attempt.calls_platform:
@@ -122,13 +138,13 @@ class Processor:
                 span.settled(settlement, attempt.failures)
             return settlement, following
 
-    async def _try(self, attempt: Attempt, slot: Slot) -> None:
+    async def _try(self, attempt: Attempt) -> None:
         """Fetch the details and run every handler that has not ended yet."""
         claim = attempt.claim
         matching = self._registry.matching(claim.type)
-        max_attempts = max([self._max_attempts, *(handler.max_attempts(self._max_attempts) for handler in matching)])
-        names = {handler.name for handler in matching}
-        attempt.missing = tuple(sorted((claim.only | claim.pending) - names - claim.ended.keys()))
+        awaited = claim.only | claim.pending
+        attempt.missing = tuple(sorted(awaited.difference(claim.ended, [handler.name for handler in matching])))
+        max_attempts = max([self._max_attempts, *[handler.max_attempts(self._max_attempts) for handler in matching]])
         # The number of attempts was exceeded because the last worker died. With `missing` handlers the number is
         # unknown here: only workers that have them know their retries.
         if (claim.attempt > max_attempts and not attempt.missing) or claim.killed >= MAX_KILLED:
@@ -136,26 +152,22 @@ class Processor:
             if WORKER not in claim.causes:  # The worker's death was not counted yet.
                 attempt.add_failure(worker_died())
             return
-        wanted = [handler for handler in matching if not claim.only or handler.name in claim.only]
-        if not wanted:
+        attempt.wanted = [handler for handler in matching if not claim.only or handler.name in claim.only]
+        if not attempt.wanted:
             attempt.outcome = Outcome(unhandled=True)
             return
-        handlers = [handler for handler in wanted if handler.name not in claim.ended]
-        attempt.outcome = Outcome.before(claim.ended)
+        for name, status in claim.ended.items():
+            attempt.outcome = attempt.outcome.with_ended(name, status)
+        handlers = [handler for handler in attempt.wanted if handler.name not in claim.ended]
         if not handlers:
             return
-        if all(self.runs.is_running(claim.event_id, handler.name) for handler in handlers):
-            # Do not fetch when no handler can run: presented data may be readable only once.
-            still_running = StillRunning()
-            attempt.outcome = attempt.outcome.after(handlers[0].name, still_running, still_running)
-            return
-        if full := await self._full_handler(claim, handlers):
-            no_place = ConcurrencyReached()
-            attempt.outcome = attempt.outcome.after(full, no_place, no_place)
+        if blocked := await self._blocked(claim, handlers):
+            name, obstacle = blocked
+            attempt.outcome = attempt.outcome.after(name, obstacle, obstacle)
             return
         attempt.calls_platform = True
         try:
-            api = slot.fetching if attempt.admitted else slot.calling
+            api = self._clients.fetching if attempt.admitted else self._clients.calling
             attempt.fetched = fetched = await fetch(claim, api, self._snapshots, attempt.known)
         except Exception as error:  # The retry policy judges all errors.
             cause_id = attempt.add_failure(fetch_failure(error))
@@ -167,31 +179,28 @@ class Processor:
             attempt.outcome = attempt.outcome.after("", error, decision)
             return
         details = fetched.details
-        event = FetchedEvent(claim.type, claim.resource_id, claim.event_id, claim.received_at, claim.attempt, details)
         attempt.version = version(claim.type, details.updated_at)
-        await self.run_handlers(attempt, slot, event, handlers, {*claim.ended, *(one.name for one in wanted)})
+        event = FetchedEvent(claim.type, claim.resource_id, claim.event_id, claim.received_at, claim.attempt, details)
+        await self.run_handlers(attempt, event, handlers)
 
-    async def _full_handler(self, claim: Claim, handlers: Sequence[Handler]) -> str:
-        """Return a handler whose concurrency limit is reached, or "". If Redis fails, the event waits too."""
+    async def _blocked(self, claim: Claim, handlers: Sequence[Handler]) -> tuple[str, Defer] | None:
+        """Return a handler and why it cannot run now, if the event has to wait for it."""
+        # Do not fetch when no handler can run: presented data may be readable only once.
+        if all(self.runs.is_running(claim.event_id, handler.name) for handler in handlers):
+            return handlers[0].name, StillRunning()
         limits = {handler.name: handler.concurrency for handler in handlers if handler.concurrency}
-        if not limits:
-            return ""
         try:
-            return await self._claims.acquire_places(claim, limits) or ""
+            full = await self._claims.acquire_places(claim, limits) if limits else None
         except (RedisError, OSError) as error:
             log.warning("places_unknown", webhook_id=claim.event_id, error=type(error).__name__)
-            return next(iter(limits))
+            full = next(iter(limits))
+        return (full, ConcurrencyReached()) if full else None
 
-    async def run_handlers(
-        self, attempt: Attempt, slot: Slot, event: FetchedEvent, handlers: Sequence[Handler], matching: Collection[str]
-    ) -> None:
-        """Run the handlers concurrently, but those with `after=` once the other has ended. Record each as it ends.
-
-        `matching`: the names of all handlers of the event, including those that ended in earlier attempts.
-        """
-        attempt.dispatched = tuple(handler.name for handler in handlers)
+    async def run_handlers(self, attempt: Attempt, event: FetchedEvent, handlers: Sequence[Handler]) -> None:
+        """Run the handlers concurrently, but those with `after=` once the other has ended. Record each as it ends."""
+        attempt.dispatched = tuple([handler.name for handler in handlers])
         if len(handlers) == 1:  # Most events: no task beside this one.
-            await self._run_handler(attempt, slot, event, handlers[0], matching)
+            await self._run_handler(attempt, event, handlers[0])
             return
         running = len(handlers)
         tasks: dict[str, asyncio.Task[None]] = {}
@@ -200,14 +209,13 @@ class Processor:
             nonlocal running
             if before is not None:
                 await asyncio.wait({before})
-            await self._run_handler(attempt, slot, event, handler, matching)
+            await self._run_handler(attempt, event, handler)
             running -= 1
             if running:  # The last status is written with the event's settlement.
                 await self._record(attempt, handler.name)
 
         for handler in handlers:
-            before = tasks.get(handler.after or "")
-            tasks[handler.name] = asyncio.create_task(run_one(handler, before))
+            tasks[handler.name] = asyncio.create_task(run_one(handler, tasks.get(handler.after or "")))
         try:
             await asyncio.wait(tasks.values())
         except asyncio.CancelledError:
@@ -218,54 +226,45 @@ class Processor:
         for task in tasks.values():
             task.result()
 
-    async def _run_handler(
-        self, attempt: Attempt, slot: Slot, event: FetchedEvent, handler: Handler, matching: Collection[str]
-    ) -> None:
+    async def _run_handler(self, attempt: Attempt, event: FetchedEvent, handler: Handler) -> None:
         """Run one handler and note its status or failure in the attempt."""
-        claim = attempt.claim
-        attempt.check()
+        claim, name = attempt.claim, handler.name
         # A worker that lost this event may have recorded the handler after our claim.
-        status = "" if claim.first else await self._claims.ended(claim, handler.name)
-        if status:
-            attempt.statuses[handler.name] = status
-            attempt.outcome = attempt.outcome.with_ended(handler.name, status)
-            return
+        status = "" if claim.first else await self._claims.ended(claim, name)
         attempt.check()
-        if not self._may_run(attempt, event, handler, matching):
+        if status:
+            attempt.statuses[name] = status
+            attempt.outcome = attempt.outcome.with_ended(name, status)
+            return
+        if not self._may_run(attempt, event, handler):
             return
         context: Context[Any, Any] = Context(
-            slot.calling if handler.is_async else slot.in_thread,
-            log.bind(**attempt.ids, handler=handler.name),
-            f"{event.webhook_id}:{handler.name}",
+            self._clients.calling if handler.is_async else self._clients.in_thread,
+            log.bind(**attempt.ids, handler=name),
+            f"{event.webhook_id}:{name}",
             is_stale(attempt.version or (0, 0), claim.latest),
             self._states.get(handler.plugin),
         )
-        began = time.monotonic()
+        timeout, began = handler.timeout or self._timeout, time.monotonic()
         with self._tracer.handler(handler, event) if self._tracer else nullcontext() as span:
-            failure = await run(
-                handler,
-                event,
-                context,
-                timeout=handler.timeout or self._timeout,
-                threads=self._threads,
-                runs=self.runs,
-            )
+            failure = await run(handler, event, context, timeout=timeout, threads=self._threads, runs=self.runs)
             if span is not None and failure is not None:
                 span.failed(failure)
         seconds = time.monotonic() - began
         ms = round(seconds * 1000, 1)
         if not isinstance(failure, StillRunning):
-            metrics.HANDLER_SECONDS.observe(seconds, handler.name)
+            metrics.HANDLER_SECONDS.observe(seconds, name)
         if failure is not None:
             self._fail(attempt, handler, failure, ms)
             return
         self._end(attempt, handler, DONE, took=f"{TOOK}{ms:.0f}")
-        attempt.durations[handler.name] = ms
+        attempt.durations[name] = ms
 
-    def _may_run(self, attempt: Attempt, event: FetchedEvent, handler: Handler, matching: Collection[str]) -> bool:
+    def _may_run(self, attempt: Attempt, event: FetchedEvent, handler: Handler) -> bool:
         """Return False if the handler's `after` or `condition` forbids the run, and note its status if it has ended."""
-        if handler.after is not None and handler.after in matching:
-            needed = attempt.statuses.get(handler.after) or attempt.claim.ended.get(handler.after)
+        ended = attempt.claim.ended
+        if handler.after and (handler.after in ended or any(one.name == handler.after for one in attempt.wanted)):
+            needed = attempt.statuses.get(handler.after) or ended.get(handler.after)
             if needed is None:
                 return False  # That handler will be retried, and this one runs after it.
             if needed == SKIPPED:
@@ -317,17 +316,14 @@ class Processor:
         if isinstance(decision, GiveUp):
             self._end(attempt, handler, GAVE_UP + error_text(error))
         else:
-            self._count(attempt, handler, "postponed" if isinstance(decision, Defer) else "failed")
+            _count(attempt, handler, "postponed" if isinstance(decision, Defer) else "failed")
         attempt.outcome = attempt.outcome.after(handler.name, error, decision)
 
-    def _end(self, attempt: Attempt, handler: Handler, status: str, took: str = "") -> None:
+    @staticmethod
+    def _end(attempt: Attempt, handler: Handler, status: str, took: str = "") -> None:
         attempt.statuses[handler.name] = status
         attempt.unwritten[handler.name] = took or status
-        self._count(attempt, handler, "gave_up" if status.startswith(GAVE_UP) else status)
-
-    @staticmethod
-    def _count(attempt: Attempt, handler: Handler, outcome: str) -> None:
-        metrics.HANDLER_RUNS.add(handler.name, metrics.type_label(attempt.claim.type), outcome)
+        _count(attempt, handler, "gave_up" if status.startswith(GAVE_UP) else status)
 
     async def _record(self, attempt: Attempt, *names: str) -> None:
         """Write the statuses of these handlers that the store does not know yet."""
@@ -374,6 +370,10 @@ class Processor:
             metrics.DELIVERY_TO_DONE.observe(claim.age + time.monotonic() - attempt.began)
         _log_result(attempt, settlement)
         return settlement, following
+
+
+def _count(attempt: Attempt, handler: Handler, outcome: str) -> None:
+    metrics.HANDLER_RUNS.add(handler.name, metrics.type_label(attempt.claim.type), outcome)
 
 
 def _history_entry(attempt: Attempt, settlement: Settlement) -> dict[str, Any] | None:

@@ -10,8 +10,8 @@ import math
 import os
 import signal
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Final
 
 import structlog
@@ -30,7 +30,6 @@ from credhook.supervisor import stops
 from credhook.worker import metrics
 from credhook.worker.attempt.attempt import Attempt, Interruption
 from credhook.worker.attempt.build import build_worker
-from credhook.worker.attempt.slots import Slot, Slots
 from credhook.worker.handlers.registry import Registry
 from credhook.worker.process.jobs import EventJob
 from credhook.worker.process.supervisor import HAND_BACK
@@ -39,8 +38,8 @@ from credhook.worker.settings import WorkerSettings
 
 log = structlog.get_logger("credhook.worker")
 
-#: Seconds that a free slot waits for more free slots, so that one round trip claims several events. At 1,000 events a
-#: second it saves three of four round trips, and keeps a slot idle for a twentieth of its time.
+#: Seconds that a free place waits for more free places, so that one round trip claims several events. At 1,000 events a
+#: second it saves three of four round trips, and keeps a place idle for a twentieth of its time.
 BATCH_WINDOW_SECONDS: Final = 0.002
 #: A full worker claims its events in this many groups at least. Events that begin together end together, and would all
 #: wait for Redis at once.
@@ -77,7 +76,7 @@ class ConcurrentWorker(BaseWorker):
         self._settings = settings
         self._registry = registry
         self._concurrency = settings.concurrency
-        #: Claimed events, with a slot or waiting for one.
+        #: Claimed events whose handlers have not ended.
         self._attempts: set[Attempt] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._token = token
@@ -133,7 +132,6 @@ class ConcurrentWorker(BaseWorker):
         worker = Claimant(self.name, self._token)
         async with build_worker(settings, self._registry, worker=worker) as parts:
             self._claims, self._breaker, self._processor = parts.claims, parts.breaker, parts.processor
-            self._slots = Slots(settings.concurrency, parts.new_slot)
             background = [
                 asyncio.create_task(_restarted(work))
                 for work in (
@@ -146,7 +144,6 @@ class ConcurrentWorker(BaseWorker):
             try:
                 await self._first(parts.lifespan.start())
                 await self._take_and_start(burst=burst)
-                self._slots.evict(0)
                 await self._drain()
             finally:
                 for work in background:
@@ -154,18 +151,19 @@ class ConcurrentWorker(BaseWorker):
                 await asyncio.wait(background, timeout=_RESTART_SECONDS)
 
     async def _take_and_start(self, *, burst: bool) -> None:
-        """Fill the slots until told to stop."""
+        """Keep as many events in flight as there are places, until told to stop."""
         waits = Waits(_BACKOFF)
         while not self._stopping.is_set():
             idle = not self._tasks
-            wanted = min(self._room(), max(1, self._concurrency // GROUPS))
-            full = wanted <= 0 or (self._isolation_wanted and not idle)
-            if full or self._suspended:
-                await (self._until_freed(None) if full else self._until_stopped(IDLE_SECONDS))
+            if self._room() <= 0 or (self._isolation_wanted and not idle):
+                await self._until_freed()
                 await asyncio.sleep(BATCH_WINDOW_SECONDS)
                 continue
+            if self._suspended:
+                await _until(self._stopping, IDLE_SECONDS)
+                continue
             try:
-                admitted = await self._breaker.admit(wanted)
+                admitted = await self._breaker.admit(min(self._room(), max(1, self._concurrency // GROUPS)))
                 if admitted == 0:
                     await self._until_freed(max(0.01, min(self._breaker.retry_in(), IDLE_SECONDS)))
                     continue
@@ -178,10 +176,10 @@ class ConcurrentWorker(BaseWorker):
             except (RedisError, OSError) as error:
                 wait = waits.next()
                 log.error("redis_unusable", error=type(error).__name__, retry_in=wait, hint=hint(error))  # noqa: TRY400  No traceback.
-                await self._until_stopped(wait)
+                await _until(self._stopping, wait)
             except Exception as error:  # A defect of ours, which must not stop the events in flight.
                 log.error("take_failed", exc_info=error)  # noqa: TRY400  Our processor keeps the message out.
-                await self._until_stopped(_BACKOFF.longest)
+                await _until(self._stopping, _BACKOFF.longest)
 
     async def _take(self, admitted: int, *, idle: bool) -> Taken:
         """Claim and start up to `admitted` events, and give back admissions for which no event was found."""
@@ -200,13 +198,12 @@ class ConcurrentWorker(BaseWorker):
         """Return how many more events may be in flight."""
         if self._stopping.is_set():
             return 0
-        # Events that wait for their settlement hold no slot, but their number is limited as well.
-        return min(self._slots.places - len(self._attempts), 2 * self._concurrency - len(self._tasks))
+        # Events that wait for their settlement hold no place, but their number is limited as well.
+        return min(self._concurrency - len(self._attempts), 2 * self._concurrency - len(self._tasks))
 
     def _start(self, claim: Claim) -> None:
         attempt = Attempt(claim, admitted=True)
         self._attempts.add(attempt)
-        self._processor.keep(attempt)
         task = asyncio.create_task(self._process(attempt))
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -222,7 +219,7 @@ class ConcurrentWorker(BaseWorker):
         """Handle the event, then the events of the same resource that have waited for it."""
         while True:
             settlement, following = await self._processor.handle(
-                attempt, self._slot(attempt), may_follow=self._may_follow
+                attempt, handled=self._handled, may_follow=self._may_follow
             )
             if settlement is not None:
                 self._finished += settlement.state is State.DONE
@@ -230,21 +227,14 @@ class ConcurrentWorker(BaseWorker):
                 return
             attempt = Attempt(following, known=attempt.fetched)
             self._attempts.add(attempt)
-            self._processor.keep(attempt)
 
-    @asynccontextmanager
-    async def _slot(self, attempt: Attempt) -> AsyncIterator[Slot]:
-        """Hold a slot until the handlers have ended. Others may have it while the event is settled."""
-        slot = await self._slots.acquire(attempt)
-        try:
-            yield slot
-        finally:
-            self._attempts.discard(attempt)
-            self._slots.release(slot)
-            self._freed.set()
+    def _handled(self, attempt: Attempt) -> None:
+        """Give the place to another event. This one is settled meanwhile."""
+        self._attempts.discard(attempt)
+        self._freed.set()
 
     def _may_follow(self) -> bool:
-        """Return True if a slot may go on with the next event of its resource."""
+        """Return True if the next event of the resource may be claimed with the settlement."""
         going_on = not self._stopping.is_set() and not self._suspended and not self._isolation_wanted
         return going_on and self._breaker.pause() == 0
 
@@ -253,18 +243,11 @@ class ConcurrentWorker(BaseWorker):
         if seconds > 0:
             await self._first(self._claims.wait_for_job(seconds))
 
-    async def _until_stopped(self, seconds: float) -> None:
-        await self._first(asyncio.sleep(seconds))
-
-    async def _until_freed(self, seconds: float | None) -> None:
-        """Return when a slot has become free, or after so many seconds."""
-        self._freed.clear()
-
-        async def freed() -> None:
-            await asyncio.wait_for(self._freed.wait(), seconds)
-
-        with suppress(TimeoutError):
-            await self._first(freed())
+    async def _until_freed(self, seconds: float | None = None) -> None:
+        """Return when a place has become free, when told to stop, or after so many seconds."""
+        if not self._stopping.is_set():
+            self._freed.clear()
+        await _until(self._freed, seconds)
 
     async def _first(self, awaited: Awaitable[object]) -> None:
         """Wait for the awaitable or for the stop, then cancel what is left."""
@@ -286,10 +269,10 @@ class ConcurrentWorker(BaseWorker):
         self._stop_requested = True
         self._stopped_at = asyncio.get_running_loop().time()
         self._stopping.set()
+        self._freed.set()
 
     async def _drain(self) -> None:
         """Finish the events in flight, or hand them back when the grace time is over."""
-        self._slots.evict(0)
         if self._tasks:
             # The grace time includes waits for Redis: the supervisor waits no longer.
             spent = 0.0 if self._stopped_at is None else asyncio.get_running_loop().time() - self._stopped_at
@@ -300,7 +283,6 @@ class ConcurrentWorker(BaseWorker):
 
     def _interrupt_all(self) -> None:
         self._stopped_at = -math.inf  # Events that start later get no grace time either.
-        self._slots.evict(0)
         for attempt in list(self._attempts):
             attempt.interrupt(Interruption.DRAINED)
 
@@ -311,7 +293,6 @@ class ConcurrentWorker(BaseWorker):
             pulse()
             metrics.IN_FLIGHT.set(len(self._attempts))
             metrics.HANDLERS_HUNG.set(runs.hung)
-            self._slots.evict()
             if runs.are_too_many and not self._stopping.is_set():
                 log.error("handlers_hung", hung=runs.hung, limit=runs.limit, hint="give the handlers' calls time-outs")
                 self._exhausted = True
@@ -370,6 +351,12 @@ class ConcurrentWorker(BaseWorker):
                 attempt.interrupt(Interruption.STOPPED)
         else:
             log.info("command_ignored", command=str(command)[:_COMMAND_LIMIT])
+
+
+async def _until(event: asyncio.Event, seconds: float | None) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
 
 
 async def _restarted(work: Callable[[], Awaitable[None]]) -> None:

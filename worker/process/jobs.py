@@ -8,7 +8,6 @@ The job never fails for RQ: worker/attempt/ decides what to do about a failure, 
 import asyncio
 import functools
 import math
-from contextlib import nullcontext
 from types import FrameType
 from typing import Any, Final, cast
 
@@ -57,7 +56,7 @@ async def process(event_id: str | None = None) -> rq.Retry | None:
             if isinstance(claim, NotClaimed):
                 log.info("event_left", webhook_id=event_id, reason=claim.value)
                 return None
-            settlement, _ = await parts.processor.handle(Attempt(claim), nullcontext(parts.new_slot()))
+            settlement, _ = await parts.processor.handle(Attempt(claim))
         finally:
             tracing.flush()  # A fork ends with its job.
             for task in beside:

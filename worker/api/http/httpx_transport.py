@@ -5,13 +5,11 @@ import errno
 import re
 import socket
 import ssl
-from collections.abc import Iterator
-from dataclasses import replace
-from typing import Final, cast
+from typing import Final
 
 import httpx
 
-from credhook.worker.api.http.exchange import Request, Response, Unanswered, Unsendable, read
+from credhook.worker.api.http.exchange import Request, Response, Unanswered, Unsendable
 
 #: Our own doing: nothing was sent.
 _UNSENDABLE: Final = (httpx.LocalProtocolError, httpx.UnsupportedProtocol, httpx.InvalidURL, UnicodeError)
@@ -41,7 +39,6 @@ _BY_NUMBER: Final = {
     errno.ENETDOWN: "unreachable",
     errno.EADDRNOTAVAIL: "unreachable",
 }
-_NUMBER_IN_TEXT: Final = re.compile(r"\[Errno (\d+)\]")
 
 
 class HttpxTransport:
@@ -54,7 +51,7 @@ class HttpxTransport:
 
     async def send(self, request: Request) -> Response:
         """See `Transport`."""
-        refused: Response | None = None
+        body = bytearray()
         try:
             sent = httpx.Request(
                 request.method,
@@ -64,20 +61,19 @@ class HttpxTransport:
                 extensions={"timeout": httpx.Timeout(self._timeout).as_dict()},
             )
             async with asyncio.timeout(self._timeout):
-                response = await self._inner.handle_async_request(sent)
-                answer = Response(response.status_code, response.headers, b"")
-                refused = None if answer.is_success else answer
+                received = await self._inner.handle_async_request(sent)
+                response = Response(received.status_code, received.headers, b"")
                 try:
-                    # As it comes: of a response that was made by hand, httpx has read the body already.
-                    chunks = aiter(cast("httpx.AsyncByteStream", response.stream))
-                    return replace(answer, body=await read(answer.status, answer.headers, chunks, self._longest))
+                    async for chunk in received.aiter_bytes():
+                        body += chunk
+                        if len(body) > response.limit(self._longest):
+                            break
                 finally:
-                    await response.aclose()
+                    await received.aclose()
+            return response.with_body(bytes(body), self._longest)
         except _UNSENDABLE as error:
             raise Unsendable(type(error).__name__) from error
         except (httpx.HTTPError, httpx.StreamError, OSError) as error:
-            if refused is not None:
-                return refused
             raise Unanswered(type(error).__name__, cause_of(error)) from error
 
     async def aclose(self) -> None:
@@ -85,14 +81,14 @@ class HttpxTransport:
         await self._inner.aclose()
 
 
-def cause_of(error: Exception) -> str:
+def cause_of(error: BaseException) -> str:
     """Return the word for why there is no answer; empty if none fits. httpx wraps errors of the operating system."""
     for each in _chain(error):
         for kind, word in _BY_CLASS:
             if isinstance(each, kind):
                 return word
-        if isinstance(each, OSError) and (word := _BY_NUMBER.get(each.errno or _number_in(each), "")):
-            return word
+        if isinstance(each, OSError) and each.errno in _BY_NUMBER:
+            return _BY_NUMBER[each.errno]
         if isinstance(each, ConnectionError) and each.errno is None:  # asyncio's and uvloop's own.
             return "closed"
     if isinstance(error, httpx.TimeoutException):
@@ -102,24 +98,12 @@ def cause_of(error: Exception) -> str:
     return "protocol" if isinstance(error, httpx.RemoteProtocolError) else ""
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error and its causes, the last first."""
-    seen: set[int] = set()
-    waiting: list[BaseException] = [error]
-    while waiting:
-        each = waiting.pop(0)
-        if id(each) in seen:
-            continue
-        seen.add(id(each))
-        yield each
-        if isinstance(each, BaseExceptionGroup):
-            waiting += each.exceptions
-        led_to_it = each.__cause__ or each.__context__
-        if led_to_it is not None:
-            waiting.append(led_to_it)
-
-
-def _number_in(error: OSError) -> int:
-    """Return the first error number in the text, where asyncio puts the errors of several addresses."""
-    match = _NUMBER_IN_TEXT.search(str(error))
-    return int(match[1]) if match else 0
+def _chain(error: BaseException | None) -> list[BaseException]:
+    """Return the error and its causes, the last first."""
+    chain: list[BaseException] = []
+    while error is not None and error not in chain:
+        chain.append(error)
+        error = error.__cause__ or error.__context__
+        if isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+    return chain
