@@ -69,7 +69,6 @@ class Notes:
 #: What each interruption makes of the event; a plain cancellation writes nothing down.
 ENDS = {
     Interruption.DRAINED: State.ACCEPTED,
-    Interruption.STOPPED: State.DEAD,
     Interruption.LEASE_LOST: None,
     None: None,
 }

@@ -173,9 +173,8 @@ async def test_a_job_that_rqs_scheduler_has_moved_is_ours_still(
 
 def test_rq_leaves_our_time_out_for_a_redis_that_is_silent(redis_url: str) -> None:
     """It writes its own into the client that it is given, which others go on with."""
-
     stock, ours = open_redis_sync(redis_url), open_redis_sync(redis_url)
     StockWorker(["q"], name="w", connection=stock)
-    ConcurrentWorker(worker_settings(), Registry([]), name="w", token="t", connection=ours)
+    ConcurrentWorker(worker_settings(), Registry([]), store_on(ours), name="w", token="t")
     assert stock.connection_pool.connection_kwargs["socket_timeout"] > 60
     assert ours.connection_pool.connection_kwargs["socket_timeout"] == REDIS_TIMEOUT

@@ -132,8 +132,6 @@ class Interruption(Enum):
 
     #: The process stalled for longer than its lease. Another worker may hold the event by now.
     LEASE_LOST = "lease_lost"
-    #: An operator stopped the job.
-    STOPPED = "stopped"
     #: The process is shutting down and hands unfinished events back.
     DRAINED = "drained"
 

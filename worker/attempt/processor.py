@@ -7,9 +7,9 @@ from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Optional
 
 import structlog
-from redis.exceptions import RedisError
 
 from credhook.store import GAVE_UP, TOOK, State
+from credhook.store.errors import STORE_ERRORS
 from credhook.worker import metrics
 from credhook.worker.api.client import AsyncApi, SyncApi
 from credhook.worker.api.errors import hint
@@ -37,7 +37,7 @@ from credhook.worker.attempt.running import HandlerTimeout, Runs, StillRunning, 
 from credhook.worker.handlers.registry import Context, FetchedEvent, Handler, Registry
 from credhook.worker.platform.circuit_breaker import CircuitBreaker
 from credhook.worker.queue.claims import Claim, Claims, Settlement
-from credhook.worker.queue.failure import WORKER, Failure, credhook_version, worker_died
+from credhook.worker.queue.failure import WORKER, worker_died
 from credhook.worker.queue.leases import Leases
 from credhook.worker.settings import WorkerSettings
 
@@ -129,7 +129,7 @@ class Processor:
                 if not may_settle:
                     raise asyncio.CancelledError
                 if attempt.admitted and not attempt.calls_platform:
-                    with suppress(RedisError, OSError):  # If this fails, the bucket refills with time.
+                    with suppress(*STORE_ERRORS):  # If this fails, the bucket refills with time.
                         await self._breaker.give_back(1)
                 settlement, following = await self._settle(attempt, follow=may_follow())
             finally:
@@ -191,7 +191,7 @@ class Processor:
         limits = {handler.name: handler.concurrency for handler in handlers if handler.concurrency}
         try:
             full = await self._claims.acquire_places(claim, limits) if limits else None
-        except (RedisError, OSError) as error:
+        except STORE_ERRORS as error:
             log.warning("places_unknown", webhook_id=claim.event_id, error=type(error).__name__)
             full = next(iter(limits))
         return (full, ConcurrencyReached()) if full else None
@@ -343,9 +343,6 @@ class Processor:
             return _lost(attempt)
         if attempt.interruption is Interruption.DRAINED:
             settlement = Settlement(State.ACCEPTED, spend=False)
-        elif attempt.interruption is Interruption.STOPPED:
-            settlement = Settlement(State.DEAD, "Stopped")
-            attempt.add_failure(Failure(WORKER, "Stopped", version=credhook_version()))
         else:
             settlement = attempt.outcome.settlement(attempt.missing)
         is_done = settlement.state is State.DONE

@@ -2,7 +2,7 @@
 
 RQ's own workers do one job at a time, and our jobs mostly wait for an API. This worker claims events from RQ's queue in
 groups, handles up to `CREDHOOK_CONCURRENCY` of them at a time, and settles them in groups. To RQ's tools it is a normal
-worker: it registers, shows its heartbeat, and obeys suspend, stop-job and shutdown.
+worker: it registers, shows its heartbeat, and obeys suspend and shutdown.
 """
 
 import asyncio
@@ -16,8 +16,6 @@ from typing import Any, Final
 
 import structlog
 import uvloop
-from redis import Redis
-from redis.exceptions import RedisError
 from rq.command import parse_payload
 from rq.serializers import JSONSerializer
 from rq.suspension import WORKERS_SUSPENDED
@@ -25,7 +23,8 @@ from rq.worker import BaseWorker, WorkerStatus
 
 from credhook.backoff import Backoff, Waits
 from credhook.store import State
-from credhook.store.errors import hint
+from credhook.store.errors import STORE_ERRORS, hint
+from credhook.store.store import SyncStore
 from credhook.supervisor import stops
 from credhook.worker import metrics
 from credhook.worker.attempt.attempt import Attempt, Interruption
@@ -67,11 +66,11 @@ class ConcurrentWorker(BaseWorker):
     _stopped_at: float | None = None
 
     def __init__(
-        self, settings: WorkerSettings, registry: Registry, *, name: str, token: str, connection: Redis
+        self, settings: WorkerSettings, registry: Registry, store: SyncStore, *, name: str, token: str
     ) -> None:
-        """`token`: the name under which this process holds events; `connection`: for RQ's record of this worker."""
+        """`store`: for RQ's record of this worker; `token`: the name under which this process holds events."""
         super().__init__(
-            [settings.queue], name=name, connection=connection, serializer=JSONSerializer, log_job_description=False
+            [settings.queue], name=name, connection=store.redis, serializer=JSONSerializer, log_job_description=False
         )
         self._settings = settings
         self._registry = registry
@@ -90,7 +89,7 @@ class ConcurrentWorker(BaseWorker):
         self._registration = threading.Lock()
         self._is_registered = False
 
-    def _set_connection(self, connection: Redis) -> Redis:
+    def _set_connection(self, connection: Any) -> Any:
         """Keep the time-out of the client. RQ sets seven minutes, because its own workers block on the queue."""
         return connection
 
@@ -117,7 +116,7 @@ class ConcurrentWorker(BaseWorker):
                 self._is_registered = False
                 try:
                     rq.register_death()
-                except RedisError as error:
+                except STORE_ERRORS as error:
                     log.warning("death_not_registered", error=type(error).__name__)
         return not self._exhausted
 
@@ -173,7 +172,7 @@ class ConcurrentWorker(BaseWorker):
                         return
                     await self._until_work(IDLE_SECONDS if taken.due is None else min(IDLE_SECONDS, taken.due))
                 waits.reset()
-            except (RedisError, OSError) as error:
+            except STORE_ERRORS as error:
                 wait = waits.next()
                 log.error("redis_unusable", error=type(error).__name__, retry_in=wait, hint=hint(error))  # noqa: TRY400  No traceback.
                 await _until(self._stopping, wait)
@@ -190,7 +189,7 @@ class ConcurrentWorker(BaseWorker):
         self._isolation_wanted = taken.poison_candidates or any(claim.poison_candidate for claim in taken.claims)
         for claim in taken.claims:
             self._start(claim)
-        with suppress(RedisError, OSError):  # If this fails, the bucket refills with time.
+        with suppress(*STORE_ERRORS):  # If this fails, the bucket refills with time.
             await self._breaker.give_back(admitted - len(taken.claims))
         return taken
 
@@ -341,14 +340,10 @@ class ConcurrentWorker(BaseWorker):
                     self._handle_command(parse_payload(message))
 
     def _handle_command(self, payload: dict[str, Any]) -> None:
-        command, job = payload.get("command"), payload.get("job_id", "")
+        command = payload.get("command")
         if command == "shutdown":
             log.warning("shutdown_commanded", hint="one of RQ's tools sent it, or another client of this Redis")
             os.kill(os.getpid(), signal.SIGINT)
-        elif command == "stop-job" and (found := [one for one in self._attempts if one.claim.job == job]):
-            log.warning("job_stopped", job=job)
-            for attempt in found:
-                attempt.interrupt(Interruption.STOPPED)
         else:
             log.info("command_ignored", command=str(command)[:_COMMAND_LIMIT])
 
@@ -364,7 +359,7 @@ async def _restarted(work: Callable[[], Awaitable[None]]) -> None:
     while True:
         try:
             await work()
-        except (RedisError, OSError):
+        except STORE_ERRORS:
             pass  # `_take_and_start` logs it.
         except Exception as error:
             log.error("background_task_failed", exc_info=error)  # noqa: TRY400  Our processor keeps the message out.

@@ -93,7 +93,7 @@ def _work(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool
     _sweep(settings, store, registry, name)
     concurrent = None
     if isolation == "loop":
-        concurrent = ConcurrentWorker(settings, registry, name=name, token=pipes.token, connection=store.redis)
+        concurrent = ConcurrentWorker(settings, registry, store, name=name, token=pipes.token)
     heartbeat = Heartbeat(store, settings, registry, pipes.token, worker=concurrent)
     heartbeat.beat()
     _every(heartbeat.interval, heartbeat.beat, "heartbeat")
