@@ -211,11 +211,11 @@ async def test_a_handler_does_not_run_beside_an_earlier_run_for_the_same_event(i
     assert isinstance(await outcome(function, seconds=0.02, runs=runs), HandlerTimeout)
     await until_async(lambda: notes, what="its begin")
     assert isinstance(await outcome(function, seconds=0.02, runs=runs), StillRunning)
-    assert runs.is_running("e1", "t.f")
+    assert runs.defer_to("e1", "t.f")
     assert notes == ["begun"]
     assert await outcome(returns, event_id="e2", runs=runs) is None
     go.set()
-    await until_async(lambda: not runs.is_running("e1", "t.f"), what="its end")
+    await until_async(lambda: not runs.defer_to("e1", "t.f"), what="its end")
     assert await outcome(function, runs=runs) is None
     assert notes == ["begun", "ended"] * 2
 

@@ -186,7 +186,7 @@ class Processor:
     async def _blocked(self, claim: Claim, handlers: Sequence[Handler]) -> tuple[str, Defer] | None:
         """Return a handler and why it cannot run now, if the event has to wait for it."""
         # Do not fetch when no handler can run: presented data may be readable only once.
-        if all(self.runs.is_running(claim.event_id, handler.name) for handler in handlers):
+        if all(self.runs.defer_to(claim.event_id, handler.name) for handler in handlers):
             return handlers[0].name, StillRunning()
         limits = {handler.name: handler.concurrency for handler in handlers if handler.concurrency}
         try:

@@ -83,8 +83,8 @@ class Runs:
         self._clock = clock
         self._alive: dict[tuple[str, str], Run] = {}
 
-    def is_running(self, event_id: str, handler: str) -> bool:
-        """Return True if the handler runs for the event, and note that an attempt waits for the run."""
+    def defer_to(self, event_id: str, handler: str) -> bool:
+        """Note that an attempt has to wait, and return True, if the handler still runs for the event."""
         run = self._alive.get((event_id, handler))
         if run is not None:
             run.is_awaited = True
@@ -92,7 +92,7 @@ class Runs:
 
     def begin(self, event_id: str, handler: str) -> Run | None:
         """Return a new run, or None if an earlier one has not ended."""
-        return None if self.is_running(event_id, handler) else Run(self._alive, (event_id, handler))
+        return None if self.defer_to(event_id, handler) else Run(self._alive, (event_id, handler))
 
     def abandon(self, run: Run) -> None:
         """Note that no attempt waits for the run any longer."""

@@ -146,12 +146,8 @@ class CircuitBreaker:
             return 0
         if self._held_until:  # One event has the next token fetched.
             self._held_until, wanted = now + TOKEN_SECONDS, 1
-        if phase is Phase.HALF_OPEN:  # The probe takes no token: the bucket has filled during the pause.
-            if await self._take_probe(PROBE_BEGINS_SECONDS):
-                self._admitted_until = self.clock() + PROBE_BEGINS_SECONDS
-                return 1
-            self._ask_again_at = self.clock() + PROBE_RETRY_SECONDS * (0.5 + self._chance())
-            return 0
+        if phase is Phase.HALF_OPEN:
+            return int(await self._admit_probe())
         allowed, granted = self._slow_start.allows(wanted), 0
         self._slow_start.spend(allowed)
         try:
@@ -163,6 +159,14 @@ class CircuitBreaker:
         finally:
             self._slow_start.spend(granted - allowed)
         return granted
+
+    async def _admit_probe(self) -> bool:
+        """Return True if one event may be claimed as the probe. It takes no token: the bucket filled in the pause."""
+        if await self._take_probe(PROBE_BEGINS_SECONDS):
+            self._admitted_until = self.clock() + PROBE_BEGINS_SECONDS
+            return True
+        self._ask_again_at = self.clock() + PROBE_RETRY_SECONDS * (0.5 + self._chance())
+        return False
 
     async def give_back(self, unused: int) -> None:
         """Return admissions for which no event was found.
