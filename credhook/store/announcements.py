@@ -6,6 +6,7 @@ both in ms of Redis's clock. Announcements hold no secret and no path.
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
@@ -125,6 +126,7 @@ def handler_difference(mine: HandlerTypes, others: Iterable[HandlerTypes]) -> Ha
     return HandlerDifference(tuple(sorted(here)), tuple(sorted(elsewhere))) if here or elsewhere else None
 
 
+@cache
 def version() -> str:
     """Return the version of this package."""
     try:

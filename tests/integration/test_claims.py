@@ -28,7 +28,7 @@ from waiting import until_async
 
 from credhook.store import State
 from credhook.store.errors import is_unwell
-from credhook.worker.attempt.details import version
+from credhook.worker.attempt.details import state_of
 from credhook.worker.commands import bulk
 from credhook.worker.commands.search import EventSummary, Selection
 from credhook.worker.queue.claims import Claim, Claimant, Claims, Settlement
@@ -339,7 +339,7 @@ async def test_a_job_that_is_not_ours_is_refused_and_the_others_go_on(queue: Eve
 
 @pytest.mark.parametrize("updated_at", [datetime.min, None, "yesterday"])  # noqa: DTZ901  As a platform may write it.
 def test_a_time_that_no_clock_shows_is_no_time(updated_at: datetime | str | None) -> None:
-    assert version(COMPLETED, updated_at) == (3, 0)
+    assert state_of(COMPLETED, updated_at) == (3, 0)
 
 
 # the sweeper

@@ -169,7 +169,7 @@ def _suffices(fetched: Fetched, claim: Claim) -> bool:
     return fetched.has_data or not announced
 
 
-def version(event_type: str, updated_at: datetime | str | None) -> tuple[int, int]:
+def state_of(event_type: str, updated_at: datetime | str | None) -> tuple[int, int]:
     """Return the event type's rank, and the time of the resource's last update in ms. 0 stands for unknown."""
     try:
         updated = int(updated_at.timestamp() * 1000) if isinstance(updated_at, datetime) else 0

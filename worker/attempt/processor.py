@@ -23,7 +23,7 @@ from credhook.worker.attempt.attempt import (
     handler_failure,
     open_errors,
 )
-from credhook.worker.attempt.details import Snapshots, fetch, is_stale, version
+from credhook.worker.attempt.details import Snapshots, fetch, is_stale, state_of
 from credhook.worker.attempt.retry import (
     BACKOFF,
     ConcurrencyReached,
@@ -179,7 +179,7 @@ class Processor:
             attempt.outcome = attempt.outcome.after("", error, decision)
             return
         details = fetched.details
-        attempt.version = version(claim.type, details.updated_at)
+        attempt.version = state_of(claim.type, details.updated_at)
         event = FetchedEvent(claim.type, claim.resource_id, claim.event_id, claim.received_at, claim.attempt, details)
         await self.run_handlers(attempt, event, handlers)
 

@@ -29,10 +29,10 @@ from credhook.worker.platform.circuit import (
     SlowStart,
     outcome_of,
 )
+from credhook.worker.platform.rate_limit import RateLimit
 from credhook.worker.platform.shared_circuit import (
     REDIS_TIMEOUT_SECONDS,
     CircuitStore,
-    RateLimit,
     SharedCircuit,
     circuit_key,
 )

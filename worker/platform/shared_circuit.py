@@ -1,8 +1,7 @@
-"""What the fleet shares about a platform in Redis: the circuit, the probe's lease and the rate limit.
+"""What the fleet shares about a platform in Redis: the circuit and the probe's lease.
 
 credhook:<queue>:platform:<digest of the API's URL>         the circuit, a hash; also the channel of its changes
 credhook:<queue>:platform:<digest of the API's URL>:probe   lease of the process that probes the platform
-credhook:<queue>:platform:<digest of the API's URL>:bucket  the rate limit's token bucket
 """
 
 import asyncio
@@ -30,8 +29,6 @@ REDIS_TIMEOUT_SECONDS: Final = 1.0
 #: Seconds that Redis remembers the last failure, and a pause after its end if no process probes.
 SCORE_LASTS_SECONDS: Final = 60.0
 PAUSE_LASTS_SECONDS: Final = 600.0
-
-_MICROSECONDS: Final = 1_000_000
 
 
 def circuit_key(api_url: str, queue: str) -> str:
@@ -124,28 +121,3 @@ class CircuitStore:
             return None
         self._is_silent = False
         return answer
-
-
-class RateLimit:
-    """The fleet's token bucket (generic cell rate algorithm). It holds the calls of one second, and at least one."""
-
-    def __init__(self, store: AsyncStore, key: str, *, per_second: float) -> None:
-        self._store = store
-        self._key = key
-        self._interval = _MICROSECONDS / per_second
-        self._capacity = max(1.0, per_second) * self._interval
-
-    async def take(self, wanted: int, *, max_wait: float = 0.0) -> tuple[int, float]:
-        """Take tokens for calls; a negative number gives tokens back.
-
-        If the bucket is empty, one token is reserved when it will be there within `max_wait` seconds.
-
-        Returns:
-            The number of tokens, and the seconds until the reserved or the next token is there.
-
-        Raises:
-            RedisError, OSError: The tokens cannot be counted, so there are none.
-        """
-        arguments = [wanted, self._interval, self._capacity, max_wait * _MICROSECONDS]
-        taken, wait = await self._store.run("rate_limit", arguments, keys=[self._key])
-        return taken, wait / _MICROSECONDS

@@ -5,10 +5,10 @@ stands in the event's own record, which expires and can be erased. A cause outli
 """
 
 from dataclasses import dataclass
-from functools import cache
 from hashlib import sha256
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
+
+from credhook.store.announcements import version
 
 #: Values of `who` that are no handler: the fetch, and a worker process that died. Names of handlers have a dot.
 FETCH: Final = "fetch"
@@ -62,13 +62,9 @@ def worker_died() -> Failure:
     return Failure(WORKER, "WorkerDied", version=credhook_version())
 
 
-@cache
 def credhook_version() -> str:
     """Return our version as it is shown: `credhook 1.2.3`."""
-    try:
-        return f"credhook {version('credhook')}"
-    except PackageNotFoundError:  # Run from a folder that is not installed.
-        return "credhook"
+    return f"credhook {version()}"
 
 
 def _storable(text: str) -> str:
