@@ -337,6 +337,12 @@ async def test_a_job_that_is_not_ours_is_refused_and_the_others_go_on(queue: Eve
     assert queue.redis.exists(b"credhook:credhook:refused:\xff\xfe")
 
 
+async def test_one_claim_of_events_looks_at_a_bounded_number_of_jobs(queue: EventQueue) -> None:
+    queue.push_job(*(f"gone{number}" for number in range(1_000)))
+    assert await queue.take() == []
+    assert queue.redis.llen(INDEX.jobs) == 800
+
+
 @pytest.mark.parametrize("updated_at", [datetime.min, None, "yesterday"])  # noqa: DTZ901  As a platform may write it.
 def test_a_time_that_no_clock_shows_is_no_time(updated_at: datetime | str | None) -> None:
     assert version(COMPLETED, updated_at) == (3, 0)
@@ -386,6 +392,7 @@ def test_settled_events_are_forgotten_after_the_retention_time(queue: EventQueue
 async def test_an_event_behind_another_of_its_resource_is_no_orphan(queue: EventQueue) -> None:
     await queue.accept("e1/r", "e2/r")
     assert [claim.event_id for claim in await queue.take()] == ["e1"]
+    assert queue.redis.zscore(INDEX.open_by_received, "e2")  # Its age counts, although it is in no queue.
     queue.redis.zadd(INDEX.open, {"e2": 1})
     assert queue.sweep() == 0
     assert not queue.redis.exists(INDEX.jobs)
