@@ -237,6 +237,12 @@ class FakeClaims:
         return []
 
 
+async def test_a_worker_that_waits_for_a_job_leaves_the_queue_in_order(queue: EventQueue) -> None:
+    await queue.accept("e1", "e2")
+    await queue.worker().wait_for_job(1.0)
+    assert [claim.event_id for claim in await queue.take()] == ["e1", "e2"]
+
+
 async def test_a_lease_counts_from_the_request_for_its_renewal(queue: EventQueue) -> None:
     await queue.accept("m1")
     claim, fake, lost = await queue.take_one(), FakeClaims(), list[Claim]()
