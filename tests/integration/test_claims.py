@@ -456,14 +456,6 @@ async def test_events_that_died_together_lose_no_attempt_and_are_isolated_after_
     assert seen == {"m1", "m2", "m3"}
 
 
-async def test_the_event_of_a_dead_worker_goes_to_the_head_of_the_queue(queue: EventQueue) -> None:
-    await queue.accept("e1")
-    await queue.take_one("dies")
-    await queue.accept("e2")
-    assert reclaim(store_on(queue.redis), "dies", "0")
-    assert [claim.event_id for claim in await queue.take()] == ["e1", "e2"]
-
-
 async def test_a_death_from_outside_counts_against_no_event(queue: EventQueue) -> None:
     await queue.accept("m1")
     for attempt in range(1, 4):
