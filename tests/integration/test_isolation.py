@@ -9,9 +9,10 @@ from redis import Redis
 from redis_keys import job_id
 from rq import Queue
 from rq.serializers import JSONSerializer
+from structlog.testing import capture_logs
 from waiting import until
 
-from credhook.worker.process.jobs import EventJob, NotOurJob
+from credhook.worker.process.jobs import EventJob, IsolatingWorker, NotOurJob
 
 FORK = ("--isolation", "fork")
 
@@ -75,6 +76,20 @@ def test_a_foreign_job_calls_nothing_in_a_stock_worker_with_our_class(redis_clie
     queue.enqueue("os.getcwd", job_id="evil")
     with pytest.raises(NotOurJob):
         EventJob.fetch("evil", connection=redis_client, serializer=JSONSerializer).perform()
+
+
+def test_rq_keeps_and_logs_the_class_of_an_error_alone(redis_client: Redis, caplog: pytest.LogCaptureFixture) -> None:
+    queue = Queue("credhook", connection=redis_client, serializer=JSONSerializer)
+    job = queue.enqueue("os.getcwd", job_id="failed")
+    worker = IsolatingWorker("credhook", name="w", connection=redis_client)
+    with capture_logs() as logs:
+        worker.handle_exception(job, ValueError, ValueError("Canary"), None)
+    worker.handle_job_failure(job, queue, exc_string="Traceback …\nValueError: Canary\n")
+    result = job.latest_result()
+    assert result is not None
+    assert result.exc_string == "ValueError"
+    assert [line["event"] for line in logs] == ["job_failed"]
+    assert "Canary" not in caplog.text
 
 
 def test_a_handler_that_ends_its_process_costs_an_attempt_and_nothing_else(harness: Harness) -> None:
