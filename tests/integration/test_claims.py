@@ -258,6 +258,18 @@ async def test_a_lease_counts_from_the_request_for_its_renewal(queue: EventQueue
     assert lost == [claim]
 
 
+async def test_a_redis_that_is_unwell_takes_no_claim_away(queue: EventQueue) -> None:
+    await queue.accept("m1")
+    store = FailingStore(queue.redis)
+    claims = Claims(store.for_async_code(), lease=60.0, worker=Claimant("w", "w"))
+    claim = await take_one(claims)
+    for number in range(1, 7):
+        store.plans["write"] = Sabotage(number)
+        with pytest.raises(ResponseError):
+            await claims.renew([claim])
+    assert await claims.renew([claim]) == []
+
+
 async def test_a_full_redis_takes_renewals_and_settlements_and_records_wait(queue: EventQueue) -> None:
     await queue.accept("m1", "m2")
     claims = queue.worker()
