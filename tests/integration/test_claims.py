@@ -237,6 +237,12 @@ class FakeClaims:
         return []
 
 
+async def test_a_worker_that_waits_for_a_job_leaves_the_queue_in_order(queue: EventQueue) -> None:
+    await queue.accept("e1", "e2")
+    await queue.worker().wait_for_job(1.0)
+    assert [claim.event_id for claim in await queue.take()] == ["e1", "e2"]
+
+
 async def test_a_lease_counts_from_the_request_for_its_renewal(queue: EventQueue) -> None:
     await queue.accept("m1")
     claim, fake, lost = await queue.take_one(), FakeClaims(), list[Claim]()
@@ -250,6 +256,18 @@ async def test_a_lease_counts_from_the_request_for_its_renewal(queue: EventQueue
     fake.now = 18.0
     await leases.renew()
     assert lost == [claim]
+
+
+async def test_a_redis_that_is_unwell_takes_no_claim_away(queue: EventQueue) -> None:
+    await queue.accept("m1")
+    store = FailingStore(queue.redis)
+    claims = Claims(store.for_async_code(), lease=60.0, worker=Claimant("w", "w"))
+    claim = await take_one(claims)
+    for number in range(1, 7):
+        store.plans["write"] = Sabotage(number)
+        with pytest.raises(ResponseError):
+            await claims.renew([claim])
+    assert await claims.renew([claim]) == []
 
 
 async def test_a_full_redis_takes_renewals_and_settlements_and_records_wait(queue: EventQueue) -> None:
@@ -337,6 +355,12 @@ async def test_a_job_that_is_not_ours_is_refused_and_the_others_go_on(queue: Eve
     assert queue.redis.exists(b"credhook:credhook:refused:\xff\xfe")
 
 
+async def test_one_claim_of_events_looks_at_a_bounded_number_of_jobs(queue: EventQueue) -> None:
+    queue.push_job(*(f"gone{number}" for number in range(1_000)))
+    assert await queue.take() == []
+    assert queue.redis.llen(INDEX.jobs) == 800
+
+
 @pytest.mark.parametrize("updated_at", [datetime.min, None, "yesterday"])  # noqa: DTZ901  As a platform may write it.
 def test_a_time_that_no_clock_shows_is_no_time(updated_at: datetime | str | None) -> None:
     assert state_of(COMPLETED, updated_at) == (3, 0)
@@ -386,6 +410,7 @@ def test_settled_events_are_forgotten_after_the_retention_time(queue: EventQueue
 async def test_an_event_behind_another_of_its_resource_is_no_orphan(queue: EventQueue) -> None:
     await queue.accept("e1/r", "e2/r")
     assert [claim.event_id for claim in await queue.take()] == ["e1"]
+    assert queue.redis.zscore(INDEX.open_by_received, "e2")  # Its age counts, although it is in no queue.
     queue.redis.zadd(INDEX.open, {"e2": 1})
     assert queue.sweep() == 0
     assert not queue.redis.exists(INDEX.jobs)

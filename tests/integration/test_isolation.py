@@ -2,11 +2,17 @@
 
 import signal
 
+import pytest
 from accepting import record
 from harness import DATA, Harness
+from redis import Redis
+from redis_keys import job_id
 from rq import Queue
 from rq.serializers import JSONSerializer
+from structlog.testing import capture_logs
 from waiting import until
+
+from credhook.worker.process.jobs import EventJob, IsolatingWorker, NotOurJob
 
 FORK = ("--isolation", "fork")
 
@@ -47,18 +53,43 @@ def test_a_planted_job_is_refused_and_kept_aside(harness: Harness) -> None:
     planted = harness.folder / "planted"
     queue.enqueue("os.system", args=(f"touch {planted}",), job_id="evil")
     queue.enqueue("credhook.worker.process.jobs.process", args=("m1", "m2"), job_id="evil_too")
+    ours = queue.enqueue("os.system", args=(f"touch {planted}",), job_id=job_id("m2"))
+    harness.redis.hset(ours.key, "success_callback_name", "os.getcwd")
     harness.happens("m1")
     with harness.worker("worker", *FORK) as worker:
         harness.reaches("m1", "done")
         until(lambda: worker.text.count('"jobs_refused"') == 2, what="two refusals")
         assert worker.stop() == 0
     assert not planted.exists()
+    assert '"event_left"' in worker.text  # The event that the id names: it is not there.
+    assert '"job_failed"' not in worker.text
     for job in ("evil", "evil_too"):
         assert not harness.redis.exists(f"rq:job:{job}")
         assert 0 < harness.redis.ttl(f"credhook:credhook:refused:{job}") <= 86_400
     assert not harness.redis.exists("rq:queue:credhook:intermediate")
     assert not harness.redis.exists("rq:wip:credhook")
     assert "Traceback" not in worker.text
+
+
+def test_a_foreign_job_calls_nothing_in_a_stock_worker_with_our_class(redis_client: Redis) -> None:
+    queue = Queue("credhook", connection=redis_client, serializer=JSONSerializer)
+    queue.enqueue("os.getcwd", job_id="evil")
+    with pytest.raises(NotOurJob):
+        EventJob.fetch("evil", connection=redis_client, serializer=JSONSerializer).perform()
+
+
+def test_rq_keeps_and_logs_the_class_of_an_error_alone(redis_client: Redis, caplog: pytest.LogCaptureFixture) -> None:
+    queue = Queue("credhook", connection=redis_client, serializer=JSONSerializer)
+    job = queue.enqueue("os.getcwd", job_id="failed")
+    worker = IsolatingWorker("credhook", name="w", connection=redis_client)
+    with capture_logs() as logs:
+        worker.handle_exception(job, ValueError, ValueError("Canary"), None)
+    worker.handle_job_failure(job, queue, exc_string="Traceback …\nValueError: Canary\n")
+    result = job.latest_result()
+    assert result is not None
+    assert result.exc_string == "ValueError"
+    assert [line["event"] for line in logs] == ["job_failed"]
+    assert "Canary" not in caplog.text
 
 
 def test_a_handler_that_ends_its_process_costs_an_attempt_and_nothing_else(harness: Harness) -> None:

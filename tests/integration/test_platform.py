@@ -54,11 +54,14 @@ async def test_a_pause_reaches_the_other_processes(redis_url: str, stub: Stub) -
     assert (logs[0]["cause"], logs[0]["seconds"]) == ("503", pytest.approx(600, abs=60))
 
 
-async def test_a_process_that_starts_during_a_pause_keeps_to_it(redis_url: str, stub: Stub) -> None:
+async def test_a_process_that_starts_during_a_pause_keeps_to_it(
+    redis_url: str, redis_client: Redis, stub: Stub
+) -> None:
     stub.answer = lambda _: Answer(429, retry_after="600")
     async with member(redis_url, stub.url) as one:
         await one.call()
         await one.breaker.aclose()
+    assert redis_client.pttl(circuit_key(stub.url, "credhook")) > 600_000
     for first in ("admit", "call"):
         async with member(redis_url, stub.url, watches=False) as late:
             if first == "admit":

@@ -100,8 +100,8 @@ async def test_redis_keeps_a_job_in_one_piece(redis_client: Redis, async_redis: 
 
 def test_job_ids_are_of_rqs_alphabet_and_never_meet() -> None:
     ids = ["msg_1", "e-msg_1", "a:b", "a.b", job_id("q", "a:b"), "é", "x" * 256]
-    jobs = [job_id("q", event_id) for event_id in ids]
-    assert len(set(jobs)) == len(ids)
+    jobs = [job_id(queue, event_id) for queue in ("q", "other") for event_id in ids]
+    assert len(set(jobs)) == 2 * len(ids)
     for name in jobs:
         assert Job(id=name, connection=Redis()).id == name
 

@@ -102,7 +102,13 @@ def test_one_trace_leads_from_the_delivery_to_the_handlers_and_what_they_call(
     assert collector.one("from a thread").parent == works.id
     fetch, called = collector.all("GET /me-creds/api/presentations/{id}", 2)
     assert (fetch.kind, fetch.parent, called.parent) == ("CLIENT", attempt.id, works.id)
-    assert fetch.attributes["http.response.status_code"] == 200
+    assert fetch.attributes == {
+        "http.request.method": "GET",
+        "url.template": "/me-creds/api/presentations/{id}",
+        "server.address": "127.0.0.1",
+        "server.port": int(rig.stub.url.rpartition(":")[2]),
+        "http.response.status_code": 200,
+    }
     assert {span.trace for span in collector.spans} == {post.trace}
     assert (post.service, attempt.service) == ("credhook-receiver", "credhook-worker")
     assert post.began <= sent.began <= sent.ended <= post.ended

@@ -91,6 +91,7 @@ def refusals() -> list[Refusal]:
         Refusal("gzip from a stranger", request("content-encoding: gzip", content=zipped), 415, encoded),
         # Body.
         Refusal("a body over the limit", request(*signed(content=big), content=big), 413, "the body is over CREDHOOK_MAX_BODY"),
+        Refusal("a body over the limit that goes on", request(*signed(content=big), "content-length: 130000", content=big, length=False), 413, "the body is over CREDHOOK_MAX_BODY"),
         Refusal("a length that would overflow", request(one, two, three, "content-length: 18446744073709551616", content=b"", length=False), 400, None),
         Refusal("chunks over the limit", chunked(*[b" " * 9_000] * 8, headers=signed(content=big)), 413, "the body is over CREDHOOK_MAX_BODY"),
         Refusal("a length and chunks", chunked(BODY, headers=[*signed(), f"content-length: {len(BODY)}"]), 400, None),

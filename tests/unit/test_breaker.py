@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from credhook.store import Keys
 from credhook.worker.platform.circuit import (
     MARGIN_SECONDS,
     MAX_RETRY_AFTER_SECONDS,
@@ -18,6 +19,7 @@ from credhook.worker.platform.circuit import (
     SlowStart,
     outcome_of,
 )
+from credhook.worker.platform.shared_circuit import circuit_key
 
 NOW = 1_000.0
 CLOSED = Circuit()
@@ -102,6 +104,10 @@ def test_pauses_double_up_to_the_longest_while_probes_fail() -> None:
 )
 def test_a_status_says_how_the_platform_is(status: int | None, wait: float | None, kind: CallResult) -> None:
     assert outcome_of(status, wait, at=NOW).result is kind
+
+
+def test_a_circuit_belongs_to_its_queue() -> None:
+    assert circuit_key("https://platform.example", "q").startswith(Keys("q").platform)
 
 
 def test_slow_start_doubles_with_each_round_that_succeeds() -> None:

@@ -113,6 +113,12 @@ class Queue:
         self.asked: list[int] = []
         self.returned: list[int] = []
 
+    async def admit(self, wanted: int) -> int:
+        return wanted
+
+    async def wait_for_job(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
     async def take(self, wanted: int, *, idle: bool) -> Taken:
         self.asked.append(wanted)
         if isinstance(self.taken, Exception):
@@ -142,6 +148,20 @@ async def test_that_a_poison_candidate_must_be_alone_is_known_before_anything_st
     await one._take(4, idle=True)
     assert started == [(claim, waiting or taken_one)]
     assert (queue.asked, queue.returned) == ([4], [3])  # Although the breaker had no Redis.
+
+
+async def test_nothing_is_taken_beside_a_poison_candidate() -> None:
+    one, queue, _ = taking(Taken((), None))
+    one._tasks, one._isolation_wanted = {NOTHING}, True
+    running = asyncio.create_task(one._take_and_start(burst=False))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert queue.asked == []
+    one._tasks.clear()
+    one._freed.set()
+    await until_async(lambda: queue.asked, what="a take once it has ended")
+    one._stop()
+    await running
 
 
 async def test_a_worker_that_was_told_to_stop_while_it_asked_the_breaker_takes_nothing() -> None:
