@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
 from secrets import token_hex
+from urllib.parse import urlsplit
 
 from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanKind, Tracer, format_trace_id
 from structlog.contextvars import bound_contextvars
-from yarl import URL
 
 from credhook.store import REPLAYED, State
 from credhook.tracing import NOT_CHOSEN
@@ -107,12 +107,12 @@ class TracedTransport:
 
     async def send(self, request: Request) -> Response:
         """Send the request in a span."""
-        url = URL(request.url)
+        url = urlsplit(request.url)
         attributes: dict[str, str | int] = {
             "http.request.method": request.method,
             "url.template": request.template,
-            "server.address": url.host or "",
-            "server.port": url.port or 0,
+            "server.address": url.hostname or "",
+            "server.port": url.port or {"http": 80, "https": 443}.get(url.scheme, 0),
         }
         name = f"{request.method} {request.template}".rstrip()
         with current_span(self._tracer, name, SpanKind.CLIENT, attributes) as span:
