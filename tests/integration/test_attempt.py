@@ -94,6 +94,30 @@ async def test_what_has_run_is_recorded_although_the_attempt_is_interrupted(
         assert told.ran == [("second", False)]
 
 
+async def test_nothing_is_fetched_once_every_handler_is_recorded_as_done(
+    made: Attempts, told: Told, stub: Stub
+) -> None:
+    """Their worker died before it settled the event, and the platform may have forgotten the data since."""
+    await made.accept("e1", DATA, "pre_1")
+    attempt = Attempt(await made.claim(), unwritten={"test.first": DONE, "test.second": DONE})
+    attempt.interrupt(Interruption.DRAINED)
+    await made.make(attempt)
+    assert (await made.next()).state is State.DONE
+    assert not stub.calls
+    assert not told.ran
+
+
+async def test_what_is_recorded_as_done_after_the_claim_does_not_run_again(made: Attempts, told: Told) -> None:
+    """By a worker that had lost the event."""
+    await made.accept("e1", DATA, "pre_1")
+    claim = (await made.claim())._replace(first=False)
+    await made.claims.record(claim, "test.first", DONE)
+    settlement, _ = await made.make(Attempt(claim))
+    assert settlement is not None
+    assert settlement.state is State.DONE
+    assert told.ran == [("second", False)]
+
+
 async def test_a_snapshot_goes_with_its_event_although_only_an_earlier_attempt_has_seen_data(
     made: Attempts, told: Told, redis_url: str, stub: Stub, redis_client: Redis
 ) -> None:

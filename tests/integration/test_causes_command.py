@@ -26,15 +26,20 @@ def run(*arguments: str) -> Result:
 
 @pytest.fixture
 def failed(redis_client: Redis, events: Run) -> Redis:
-    """Two events that a bug has given up, one that it may yet, and one that another cause has."""
+    """Two events that a bug has given up, one that it may yet, and one that another cause has.
+
+    After a crash, the bug's index still names `moved`, which its handler has failed with another error since.
+    """
     plant(redis_client, "m1", State.DEAD, age=30)
     plant(redis_client, "m2", State.DATA_GONE, DATA, age=20)
     plant(redis_client, "m3", State.WAITING, age=10)
     plant(redis_client, "m4", State.DEAD)
+    plant(redis_client, "moved", State.DEAD)
     plant(redis_client, "settled", State.DONE)  # By a worker of the version before.
     now = int(time.time()) * 1_000
-    standing = {"m1": now, "m2": now, "m3": -now, "settled": -now, "expired": 1, "forgotten": -1}
+    standing = {"m1": now, "m2": now, "m3": -now, "settled": -now, "expired": 1, "forgotten": -1, "moved": 1}
     cause(redis_client, BAD, "a.bad", standing, last=2_000, failures=7)
+    redis_client.hset(EVENT + "moved", "c:a.bad", "0721e2e5")
     cause(redis_client, SLOW, "a.slow", {"m4": now}, last=1_000, failures=1)
     return redis_client
 

@@ -61,6 +61,11 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("fleet.workers", {"workers": (), "counts": EventCounts(open=7)}, "7 events wait"),
     ("fleet.queues", {"receivers": (receiver(), receiver(queue="typo"))}, "to typo, and no worker takes from it"),
     ("fleet.queues", {"others": {"old": EventCounts(open=3)}}, "3 events wait in the queue old, and no worker takes"),
+    (
+        "fleet.queues",
+        {"receivers": (receiver(), receiver(queue="old")), "workers": (), "others": {"old": EventCounts(open=3)}},
+        "3 events wait in the queue old, and no worker takes",
+    ),
     ("fleet.queues", {"workers": (worker(), worker(queue="typo"))}, "take from typo, and no receiver writes to it"),
     ("fleet.versions", {"workers": (worker(), worker(host="w2", version="2"))}, "1 on r1, w1; 2 on w2"),
     ("fleet.settings", {"receivers": FINGERPRINTS}, "receivers have different CREDHOOK_RETENTION: 1 on r1; 1 on r2"),
