@@ -7,8 +7,12 @@ import ast
 import functools
 import re
 import subprocess
+import sys
+import tomllib
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
+from importlib.metadata import packages_distributions
+from itertools import chain
 from pathlib import Path
 from typing import TypeGuard
 
@@ -32,6 +36,8 @@ def modules() -> dict[str, Path]:
 
 
 MODULES = modules()
+#: Package → the distributions that bring it.
+DISTRIBUTIONS = packages_distributions()
 
 
 def imports(name: str, path: Path) -> Iterator[str]:
@@ -119,6 +125,20 @@ def test_the_store_alone_knows_redis_and_the_sandbox_not_even_rq() -> None:
     """The sandbox plays the platform, which reaches us by HTTP alone."""
     assert [name for name, path in MODULES.items() if "redis" in packages(path) and ".store." not in name] == []
     assert [name for name, path in MODULES.items() if "rq" in packages(path) and ".sandbox" in name] == []
+
+
+def test_every_package_that_is_imported_is_declared() -> None:
+    """An environment that is older than a change still holds what is no dependency any more."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    listed = [*project["dependencies"], *chain.from_iterable(project["optional-dependencies"].values())]
+    declared = {re.split(r"[^\w.-]", one, maxsplit=1)[0].lower().replace("_", "-") for one in listed} | {
+        "pydantic-core"
+    }
+    imported = {package for path in MODULES.values() for package in packages(path)}
+    found = {one: {name.lower().replace("_", "-") for name in DISTRIBUTIONS.get(one, ())} for one in imported}
+    assert [
+        one for one in found if one not in {*sys.stdlib_module_names, "credhook"} and not found[one] & declared
+    ] == []
 
 
 def test_the_name_in_the_job_is_the_workers_function() -> None:
