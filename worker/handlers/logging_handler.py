@@ -4,8 +4,11 @@ from credhook.worker.handlers.registry import AsyncContext, FetchedEvent, Handle
 
 handlers = Handlers("log")
 
+#: The platform may send any text as a status.
+_STATUS_CHARACTERS = 64
+
 
 @handlers.on("*")
 async def event(event: FetchedEvent, context: AsyncContext) -> None:
     """Log the status of the event's resource."""
-    context.log.info("event_fetched", status=event.details.status)
+    context.log.info("event_fetched", status=event.details.status[:_STATUS_CHARACTERS])
