@@ -11,6 +11,7 @@ from accepting import record
 from attempts import Attempts, attempts
 from fleet_harness import Answer, Call, Stub, presentation
 from redis import Redis
+from redis.exceptions import RedisError
 from redis_keys import EVENT
 from stores import store_on
 
@@ -116,6 +117,24 @@ async def test_what_is_recorded_as_done_after_the_claim_does_not_run_again(made:
     assert settlement is not None
     assert settlement.state is State.DONE
     assert told.ran == [("second", False)]
+
+
+async def test_an_event_waits_if_redis_does_not_say_whether_there_is_a_place(
+    redis_url: str, stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handlers = Handlers("test")
+
+    @handlers.on("*", concurrency=1)
+    async def limited(event: Any, context: Any) -> None: ...
+
+    async def fails(*_: object) -> None:
+        raise RedisError
+
+    monkeypatch.setattr(Claims, "acquire_places", fails)
+    async with attempts(redis_url, stub, handlers) as made:
+        await made.accept("e1", DATA, "pre_1")
+        settlement = await made.next()
+    assert (settlement.error, settlement.spend) == ("test.limited: ConcurrencyReached", False)
 
 
 async def test_a_snapshot_goes_with_its_event_although_only_an_earlier_attempt_has_seen_data(

@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import redis.asyncio
@@ -19,7 +19,7 @@ from stores import store_on
 from credhook.events import Event
 from credhook.store import BACKFILLED, Keys
 from credhook.store.job import accept_arguments
-from credhook.worker.backfill.run import Backfill, BackfillResult, MissableEvent
+from credhook.worker.backfill.run import Backfill, BackfillResult, MissableEvent, TooLate, Window
 
 OFFERED, COMPLETED = "openid4vc.issuance.offered", "openid4vc.issuance.completed"
 INDEX = Keys("credhook")
@@ -77,6 +77,12 @@ async def test_what_arrives_after_the_look_is_not_accepted_again(
     assert await accepted(async_redis, arrives) == {OFFERED: 2}
     assert looks == 1 + forgets
     assert not redis_client.exists(f"{EVENT}{BACKFILLED}{COMPLETED}:iss_1")
+
+
+async def test_what_the_store_may_have_forgotten_meanwhile_is_not_accepted(async_redis: redis.asyncio.Redis) -> None:
+    backfill, api = Backfill(store_on(async_redis), result=BackfillResult()), cast(Any, None)
+    with pytest.raises(TooLate):
+        await backfill.run(api, Window(datetime(2020, 1, 1, tzinfo=UTC), NOW), (), dry=False)
 
 
 def test_nothing_is_said_of_what_carries_no_time(events: Run, redis_client: Redis) -> None:
