@@ -8,6 +8,7 @@ supervisor's children: the next process in that place counts on.
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from typing import Final
 
 import prometheus_client.values
@@ -52,13 +53,14 @@ class Count:
         `known`: label values whose series exist before the first count. Otherwise Prometheus sees no increase.
         """
         self.metric = Counter(name, meaning, labels)
+        self._series = cache(self.metric.labels if labels else lambda: self.metric)
         for one in known:
-            self.metric.labels(*one)
+            self._series(*one)
 
     def add(self, *labels: str, by: float = 1) -> None:
         """Add to the count."""
         with _WRITING:
-            (self.metric.labels(*labels) if labels else self.metric).inc(by)
+            self._series(*labels).inc(by)
 
 
 class Distribution:
@@ -67,11 +69,12 @@ class Distribution:
     def __init__(self, name: str, meaning: str, labels: Sequence[str] = (), *, buckets: Sequence[float]) -> None:
         """Start empty. `buckets` are upper bounds, ascending."""
         self.metric = Histogram(name, meaning, labels, buckets=buckets)
+        self._series = cache(self.metric.labels if labels else lambda: self.metric)
 
     def observe(self, value: float, *labels: str) -> None:
         """Observe one value."""
         with _WRITING:
-            (self.metric.labels(*labels) if labels else self.metric).observe(value)
+            self._series(*labels).observe(value)
 
 
 class Level:
