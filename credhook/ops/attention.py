@@ -72,6 +72,7 @@ def split_remedy(text: str) -> Problem:
 def look_at(store: SyncStore, address: str) -> tuple[Fleet | None, tuple[Finding, ...]]:
     """Return the fleet and what needs attention. If Redis fails, the fleet is None and that is the only finding."""
     try:
+        store.check_schema(write=False)
         fleet = read_fleet(store, address)
     except STORE_ERRORS as error:
         return None, (fail("redis.reached", *split_remedy(health.unanswered(error))),)

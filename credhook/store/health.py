@@ -7,7 +7,7 @@ from typing import Any, Final
 from redis.asyncio import Redis
 from redis.exceptions import NoPermissionError, ResponseError
 
-from credhook.store.errors import STORE_ERRORS, hint
+from credhook.store.errors import STORE_ERRORS, WrongSchema, hint
 
 #: Older versions lack `LPOS`, `ZMSCORE`, `BLMOVE` or the expiry of script effects.
 OLDEST: Final = (6, 2)
@@ -170,6 +170,8 @@ def unanswered(error: Exception) -> str:
     """Return why Redis did not report its facts, and what to do. The text holds no values."""
     if isinstance(error, NoPermissionError):
         return f"Redis does not tell about itself; {hint(error)}"
+    if isinstance(error, WrongSchema):
+        return f"{error}; {hint(error)}"
     if isinstance(error, ResponseError):  # Such as BUSY, while a script runs for too long.
         return f"Redis refuses to answer ({str(error).partition(' ')[0][:32]}); {hint(error)}"
     return f"Redis does not answer ({type(error).__name__}); {hint(error)}"

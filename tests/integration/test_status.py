@@ -16,6 +16,7 @@ from signing import body, headers
 from stored_events import INDEX
 from waiting import until
 
+from credhook.store import Keys
 from credhook.worker.platform.shared_circuit import circuit_key
 
 
@@ -121,3 +122,10 @@ def test_it_asks_the_same_however_many_events_there_are_and_writes_nothing(redis
 def test_a_key_of_another_type_needs_attention(redis_client: Redis, redis_url: str) -> None:
     redis_client.set(INDEX.open, "x")
     assert named(facts(redis_url)) == ["redis.reached"]
+
+
+def test_a_store_of_another_version_is_named(redis_client: Redis, redis_url: str) -> None:
+    redis_client.set(Keys("credhook").schema, 99)
+    done = status(redis_url)
+    assert done.returncode == 1
+    assert "attention: the queue's data has another schema than 1: start the version" in done.stdout

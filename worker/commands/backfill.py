@@ -10,6 +10,7 @@ from typing import Final
 import click
 
 from credhook.store.errors import StoreError
+from credhook.store.health import unanswered
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import ApiError
 from credhook.worker.backfill.run import Backfill, BackfillResult, TooLate, Window
@@ -74,7 +75,7 @@ def backfill(*, since: datetime, until: datetime, types: tuple[str, ...], dry_ru
             stopped = "it took so long that the store may have forgotten events at --since"
         except StoreError as error:
             # The reply of the last step may have been lost after it was done.
-            stopped = f"Redis does not answer any more ({type(error).__name__})"
+            stopped = unanswered(error)
     _report(result, stopped, dry_run=dry_run, as_json=as_json)
     sys.exit(code or int(bool(stopped or result.untold)))
 

@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 import click
 
 from credhook.store.errors import StoreError
+from credhook.store.health import unanswered
 
 T = TypeVar("T")
 
@@ -71,7 +72,7 @@ def work_through(items: Sequence[T], step: Callable[[list[T]], Sequence[bytes]],
             try:
                 result.outcomes.update(outcome.decode() for outcome in step(batch))
             except StoreError as error:
-                result.error = type(error).__name__
+                result.error = unanswered(error)
                 break
             advance(len(batch))
     return result
@@ -106,8 +107,7 @@ def report(result: BulkResult, verb: str, done: Mapping[str, str], left: Mapping
     if result.error:
         # The reply of the last batch may have been lost after it was done.
         raise click.ClickException(
-            f"Redis does not answer any more ({result.error}): {verb} at least {finished} of {result.total}; "
-            "run the command again for the others"
+            f"{verb} at least {finished} of {result.total}; run the command again for the others. {result.error}"
         )
     if result.interrupted:
         sys.exit(INTERRUPTED)
