@@ -25,7 +25,8 @@ class RedisProxy:
     """Attributes that a test sets while it runs. The script that searches only reads, and always passes.
 
     Attributes:
-        lose: how many replies to scripts are lost, with their connection, after Redis has run them; never two in a row.
+        lose: how many replies to scripts are lost, with their connection, after Redis has run them; never two
+            in a row, and never a second try: the client tries a command twice.
         lost: how many were.
         hold: scripts are not passed on while it is set: a Redis that has stalled.
         held: how many have waited for that.
@@ -42,6 +43,7 @@ class RedisProxy:
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self.lose = self.lost = self.held = self.waited = self.commands = 0
         self.hold = self._lost_before = False
+        self._tried: set[tuple[bytes, ...]] = set()
         self.waitaof: tuple[int, int] | None = None
         self.version: bytes | None = None
         #: Nobody else holds those whose client has gone: they would be collected in the middle of a reply.
@@ -100,9 +102,11 @@ class RedisProxy:
         downstream.write(b"*%d\r\n" % len(command) + b"".join(b"$%d\r\n%b\r\n" % (len(one), one) for one in command))
         raw, value = await _one_reply(upstream)
         if script and not isinstance(value, hiredis.ReplyError):
-            lose_it = self.lose > 0 and not self._lost_before
-            self._lost_before = lose_it
+            second_try = (tried := tuple(command)) in self._tried
+            self._tried.discard(tried)
+            lose_it = self._lost_before = self.lose > 0 and not self._lost_before and not second_try
             if lose_it:
+                self._tried.add(tried)
                 self.lose -= 1
                 self.lost += 1
                 return None
