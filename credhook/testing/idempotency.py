@@ -19,8 +19,9 @@ from typing import Any
 
 from credhook.logs.places import is_authors
 from credhook.testing.fake_platform import FakeApi
-from credhook.testing.running import Function, Result, Trial, end_tasks, handler_of, retrieve, run_on_new_loop
+from credhook.testing.running import Function, Result, Trial, end_tasks, handler_of, run_on_new_loop
 from credhook.worker.attempt.retry import GiveUp
+from credhook.worker.attempt.running import retrieve
 from credhook.worker.handlers.registry import Context, FetchedEvent
 
 

@@ -266,15 +266,9 @@ async def end_tasks(tasks: Collection["asyncio.Task[Any]"]) -> None:
         if not task.done() and (coroutine := task.get_coro()) is not None:
             with suppress(BaseException):
                 coroutine.close()
-            task.add_done_callback(retrieve)
+            task.add_done_callback(running.retrieve)
             task.cancel()
     await asyncio.sleep(0)
-
-
-def retrieve(future: "asyncio.Future[Any]") -> None:
-    """Retrieve the error, so that asyncio does not log it."""
-    if not future.cancelled():
-        future.exception()
 
 
 def run_on_new_loop(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -209,7 +209,7 @@ def _set(future: "asyncio.Future[None]") -> None:
 
 
 async def _cancel(task: "asyncio.Task[None]", grace: float) -> None:
-    task.add_done_callback(_retrieve)
+    task.add_done_callback(retrieve)
     for _ in range(2):
         task.cancel()
         await asyncio.wait({task}, timeout=grace)
@@ -217,10 +217,10 @@ async def _cancel(task: "asyncio.Task[None]", grace: float) -> None:
             return
 
 
-def _retrieve(task: "asyncio.Task[None]") -> None:
+def retrieve(future: "asyncio.Future[Any]") -> None:
     """Retrieve the error, so that asyncio does not log it with its message."""
-    if not task.cancelled():
-        task.exception()
+    if not future.cancelled():
+        future.exception()
 
 
 async def _call(
