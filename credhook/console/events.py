@@ -40,8 +40,8 @@ def selection(query: Sequence[tuple[str, str]], now: datetime) -> Selection:
     given = [(name, value.strip()) for name, value in query if value.strip()]
     read: dict[str, Callable[[str], Any]] = {
         "resource": search.resource_id,
-        "cause": partial(_matching, search.CAUSE_ID, "cause's id"),
-        "handler": partial(_matching, _HANDLER, "handler's name"),
+        "cause": partial(search.valid, search.CAUSE_ID.fullmatch, "cause's id"),
+        "handler": partial(search.valid, _HANDLER.fullmatch, "handler's name"),
         "since": partial(search.moment, now=now),
         "until": partial(search.moment, now=now),
         "after": Cursor.read,
@@ -77,12 +77,6 @@ def _state(text: str) -> State:
         return State(text)
     except ValueError:
         raise ValueError(f"{text!r} is no state. The states are {', '.join(State)}") from None
-
-
-def _matching(pattern: re.Pattern[str], what: str, text: str) -> str:
-    if not pattern.fullmatch(text):
-        raise ValueError(f"{text!r} is no {what}")
-    return text
 
 
 def routes(backend: Backend) -> list[Route]:

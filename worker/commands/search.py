@@ -185,16 +185,16 @@ def moment(text: str, now: datetime) -> datetime:
         ) from None
 
 
-def _valid(is_valid: Callable[[str], object], what: str, text: str) -> str:
+def valid(is_valid: Callable[[str], object], what: str, text: str) -> str:
     """Return the text, or raise ValueError if it is invalid."""
     if not is_valid(text):
         raise ValueError(f"{text!r} is no {what}")
     return text
 
 
-resource_id: Final = functools.partial(_valid, is_resource_id, "issuance's or presentation's id")
-webhook_id: Final = functools.partial(_valid, re.compile(r"[!-~]{1,256}").fullmatch, "webhook-id")
-_cause_id: Final = functools.partial(_valid, CAUSE_ID.fullmatch, "id of a cause; `credhook causes` prints them")
+resource_id: Final = functools.partial(valid, is_resource_id, "issuance's or presentation's id")
+webhook_id: Final = functools.partial(valid, re.compile(r"[!-~]{1,256}").fullmatch, "webhook-id")
+_cause_id: Final = functools.partial(valid, CAUSE_ID.fullmatch, "id of a cause; `credhook causes` prints them")
 
 
 class _Parsed(click.ParamType[Any]):
