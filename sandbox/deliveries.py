@@ -5,8 +5,6 @@ The code shares nothing with the receiver's.
 
 import asyncio
 import base64
-import hashlib
-import hmac
 import logging
 import secrets
 import ssl
@@ -14,13 +12,15 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
+from functools import partial
 from typing import Literal
 from uuid import uuid4
 
 import httpx
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import Field
+from standardwebhooks import Webhook
 
 from credhook.sandbox.events import EVENT_TYPES, EventType, delivery_body
 from credhook.sandbox.operations import Listing, operation
@@ -164,14 +164,12 @@ class SigningKey:
     """A key that signs deliveries.
 
     Attributes:
-        version: `v1` for HMAC-SHA256, `v1a` for ed25519.
         verifier: The key that a receiver needs: the same secret, or the public key.
-        sign: Returns the signature of some bytes.
+        sign: Returns the signature of a delivery's id, time and body, after its version: `v1` or `v1a`.
     """
 
-    version: str
     verifier: str = field(repr=False)
-    sign: Callable[[bytes], bytes] = field(repr=False)
+    sign: Callable[[str, datetime, str], str] = field(repr=False)
 
 
 def parse_key(text: str) -> SigningKey:
@@ -182,12 +180,18 @@ def parse_key(text: str) -> SigningKey:
     except ValueError:
         raw = b""
     if form == "whsec" and len(raw) in HMAC_KEY_BYTES:
-        return SigningKey("v1", text, lambda signed: hmac.digest(raw, signed, hashlib.sha256))
+        return SigningKey(text, Webhook(raw).sign)
     if form == "whsk" and len(raw) in {SEED_BYTES, 2 * SEED_BYTES}:
         private = Ed25519PrivateKey.from_private_bytes(raw[:SEED_BYTES])
         public = base64.b64encode(private.public_key().public_bytes_raw()).decode()
-        return SigningKey("v1a", f"whpk_{public}", private.sign)
+        return SigningKey(f"whpk_{public}", partial(_sign_v1a, private))
     raise ValueError("a signing key should be whsec_ with 24 to 64 bytes, or whsk_ with 32 or 64 bytes, in base64")
+
+
+def _sign_v1a(private: Ed25519PrivateKey, webhook_id: str, moment: datetime, body: str) -> str:
+    """Sign with ed25519, which the library does not know."""
+    signature = private.sign(f"{webhook_id}.{int(moment.timestamp())}.{body}".encode())
+    return f"v1a,{base64.b64encode(signature).decode()}"
 
 
 def headers(keys: Sequence[SigningKey], webhook_id: str, timestamp: float, body: str) -> dict[str, str]:
@@ -198,10 +202,9 @@ def headers(keys: Sequence[SigningKey], webhook_id: str, timestamp: float, body:
     """
     if not keys:
         return {"webhook-id": webhook_id}
-    seconds = str(int(timestamp))
-    signed = f"{webhook_id}.{seconds}.{body}".encode()
-    signatures = (f"{key.version},{base64.b64encode(key.sign(signed)).decode()}" for key in keys)
-    return {"webhook-id": webhook_id, "webhook-timestamp": seconds, "webhook-signature": " ".join(signatures)}
+    moment = datetime.fromtimestamp(int(timestamp), UTC)
+    signatures = " ".join(key.sign(webhook_id, moment, body) for key in keys)
+    return {"webhook-id": webhook_id, "webhook-timestamp": str(int(timestamp)), "webhook-signature": signatures}
 
 
 @dataclass(frozen=True)
