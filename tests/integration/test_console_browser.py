@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import chromium
+from browser import chromium, press, text
 from console import TOKEN, Console, console
 from redis import Redis
-from selenium.common.exceptions import WebDriverException
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -62,18 +61,6 @@ def logged_in(browser: Chrome, running: Console) -> Chrome:
     browser.find_element(By.NAME, "who").send_keys("ada", Keys.ENTER)
     until(lambda: browser.find_elements(By.CSS_SELECTOR, "header"), what="the first page")
     return browser
-
-
-def text(browser: Chrome, selector: str = "main") -> str:
-    """What it shows there; nothing while one page takes the place of another."""
-    try:
-        return browser.find_element(By.CSS_SELECTOR, selector).text
-    except WebDriverException:
-        return ""
-
-
-def press(browser: Chrome, selector: str) -> None:
-    browser.find_element(By.CSS_SELECTOR, selector).click()
 
 
 @pytest.mark.parametrize("scripts", [True, False])

@@ -11,19 +11,25 @@ from email.message import Message
 from pathlib import Path
 from typing import Any
 
+import billing
 import plain
 import psycopg
 import pytest
+from browser import chromium, press, text
 from dev_process import COMPLETED, Dev, developing
 from harness import DATA
 from in_thread import http_server
 from postgres_server import MISSING, postgres_server, programs
+from redis import Redis
 from sandbox_api import FORM, TOKEN, USERS
+from serving import Process
 from signing import SECRET, sign
 from waiting import until
 
+from credhook.sandbox.local.environment import free_port
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
-REQUESTED, VERIFIED = "openid4vc.verification.requested", "openid4vc.verification.verified"
+REQUESTED, VERIFIED, FAILED = (f"openid4vc.verification.{word}" for word in ("requested", "verified", "failed"))
 
 
 @dataclass
@@ -63,12 +69,15 @@ def database() -> Iterator[str | None]:
 
 
 @pytest.fixture(scope="module")
-def dev(tmp_path_factory: pytest.TempPathFactory, taker: Taker, database: str | None) -> Iterator[Dev]:
+def dev(
+    tmp_path_factory: pytest.TempPathFactory, taker: Taker, database: str | None, module_redis: str
+) -> Iterator[Dev]:
     """The session around those of the packages that have what they need; no settings name them."""
     site, folder = tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("dev")
-    names = ["onboarding", "notify", *(["presentations"] if database else [])]
+    names = ["onboarding", "notify", "billing", "checkin", *(["presentations"] if database else [])]
     install(names, site)
     settings = {"NOTIFY_URL": taker.url, "NOTIFY_SECRET": SECRET, "PRESENTATIONS_DATABASE_URL": database or ""}
+    settings |= {"BILLING_DATABASE": str(site / "bills"), "CHECKIN_REDIS_URL": module_redis}
     with developing(folder, environ={"PYTHONPATH": str(site)} | settings) as dev:
         dev.ready(1)
         assert all(f"{name}:handlers" in dev.text for name in names), dev.text
@@ -126,3 +135,78 @@ def test_the_database_has_the_state_that_a_presentation_came_to(dev: Dev, databa
         assert connection.execute(query, [presentation]).fetchall() == [("verified", True)]
         query = "SELECT type FROM presentation_events WHERE presentation = %s ORDER BY received_at"
         assert connection.execute(query, [presentation]).fetchall() == [(REQUESTED,), (VERIFIED,)]
+
+
+def test_the_statements_that_bill_once_are_postgresqls_too(database: str | None) -> None:
+    if database is None:
+        pytest.skip(MISSING)
+    with psycopg.connect(database) as connection:
+        for statement in billing.SCHEMA:
+            connection.execute(statement.encode())
+        keys = [connection.execute(billing.KEY.replace("?", "%s").encode(), ["m:bill"]).rowcount for _ in "12"]
+        for _ in "12":
+            connection.execute(billing.BILL.replace("?", "%s").encode(), ["2026-05", 25])
+        assert (keys, connection.execute("SELECT * FROM bills").fetchall()) == ([1, 0], [("2026-05", 50)])
+
+
+class Site:
+    """Two processes of the web application, and the operation of a platform that requests presentations."""
+
+    link = "openid4vp://?client_id=us&request_uri='\"<b>'"
+
+    def __init__(self, folder: Path, redis_url: str, dev: Dev) -> None:
+        self.folder = folder
+        self.dev = dev
+        self.redis: Any = Redis.from_url(redis_url, decode_responses=True)
+        self.settings = {"CHECKIN_REDIS_URL": redis_url, "PYTHONPATH": str(EXAMPLES / "checkin")}
+        self.ports = (free_port(), free_port())
+        self.urls = [f"http://127.0.0.1:{port}" for port in self.ports]
+        self.presentations: list[str] = []
+
+    def request(self) -> bytes:
+        self.presentations += self.dev.happens(REQUESTED)
+        data = {"id": self.presentations[-1], "authorizationRequestUri": self.link}
+        return json.dumps({"data": data}).encode()
+
+    def start(self, number: int) -> Process:
+        command = ("-m", "uvicorn", "checkin_web:app", "--port", str(self.ports[number]))
+        process = Process(self.folder / f"web{number}.log", *command, environment=self.settings)
+        until(lambda: process.answers(self.urls[number]), what="the page")
+        return process
+
+
+@pytest.fixture
+def site(tmp_path: Path, module_redis: str, dev: Dev) -> Iterator[Site]:
+    site = Site(tmp_path, module_redis, dev)
+    with http_server(lambda _: (200, {}, site.request())) as url, site.redis:
+        site.settings["CHECKIN_REQUEST_URL"] = url
+        yield site
+
+
+def test_the_outcome_reaches_the_waiting_page_and_no_other(dev: Dev, site: Site, tmp_path: Path) -> None:
+    with site.start(0), site.start(1) as second, chromium(tmp_path, scripts=True) as browser:
+        stranger = {"cookie": plain.post(f"{site.urls[0]}/begin").headers["set-cookie"].partition(";")[0]}
+        browser.get(site.urls[0])
+        press(browser, "button")
+        until(lambda: text(browser, "a"), what="the link")
+        browser.get(site.urls[1])
+        assert browser.find_element("tag name", "a").get_dom_attribute("href") == site.link
+        dev.happens(DATA, resourceId=site.presentations[1])
+        until(lambda: text(browser, "p") == "accepted", what="the outcome, which another process has begun")
+
+        press(browser, "button")
+        until(lambda: text(browser, "a"), what="the second link")
+        second.kill()
+        dev.happens(FAILED, resourceId=site.presentations[2])
+        until(
+            lambda: site.redis.exists(f"checkin:outcome:{site.presentations[2]}"), what="an outcome that nobody hears"
+        )
+        with site.start(1):
+            until(lambda: text(browser, "p") == "refused", what="the outcome, for the page that connects again")
+
+        assert "Open your wallet" in plain.get(site.urls[0], headers=stranger).text
+        assert plain.get(f"{site.urls[0]}/stream").text.endswith("data: look\n\n")  # There is nothing to wait for.
+        assert "Open your wallet" not in plain.get(site.urls[0]).text
+    keys = site.redis.keys()
+    assert {key.split(":")[1] for key in keys} == {"session", "outcome"}
+    assert [key for key in keys if site.redis.ttl(key) not in range(1, 601)] == []

@@ -7,8 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from selenium.common.exceptions import WebDriverException
 from selenium.webdriver import Chrome, ChromeOptions
 from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
 
 #: The page under test is on this machine; the browser is to look for nothing elsewhere.
 QUIET = (
@@ -50,6 +52,18 @@ def chromium(folder: Path, *, scripts: bool = False) -> Iterator[Chrome]:
         yield browser
     finally:
         browser.quit()
+
+
+def text(browser: Chrome, selector: str = "main") -> str:
+    """What it shows there; nothing while one page takes the place of another."""
+    try:
+        return browser.find_element(By.CSS_SELECTOR, selector).text
+    except WebDriverException:
+        return ""
+
+
+def press(browser: Chrome, selector: str) -> None:
+    browser.find_element(By.CSS_SELECTOR, selector).click()
 
 
 def _found(program: str) -> str:

@@ -1,0 +1,81 @@
+"""The web application: it shows the wallet's link, and the outcome when it is there. Any process serves any page."""
+
+import json
+import os
+import secrets
+from collections.abc import AsyncIterator
+from html import escape
+from typing import Any, Final
+
+import httpx
+from checkin import OUTCOME, SECONDS
+from redis.asyncio import Redis
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+#: Each waiting page holds a connection. redis-py would allow 100, and wait 5 s for an answer.
+REDIS: Final[Any] = Redis.from_url(
+    os.environ["CHECKIN_REDIS_URL"], decode_responses=True, max_connections=5_000, socket_timeout=30
+)
+COOKIE: Final = "__Host-checkin"
+BEGIN: Final = '<form method="post" action="/begin"><button>Check in</button></form>'
+WAIT: Final = """<a href="LINK">Open your wallet</a><script>
+(function wait() {
+  const stream = new EventSource("/stream");
+  stream.onmessage = () => location.reload();
+  // A browser connects again after a lost connection, but not after an error page of a proxy.
+  stream.onerror = () => stream.readyState === EventSource.CLOSED && setTimeout(wait, 2000);
+})();</script>"""
+
+
+async def request_presentation() -> tuple[str, str]:
+    """Return a new presentation's id and the wallet's link. The specification has no operation for it: use yours."""
+    async with httpx.AsyncClient(timeout=10) as client:
+        data = (await client.post(os.environ["CHECKIN_REQUEST_URL"])).raise_for_status().json()["data"]
+    return data["id"], data["authorizationRequestUri"]
+
+
+async def session(request: Request) -> Any:
+    """Return what the browser began, or None. Only its cookie tells: nobody can ask for the outcome of another."""
+    return json.loads(await REDIS.get(f"checkin:session:{request.cookies.get(COOKIE)}") or "null")
+
+
+async def page(request: Request) -> Response:
+    """Show the state. The server reads the outcome itself, because a browser can be made to say anything."""
+    begun, shown = await session(request), BEGIN
+    if begun:
+        ended = await REDIS.xrevrange(OUTCOME + begun["presentation"], count=1)
+        shown = f"<p>{ended[0][1]['outcome']}</p>{BEGIN}" if ended else WAIT.replace("LINK", escape(begun["link"]))
+    return HTMLResponse(f"<!doctype html><title>Check in</title>{shown}", headers={"cache-control": "no-store"})
+
+
+async def begin(_: Request) -> Response:
+    """Request a presentation, and bind it to this browser."""
+    presentation, link = await request_presentation()
+    token, begun = secrets.token_urlsafe(), {"presentation": presentation, "link": link}
+    await REDIS.set(f"checkin:session:{token}", json.dumps(begun), ex=SECONDS)
+    response = RedirectResponse("/", 303)
+    response.set_cookie(COOKIE, token, max_age=SECONDS, secure=True, httponly=True, samesite="lax")
+    return response
+
+
+async def stream(request: Request) -> Response:
+    """Tell the page when to look again."""
+    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+    return StreamingResponse(news(request), media_type="text/event-stream", headers=headers)
+
+
+async def news(request: Request) -> AsyncIterator[str]:
+    """Yield one message when the outcome is there, or when there is nothing to wait for."""
+    yield "retry: 1000\n\n"
+    while begun := await session(request):
+        # From 0, so an outcome that came before the page did is found as well.
+        if await REDIS.xread({OUTCOME + begun["presentation"]: "0"}, block=15_000):
+            break
+        yield ": waiting\n\n"  # Proxies close silent connections.
+    yield "data: look\n\n"
+
+
+app = Starlette(routes=[Route("/", page), Route("/begin", begin, methods=["POST"]), Route("/stream", stream)])
