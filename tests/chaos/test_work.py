@@ -11,6 +11,8 @@ with:
 
 A run that ended, but whose process died before Redis had its mark, is repeated: that is what "at least once" means.
 Each such repetition must have a death to explain it. Some runs of the second ask for another attempt.
+
+The second bills, as tests/examples/billing does: a repetition must not bill again, and none may be forgotten.
 RQ's workers, killed 50 times among 2,500 jobs with retries, completed 14 of them twice.
 """
 # ruff: noqa: T201  The counts are what `make soak` is run for.
@@ -18,19 +20,24 @@ RQ's workers, killed 50 times among 2,500 jobs with retries, completed 14 of the
 import os
 import random
 import signal
+import sqlite3
 import time
 from collections import Counter, defaultdict
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 
 import pytest
+from billing import CENTS
 from fleet_harness import SHORT, SIZES, FleetHarness, Note, Stub
 from redis.exceptions import RedisError
 from redis_server import MortalRedis
 from serving import Process, children
 
 from credhook.receiver.inbox import StoreUnavailable
+
+BILLING = Path(__file__).parents[1] / "examples" / "billing"
 
 #: Events that one of the processes has under way.
 CONCURRENCY = 10
@@ -41,8 +48,14 @@ COMPLETED = "openid4vc.issuance.completed"
 DATA = "openid4vc.verification.data"
 
 TWO_HANDLERS = """
+from billing import bill, create_tables
+
+handlers.startup(create_tables)
+
 async def run(name, event, context):
     note("begin", name, event.webhook_id, context.idempotency_key, os.getpid())
+    if name == "second":
+        await asyncio.to_thread(bill, event, context)
     await asyncio.sleep(random.uniform(0.02, 0.15))
     if name == "second" and event.attempt == 1 and random.random() < 0.2:
         note("put_off", name, event.webhook_id, context.idempotency_key, os.getpid())
@@ -194,19 +207,24 @@ def test_workers_and_redis_killed_at_random_instants(tmp_path: Path, stub: Stub,
     with MortalRedis(tmp_path) as redis:
         rig = FleetHarness(tmp_path, redis.url, stub)
         rig.plugin(TWO_HANDLERS)
+        bills = tmp_path / "bills"
+        rig.environment |= {"PYTHONPATH": str(BILLING), "BILLING_DATABASE": str(bills)}
         deaths = Deaths(rig, redis, *((600, 6, 2) if size == SHORT else (20_000, 50, 10)))
         deaths.run()
         records = rig.records(deaths.supplied)
         rig.redis.close()
     lost = sum(one.get("state") != "done" for one in records.values())
     runs = Runs.read(rig.notes(), records)
+    with closing(sqlite3.connect(bills)) as database:
+        ((cents,),) = database.execute("SELECT sum(cents) FROM bills")
     print(
         f"\n{len(records)} events, kill -9 of {len(deaths.died)} worker processes ({deaths.whole} times a whole fleet) "
         f"and {deaths.of_redis} times of Redis: lost {lost}, handlers started after their done mark {runs.too_late}, "
-        f"ended well and run again {len(runs.repeated)}, interrupted {runs.interrupted}"
+        f"ended well and run again {len(runs.repeated)}, interrupted {runs.interrupted}; billed {cents / CENTS:g}"
     )
     assert (lost, runs.missing, runs.too_late) == (0, 0, 0)
     assert runs.keys
+    assert cents == CENTS * len(records)
     # A kill repeats what ended while its mark was on the way to Redis: of each event that was under way one at most.
     assert all(deaths.died[process] > ended for ended, process in runs.repeated)
     assert max(Counter(process for _, process in runs.repeated).values(), default=0) <= CONCURRENCY
