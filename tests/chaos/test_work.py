@@ -28,16 +28,14 @@ from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 
+import billing
 import pytest
-from billing import CENTS
 from fleet_harness import SHORT, SIZES, FleetHarness, Note, Stub
 from redis.exceptions import RedisError
 from redis_server import MortalRedis
 from serving import Process, children
 
 from credhook.receiver.inbox import StoreUnavailable
-
-BILLING = Path(__file__).parents[1] / "examples" / "billing"
 
 #: Events that one of the processes has under way.
 CONCURRENCY = 10
@@ -208,7 +206,7 @@ def test_workers_and_redis_killed_at_random_instants(tmp_path: Path, stub: Stub,
         rig = FleetHarness(tmp_path, redis.url, stub)
         rig.plugin(TWO_HANDLERS)
         bills = tmp_path / "bills"
-        rig.environment |= {"PYTHONPATH": str(BILLING), "BILLING_DATABASE": str(bills)}
+        rig.environment |= {"PYTHONPATH": str(Path(billing.__file__).parent), "BILLING_DATABASE": str(bills)}
         deaths = Deaths(rig, redis, *((600, 6, 2) if size == SHORT else (20_000, 50, 10)))
         deaths.run()
         records = rig.records(deaths.supplied)
@@ -216,15 +214,15 @@ def test_workers_and_redis_killed_at_random_instants(tmp_path: Path, stub: Stub,
     lost = sum(one.get("state") != "done" for one in records.values())
     runs = Runs.read(rig.notes(), records)
     with closing(sqlite3.connect(bills)) as database:
-        ((cents,),) = database.execute("SELECT sum(cents) FROM bills")
+        ((billed,),) = database.execute("SELECT sum(cents) / ? FROM bills", [float(billing.CENTS)])
     print(
         f"\n{len(records)} events, kill -9 of {len(deaths.died)} worker processes ({deaths.whole} times a whole fleet) "
         f"and {deaths.of_redis} times of Redis: lost {lost}, handlers started after their done mark {runs.too_late}, "
-        f"ended well and run again {len(runs.repeated)}, interrupted {runs.interrupted}; billed {cents / CENTS:g}"
+        f"ended well and run again {len(runs.repeated)}, interrupted {runs.interrupted}; billed {billed:g}"
     )
     assert (lost, runs.missing, runs.too_late) == (0, 0, 0)
     assert runs.keys
-    assert cents == CENTS * len(records)
+    assert billed == len(records)
     # A kill repeats what ended while its mark was on the way to Redis: of each event that was under way one at most.
     assert all(deaths.died[process] > ended for ended, process in runs.repeated)
     assert max(Counter(process for _, process in runs.repeated).values(), default=0) <= CONCURRENCY

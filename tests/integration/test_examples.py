@@ -121,7 +121,7 @@ def test_an_endpoint_that_was_busy_is_told_again_under_the_same_id_and_never_of_
     assert "Ada" not in json.dumps(second)
 
 
-def test_the_database_has_the_state_that_a_presentation_came_to(dev: Dev, database: str | None) -> None:
+def test_postgresql_has_the_state_that_a_presentation_came_to_and_bills_once(dev: Dev, database: str | None) -> None:
     if database is None:
         pytest.skip(MISSING)
     (presentation,) = dev.happens(REQUESTED)
@@ -133,80 +133,55 @@ def test_the_database_has_the_state_that_a_presentation_came_to(dev: Dev, databa
         dev.happens(VERIFIED, resourceId=presentation)
         dev.shows(done, 2)
         assert connection.execute(query, [presentation]).fetchall() == [("verified", True)]
-        query = "SELECT type FROM presentation_events WHERE presentation = %s ORDER BY received_at"
-        assert connection.execute(query, [presentation]).fetchall() == [(REQUESTED,), (VERIFIED,)]
 
-
-def test_the_statements_that_bill_once_are_postgresqls_too(database: str | None) -> None:
-    if database is None:
-        pytest.skip(MISSING)
-    with psycopg.connect(database) as connection:
         for statement in billing.SCHEMA:
             connection.execute(statement.encode())
-        keys = [connection.execute(billing.KEY.replace("?", "%s").encode(), ["m:bill"]).rowcount for _ in "12"]
-        for _ in "12":
-            connection.execute(billing.BILL.replace("?", "%s").encode(), ["2026-05", 25])
-        assert (keys, connection.execute("SELECT * FROM bills").fetchall()) == ([1, 0], [("2026-05", 50)])
+        key, bill = (statement.replace("?", "%s").encode() for statement in (billing.KEY, billing.BILL))
+        assert [connection.execute(key, ["m:billing.bill"]).rowcount for _ in "12"] == [1, 0]
+        assert [connection.execute(bill, ["2026-05", 25]).rowcount for _ in "12"] == [1, 1]
+        assert connection.execute("SELECT * FROM bills").fetchall() == [("2026-05", 50)]
 
 
-class Site:
-    """Two processes of the web application, and the operation of a platform that requests presentations."""
+def test_the_outcome_reaches_the_waiting_page_and_no_other(dev: Dev, module_redis: str, tmp_path: Path) -> None:
+    """Two processes of the web application serve the pages."""
+    link, ports, begun = "openid4vp://?client_id=us&request_uri='\"<b>'", (free_port(), free_port()), list[str]()
+    urls = [f"http://127.0.0.1:{port}" for port in ports]
+    settings = {"CHECKIN_REDIS_URL": module_redis, "PYTHONPATH": str(EXAMPLES / "checkin")}
 
-    link = "openid4vp://?client_id=us&request_uri='\"<b>'"
+    def request(_: object) -> tuple[int, dict[str, str], bytes]:
+        """Answer as a platform that is asked to request a presentation."""
+        begun.extend(dev.happens(REQUESTED))
+        return 200, {}, json.dumps({"data": {"id": begun[-1], "authorizationRequestUri": link}}).encode()
 
-    def __init__(self, folder: Path, redis_url: str, dev: Dev) -> None:
-        self.folder = folder
-        self.dev = dev
-        self.redis: Any = Redis.from_url(redis_url, decode_responses=True)
-        self.settings = {"CHECKIN_REDIS_URL": redis_url, "PYTHONPATH": str(EXAMPLES / "checkin")}
-        self.ports = (free_port(), free_port())
-        self.urls = [f"http://127.0.0.1:{port}" for port in self.ports]
-        self.presentations: list[str] = []
-
-    def request(self) -> bytes:
-        self.presentations += self.dev.happens(REQUESTED)
-        data = {"id": self.presentations[-1], "authorizationRequestUri": self.link}
-        return json.dumps({"data": data}).encode()
-
-    def start(self, number: int) -> Process:
-        command = ("-m", "uvicorn", "checkin_web:app", "--port", str(self.ports[number]))
-        process = Process(self.folder / f"web{number}.log", *command, environment=self.settings)
-        until(lambda: process.answers(self.urls[number]), what="the page")
+    def start(number: int) -> Process:
+        command = ("-m", "uvicorn", "checkin_web:app", "--port", str(ports[number]))
+        process = Process(tmp_path / f"web{number}.log", *command, environment=settings)
+        until(lambda: process.answers(urls[number]), what="the page")
         return process
 
+    redis: Any = Redis.from_url(module_redis, decode_responses=True)
+    with http_server(request) as settings["CHECKIN_REQUEST_URL"], chromium(tmp_path, scripts=True) as browser, redis:
+        with start(0), start(1) as second:
+            stranger = {"cookie": plain.post(f"{urls[0]}/begin").headers["set-cookie"].partition(";")[0]}
+            browser.get(urls[0])
+            press(browser, "button")
+            until(lambda: text(browser, "a"), what="the link")
+            browser.get(urls[1])
+            assert browser.find_element("tag name", "a").get_dom_attribute("href") == link
+            dev.happens(DATA, resourceId=begun[1])
+            until(lambda: text(browser, "p") == "accepted", what="the outcome, which another process has begun")
 
-@pytest.fixture
-def site(tmp_path: Path, module_redis: str, dev: Dev) -> Iterator[Site]:
-    site = Site(tmp_path, module_redis, dev)
-    with http_server(lambda _: (200, {}, site.request())) as url, site.redis:
-        site.settings["CHECKIN_REQUEST_URL"] = url
-        yield site
+            press(browser, "button")
+            until(lambda: text(browser, "a"), what="the second link")
+            second.kill()
+            dev.happens(FAILED, resourceId=begun[2])
+            until(lambda: redis.exists(f"checkin:outcome:{begun[2]}"), what="an outcome that nobody hears")
+            with start(1):
+                until(lambda: text(browser, "p") == "refused", what="the outcome, for the page that connects again")
 
-
-def test_the_outcome_reaches_the_waiting_page_and_no_other(dev: Dev, site: Site, tmp_path: Path) -> None:
-    with site.start(0), site.start(1) as second, chromium(tmp_path, scripts=True) as browser:
-        stranger = {"cookie": plain.post(f"{site.urls[0]}/begin").headers["set-cookie"].partition(";")[0]}
-        browser.get(site.urls[0])
-        press(browser, "button")
-        until(lambda: text(browser, "a"), what="the link")
-        browser.get(site.urls[1])
-        assert browser.find_element("tag name", "a").get_dom_attribute("href") == site.link
-        dev.happens(DATA, resourceId=site.presentations[1])
-        until(lambda: text(browser, "p") == "accepted", what="the outcome, which another process has begun")
-
-        press(browser, "button")
-        until(lambda: text(browser, "a"), what="the second link")
-        second.kill()
-        dev.happens(FAILED, resourceId=site.presentations[2])
-        until(
-            lambda: site.redis.exists(f"checkin:outcome:{site.presentations[2]}"), what="an outcome that nobody hears"
-        )
-        with site.start(1):
-            until(lambda: text(browser, "p") == "refused", what="the outcome, for the page that connects again")
-
-        assert "Open your wallet" in plain.get(site.urls[0], headers=stranger).text
-        assert plain.get(f"{site.urls[0]}/stream").text.endswith("data: look\n\n")  # There is nothing to wait for.
-        assert "Open your wallet" not in plain.get(site.urls[0]).text
-    keys = site.redis.keys()
-    assert {key.split(":")[1] for key in keys} == {"session", "outcome"}
-    assert [key for key in keys if site.redis.ttl(key) not in range(1, 601)] == []
+            assert "Open your wallet" in plain.get(urls[0], headers=stranger).text
+            assert "Open your wallet" not in plain.get(urls[0]).text
+            assert plain.get(f"{urls[0]}/stream").text.endswith("data: look\n\n")  # There is nothing to wait for.
+        held = {key: redis.ttl(key) for key in redis.scan_iter()}
+    assert {key.split(":")[1] for key in held} == {"session", "outcome"}
+    assert all(0 < seconds <= 600 for seconds in held.values())

@@ -141,6 +141,14 @@ def test_every_package_that_is_imported_is_declared() -> None:
     ] == []
 
 
+def test_every_package_in_contributings_table_is_used() -> None:
+    _, section = (ROOT / "CONTRIBUTING.md").read_text().split("## Packages")
+    named = re.findall(r"^\| ([a-z]+) \| (?!what)", section.partition("##")[0], re.MULTILINE)
+    text = "\n".join(path.read_text() for path in tracked() if path.suffix == ".py")
+    assert len(named) == 9
+    assert set(named) <= set(re.findall(r"^(?:from|import) (\w+)", text, re.MULTILINE))
+
+
 def test_the_name_in_the_job_is_the_workers_function() -> None:
     module, _, function = JOB_FUNCTION.rpartition(".")
     tree = ast.parse(MODULES[module].read_text())

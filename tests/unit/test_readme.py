@@ -11,6 +11,7 @@ from pydantic_settings import BaseSettings
 
 from credhook.cli import LazyGroup
 from credhook.console.command import ConsoleSettings
+from credhook.events import EVENT_TYPES
 from credhook.receiver.settings import ReceiverSettings
 from credhook.worker.handlers.loading import load
 from credhook.worker.handlers.registry import Options
@@ -125,6 +126,13 @@ def test_what_it_takes_from_a_package_stands_there(name: str, example: str) -> N
 @pytest.mark.parametrize("option", Options.__annotations__)
 def test_every_option_of_a_handler_has_its_row(option: str) -> None:
     assert f"\n| `{option}` | " in PAGES["worker/README.md"]
+
+
+@pytest.mark.parametrize("event_type", EVENT_TYPES)
+def test_every_event_type_is_named(event_type: str) -> None:
+    family, _, word = event_type.rpartition(".")
+    (row,) = re.findall(rf"^\| `{family}\.` \| (.*)", PAGES["worker/README.md"], re.MULTILINE)
+    assert f"`{word}`" in row
 
 
 def test_the_first_page_is_one() -> None:

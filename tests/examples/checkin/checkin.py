@@ -27,7 +27,10 @@ async def disconnect(redis: Redis) -> None:
     await redis.aclose()
 
 
-@handlers.on("openid4vc.verification.data", "openid4vc.verification.failed", "openid4vc.verification.expired")
+@handlers.on(
+    *("openid4vc.verification.verified", "openid4vc.verification.data"),  # A platform may send either or both.
+    *("openid4vc.verification.failed", "openid4vc.verification.expired"),
+)
 async def tell(event: FetchedEvent[Presentation], context: AsyncContext[Redis]) -> None:
     """Tell how the presentation ended. The details decide: the name of an event proves nothing."""
     if event.details.is_("requested", "pending"):  # The details lag behind the event.

@@ -19,14 +19,12 @@ from starlette.routing import Route
 REDIS: Final[Any] = Redis.from_url(
     os.environ["CHECKIN_REDIS_URL"], decode_responses=True, max_connections=5_000, socket_timeout=30
 )
-COOKIE: Final = "__Host-checkin"
 BEGIN: Final = '<form method="post" action="/begin"><button>Check in</button></form>'
 WAIT: Final = """<a href="LINK">Open your wallet</a><script>
 (function wait() {
   const stream = new EventSource("/stream");
   stream.onmessage = () => location.reload();
-  // A browser connects again after a lost connection, but not after an error page of a proxy.
-  stream.onerror = () => stream.readyState === EventSource.CLOSED && setTimeout(wait, 2000);
+  stream.onerror = () => stream.readyState === EventSource.CLOSED && setTimeout(wait, 2000); // A proxy's error page.
 })();</script>"""
 
 
@@ -39,15 +37,15 @@ async def request_presentation() -> tuple[str, str]:
 
 async def session(request: Request) -> Any:
     """Return what the browser began, or None. Only its cookie tells: nobody can ask for the outcome of another."""
-    return json.loads(await REDIS.get(f"checkin:session:{request.cookies.get(COOKIE)}") or "null")
+    return json.loads(await REDIS.get(f"checkin:session:{request.cookies.get('__Host-checkin')}") or "null")
 
 
 async def page(request: Request) -> Response:
     """Show the state. The server reads the outcome itself, because a browser can be made to say anything."""
-    begun, shown = await session(request), BEGIN
-    if begun:
-        ended = await REDIS.xrevrange(OUTCOME + begun["presentation"], count=1)
-        shown = f"<p>{ended[0][1]['outcome']}</p>{BEGIN}" if ended else WAIT.replace("LINK", escape(begun["link"]))
+    begun = await session(request)
+    ended = begun and await REDIS.xrevrange(OUTCOME + begun["presentation"], count=1)
+    shown = WAIT.replace("LINK", escape(begun["link"])) if begun else BEGIN
+    shown = f"<p>{ended[0][1]['outcome']}</p>{BEGIN}" if ended else shown
     return HTMLResponse(f"<!doctype html><title>Check in</title>{shown}", headers={"cache-control": "no-store"})
 
 
@@ -57,7 +55,7 @@ async def begin(_: Request) -> Response:
     token, begun = secrets.token_urlsafe(), {"presentation": presentation, "link": link}
     await REDIS.set(f"checkin:session:{token}", json.dumps(begun), ex=SECONDS)
     response = RedirectResponse("/", 303)
-    response.set_cookie(COOKIE, token, max_age=SECONDS, secure=True, httponly=True, samesite="lax")
+    response.set_cookie("__Host-checkin", token, max_age=SECONDS, secure=True, httponly=True, samesite="lax")
     return response
 
 
@@ -68,10 +66,9 @@ async def stream(request: Request) -> Response:
 
 
 async def news(request: Request) -> AsyncIterator[str]:
-    """Yield one message when the outcome is there, or when there is nothing to wait for."""
+    """Yield one message when the outcome comes, or is there from before, or when there is nothing to wait for."""
     yield "retry: 1000\n\n"
     while begun := await session(request):
-        # From 0, so an outcome that came before the page did is found as well.
         if await REDIS.xread({OUTCOME + begun["presentation"]: "0"}, block=15_000):
             break
         yield ": waiting\n\n"  # Proxies close silent connections.

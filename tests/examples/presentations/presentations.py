@@ -1,4 +1,4 @@
-"""Keep the state of every presentation in PostgreSQL, and each of its events once. No claims."""
+"""Keep the state of every presentation in PostgreSQL. No claims."""
 
 import os
 from typing import Final, TypeAlias
@@ -13,15 +13,7 @@ Pool: TypeAlias = AsyncConnectionPool[AsyncConnection]
 handlers = Handlers[Pool]("presentations")
 
 _SCHEMA: Final = """
-    CREATE TABLE IF NOT EXISTS presentation_events (
-        key text PRIMARY KEY, presentation text NOT NULL, type text NOT NULL, received_at timestamptz NOT NULL
-    );
-    CREATE TABLE IF NOT EXISTS presentations (
-        id text PRIMARY KEY, status text NOT NULL, trusted boolean NOT NULL
-    );
-"""
-_EVENT: Final = """
-    INSERT INTO presentation_events VALUES (%(key)s, %(id)s, %(type)s, %(received_at)s) ON CONFLICT (key) DO NOTHING
+    CREATE TABLE IF NOT EXISTS presentations (id text PRIMARY KEY, status text NOT NULL, trusted boolean NOT NULL)
 """
 _STATE: Final = """
     INSERT INTO presentations VALUES (%(id)s, %(status)s, %(trusted)s)
@@ -55,16 +47,9 @@ async def disconnect(pool: Pool) -> None:
     give_up_on=(DataError, IntegrityError),  # A retry would insert the same row.
 )
 async def store(event: FetchedEvent[Presentation], context: AsyncContext[Pool]) -> None:
-    """Insert the event once, and update the presentation's state unless a later state was stored."""
-    row = {
-        "key": context.idempotency_key,
-        "id": event.resource_id,
-        "type": event.type,
-        "received_at": event.received_at,
-        "status": event.details.status,
-        "trusted": event.details.trusted,
-    }
+    """Update the presentation's state unless a later state was stored. Another run stores the same."""
+    if context.stale:
+        return
+    row = {"id": event.resource_id, "status": event.details.status, "trusted": event.details.trusted}
     async with context.state.connection() as connection:  # One transaction.
-        await connection.execute(_EVENT, row)
-        if not context.stale:
-            await connection.execute(_STATE, row)
+        await connection.execute(_STATE, row)
