@@ -18,7 +18,7 @@ import pytest
 from browser import chromium, press, text
 from dev_process import COMPLETED, Dev, developing
 from harness import DATA
-from in_thread import http_server
+from in_thread import Asked, http_server
 from postgres_server import MISSING, postgres_server, programs
 from redis import Redis
 from sandbox_api import FORM, TOKEN, USERS
@@ -145,11 +145,15 @@ def test_postgresql_has_the_state_that_a_presentation_came_to_and_bills_once(dev
 def test_the_outcome_reaches_the_waiting_page_and_no_other(dev: Dev, module_redis: str, tmp_path: Path) -> None:
     """Two processes of the web application serve the pages."""
     link, ports, begun = "openid4vp://?client_id=us&request_uri='\"<b>'", (free_port(), free_port()), list[str]()
+    refused: list[str] = []
     urls = [f"http://127.0.0.1:{port}" for port in ports]
     settings = {"CHECKIN_REDIS_URL": module_redis, "PYTHONPATH": str(EXAMPLES / "checkin")}
 
-    def request(_: object) -> tuple[int, dict[str, str], bytes]:
-        """Answer as a platform that is asked to request a presentation."""
+    def answer(asked: Asked) -> tuple[int, dict[str, str], bytes]:
+        """Answer as a platform that is asked to request a presentation, or as a proxy with no process behind it."""
+        if asked.method == "GET":
+            refused.append(asked.path)
+            return 502, {}, b""
         begun.extend(dev.happens(REQUESTED))
         return 200, {}, json.dumps({"data": {"id": begun[-1], "authorizationRequestUri": link}}).encode()
 
@@ -160,7 +164,7 @@ def test_the_outcome_reaches_the_waiting_page_and_no_other(dev: Dev, module_redi
         return process
 
     redis: Any = Redis.from_url(module_redis, decode_responses=True)
-    with http_server(request) as settings["CHECKIN_REQUEST_URL"], chromium(tmp_path, scripts=True) as browser, redis:
+    with http_server(answer) as settings["CHECKIN_REQUEST_URL"], chromium(tmp_path, scripts=True) as browser, redis:
         with start(0), start(1) as second:
             stranger = {"cookie": plain.post(f"{urls[0]}/begin").headers["set-cookie"].partition(";")[0]}
             browser.get(urls[0])
@@ -176,6 +180,8 @@ def test_the_outcome_reaches_the_waiting_page_and_no_other(dev: Dev, module_redi
             second.kill()
             dev.happens(FAILED, resourceId=begun[2])
             until(lambda: redis.exists(f"checkin:outcome:{begun[2]}"), what="an outcome that nobody hears")
+            with http_server(answer, port=ports[1]):
+                until(lambda: "/stream" in refused, what="the page that is refused")
             with start(1):
                 until(lambda: text(browser, "p") == "refused", what="the outcome, for the page that connects again")
 

@@ -46,7 +46,7 @@ class _Server(ThreadingHTTPServer):
 
 @contextmanager
 def http_server(
-    answer: Callable[[Asked], tuple[int, dict[str, str], bytes]], tls: ssl.SSLContext | None = None
+    answer: Callable[[Asked], tuple[int, dict[str, str], bytes]], tls: ssl.SSLContext | None = None, port: int = 0
 ) -> Iterator[str]:
     """Answer each request, on a connection of its own, with a status, headers and a body. Yield the root URL."""
 
@@ -65,7 +65,7 @@ def http_server(
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002  The base class's name for it.
             pass
 
-    server = _Server(("127.0.0.1", 0), Handler)
+    server = _Server(("127.0.0.1", port), Handler)
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True)
     with in_thread(server):

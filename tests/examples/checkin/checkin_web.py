@@ -24,7 +24,7 @@ WAIT: Final = """<a href="LINK">Open your wallet</a><script>
 (function wait() {
   const stream = new EventSource("/stream");
   stream.onmessage = () => location.reload();
-  stream.onerror = () => stream.readyState === EventSource.CLOSED && setTimeout(wait, 2000); // A proxy's error page.
+  stream.onerror = () => stream.readyState === EventSource.CLOSED && setTimeout(wait, 1000); // A proxy's error page.
 })();</script>"""
 
 
