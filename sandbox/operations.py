@@ -5,16 +5,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
+from urllib.parse import urlencode
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from credhook.sandbox.tenant import REALM, TOKEN_PATH, Tenant, unauthorized
-from credhook.sandbox.wire import ErrorBody, WireModel, read_json, refusal
+from credhook.sandbox.wire import ErrorBody, Whole, WireModel, read_json, refusal
 
 T = TypeVar("T")
+M = TypeVar("M", bound=WireModel)
 Json = dict[str, Any]
 
 #: Version of the platform's API description (specification, "Versioning").
@@ -84,6 +86,23 @@ class SandboxOperation:
             beside = {"links": dict(found.links), "meta": dict(found.meta)}
             content = {"data": content} | {name: value for name, value in beside.items() if value}
         return JSONResponse(content, self.status)
+
+
+#: The query parameter of a list that says where its page begins. The link to the next page has it.
+AFTER = "page[after]"
+
+
+class PageQuery(WireModel):
+    """The page of a list."""
+
+    after: Whole = Field(0, ge=0, lt=2**53, alias=AFTER, description="Where the page begins, as `links.next` says.")
+
+
+def page_of(tenant: Tenant, model: type[M], path: str, query: PageQuery, shown: str) -> Listing[list[Any]]:
+    """Return a page of records, each as its field `shown`, the oldest first."""
+    records, following = tenant.state.of(model).page(query.after, tenant.faults.on.page_size)
+    links = {} if following is None else {"next": f"{tenant.base_url}{path}?{urlencode({AFTER: following})}"}
+    return Listing([getattr(record, shown) for record in records], links=links)
 
 
 #: Every operation, in the order of the modules that define them.

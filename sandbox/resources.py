@@ -3,14 +3,15 @@
 import secrets
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeVar
-from urllib.parse import quote, urlencode
+from urllib.parse import parse_qs, quote, urlsplit
 from uuid import uuid4
 
 from pydantic import Field, JsonValue
+from pydantic_core import from_json, to_json
 
 from credhook.sandbox import templates
 from credhook.sandbox.events import EVENTS, EventType, obstacle
-from credhook.sandbox.operations import Listing, operation
+from credhook.sandbox.operations import Listing, PageQuery, operation, page_of
 from credhook.sandbox.tenant import Tenant
 from credhook.sandbox.wire import ABSENT, SandboxError, StampedModel, Whole, WireModel
 
@@ -19,7 +20,9 @@ R = TypeVar("R", bound=StampedModel)
 ISSUANCES = "/me-creds/api/credentials"
 PRESENTATIONS = "/me-creds/api/presentations"
 
+#: OpenID for Verifiable Credential Issuance, "Credential Offer".
 OFFER_SCHEME = "openid-credential-offer://"
+PRE_AUTHORIZED = "urn:ietf:params:oauth:grant-type:pre-authorized_code"
 
 #: How long a request may be answered.
 REQUEST_LIFETIME = timedelta(minutes=15)
@@ -28,9 +31,6 @@ MAX_EVENTS = 10_000
 
 #: Longest `vct` (specification, "Limits").
 MAX_VCT = 256
-
-#: The query parameter of a list that says where its page begins. The link to the next page has it.
-AFTER = "page[after]"
 
 
 class BatchCredential(WireModel):
@@ -90,12 +90,6 @@ class PresentationRecord(WireModel):
     shown: SandboxPresentation
     before: SandboxPresentation | None
     announced: list[EventType]
-
-
-class PageQuery(WireModel):
-    """The page of a list."""
-
-    after: Whole = Field(0, ge=0, lt=2**53, alias=AFTER, description="Where the page begins, as `links.next` says.")
 
 
 class PresentationsQuery(PageQuery):
@@ -195,7 +189,7 @@ def read_issuance(tenant: Tenant, id_: str) -> SandboxIssuance:
 @operation("GET", ISSUANCES)
 def list_issuances(tenant: Tenant, query: PageQuery) -> Listing[list[SandboxIssuance]]:
     """Return a page of the issuances, the oldest first."""
-    return _page(tenant, IssuanceRecord, ISSUANCES, query)
+    return page_of(tenant, IssuanceRecord, ISSUANCES, query, "shown")
 
 
 @operation("GET", f"{PRESENTATIONS}/{{id}}")
@@ -214,18 +208,10 @@ def read_presentation(tenant: Tenant, id_: str) -> SandboxPresentation:
 def list_presentations(tenant: Tenant, query: PresentationsQuery) -> Listing[list[SandboxPresentation]]:
     """Return a page of the presentations, the oldest first."""
     if query.ids is None:
-        return _page(tenant, PresentationRecord, PRESENTATIONS, query)
+        return page_of(tenant, PresentationRecord, PRESENTATIONS, query, "shown")
     wanted = set(query.ids.split(","))
     records = tenant.state.of(PresentationRecord).all()
     return Listing([record.shown for record in records if record.shown.id in wanted])
-
-
-def _page(
-    tenant: Tenant, model: type[IssuanceRecord] | type[PresentationRecord], path: str, query: PageQuery
-) -> Listing[list[Any]]:
-    records, following = tenant.state.of(model).page(query.after, tenant.faults.on.page_size)
-    links = {} if following is None else {"next": f"{tenant.base_url}{path}?{urlencode({AFTER: following})}"}
-    return Listing([record.shown for record in records], links=links)
 
 
 @operation("POST", "/sandbox/events", status=201)
@@ -251,9 +237,9 @@ def _trigger_issuance(tenant: Tenant, body: EventRequest) -> str:
     issuances = tenant.state.of(IssuanceRecord)
     if body.resource_id is not None:
         return _advance(tenant, issuances.find(body.resource_id, "issuance"), body.event_type)
-    template = templates.read_template(tenant, body.template_id or templates.MEMBERSHIP)
+    template = templates.find_template(tenant, body.template_id or templates.MEMBERSHIP, issuing=True)
     id_, now, rule = f"iss_{secrets.token_hex(12)}", tenant.now(), EVENTS[body.event_type]
-    uri = f"{OFFER_SCHEME}?credential_offer_uri={quote(f'{tenant.base_url}/offers/{id_}', safe='')}"
+    uri = _offer(tenant, id_, template.id)
     shown = SandboxIssuance(
         id=id_,
         created_at=now,
@@ -277,7 +263,7 @@ def _trigger_issuance(tenant: Tenant, body: EventRequest) -> str:
 
 def _trigger_presentation(tenant: Tenant, body: EventRequest) -> str:
     presentations, valid = tenant.state.of(PresentationRecord), body.is_valid is not False
-    template = templates.read_template(tenant, body.template_id or templates.MEMBERSHIP)
+    template = templates.find_template(tenant, body.template_id or templates.MEMBERSHIP)
     credential = SandboxCredential(
         is_valid=valid,
         name=template.name,
@@ -304,31 +290,65 @@ def _trigger_presentation(tenant: Tenant, body: EventRequest) -> str:
     return id_
 
 
-@operation("POST", "/me-wallet/api/credentials", status=201, enveloped=False)
-def accept_offer(tenant: Tenant, body: CredentialOffer) -> list[AcceptedCredential]:
-    """Accept an offer of the sandbox. That completes its issuance and announces the event.
+def _offer(tenant: Tenant, id_: str, template_id: str) -> str:
+    """Return the URI of an issuance's offer: by reference, or by value if that fault is on."""
+    if not tenant.faults.on.offers_by_value:
+        return f"{OFFER_SCHEME}?credential_offer_uri={quote(f'{tenant.base_url}/offers/{id_}', safe='')}"
+    offer = {
+        "credential_issuer": tenant.base_url,
+        "credential_configuration_ids": [template_id],
+        "grants": {PRE_AUTHORIZED: {"pre-authorized_code": id_}},
+    }
+    return f"{OFFER_SCHEME}?credential_offer={quote(to_json(offer), safe='')}"
+
+
+def _offered(tenant: Tenant, uri: str) -> str:
+    """Return the id of the issuance that is offered, by reference or by value; empty for an offer of another issuer.
 
     Raises:
-        SandboxError: With 404 for an offer of another issuer, with 400 for an offer that has been used or has expired.
+        SandboxError: With 400 for what is no offer.
     """
-    record = tenant.state.of(IssuanceRecord).where("shown.offerUri", body.credential_offer)
+    query, offers = parse_qs(urlsplit(uri).query), f"{tenant.base_url}/offers/"
+    try:
+        if "credential_offer" not in query:
+            (reference,) = query["credential_offer_uri"]
+            return reference.removeprefix(offers) if reference.startswith(offers) else ""
+        (value,) = query["credential_offer"]
+        offer = from_json(value)
+        ours = offer.get("credential_issuer") == tenant.base_url
+        return str(offer["grants"][PRE_AUTHORIZED]["pre-authorized_code"]) if ours else ""
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise SandboxError(400, "The credential offer cannot be read.") from None
+
+
+@operation("POST", "/me-wallet/api/credentials", status=201, enveloped=False)
+def accept_offer(tenant: Tenant, body: CredentialOffer) -> list[AcceptedCredential]:
+    """Take an offer of the sandbox. Consent completes its issuance, refused consent fails it, each with its event.
+
+    Raises:
+        SandboxError: With 404 for an offer of another issuer or an archived template, with 400 for an offer that has
+            been used or has expired.
+    """
+    record = tenant.state.of(IssuanceRecord).get(_offered(tenant, body.credential_offer))
     if record is None:
         raise SandboxError(404, "This sandbox has not made this offer.")
-    template = templates.read_template(tenant, record.template_id)
+    template = templates.find_template(tenant, record.template_id, issuing=True)
     if len(template.type) > MAX_VCT:
         raise SandboxError(400, f"The type of the credential is longer than {MAX_VCT} characters.")
-    completed = "openid4vc.issuance.completed"
-    if obstacle(completed, record.shown.status, record.announced):
+    consent = tenant.faults.on.consent
+    event_type = f"openid4vc.issuance.{'failed' if consent == 'rejected' else 'completed'}"
+    if obstacle(event_type, record.shown.status, record.announced):
         raise SandboxError(400, "The offer has been used or has expired.")
-    with tenant.state.transaction():
-        _advance(tenant, record, completed)
-        tenant.announce(completed, record.shown.id)
+    if consent != "pending":
+        with tenant.state.transaction():
+            _advance(tenant, record, event_type)
+            tenant.announce(event_type, record.shown.id)
     return [
         AcceptedCredential(
             id=str(uuid4()),
             claims=record.claims,
             iat=tenant.now(),
-            status="accepted",
+            status=consent,
             format="vc+sd-jwt",
             vct=template.type,
             iss="CN=Sandbox Issuer" if template.format == "mdoc" else "did:web:sandbox.example",

@@ -286,8 +286,21 @@ def create_preset(tenant: Tenant, body: NewPreset) -> CreatedPreset:
 
 @operation("GET", "/me-creds/api/templates/credentials/{id}")
 def read_template(tenant: Tenant, id_: str) -> SandboxTemplate:
-    """Return a template, archived or not."""
-    return _template(tenant.state.of(PresetRecord).find(id_, "template"))
+    """Return a template, an archived one as well unless `hideArchived` is on. The specification says both."""
+    template = find_template(tenant, id_)
+    return _unarchived(template) if tenant.faults.on.hide_archived else template
+
+
+def find_template(tenant: Tenant, id_: str, *, issuing: bool = False) -> SandboxTemplate:
+    """Return a template, archived or not, or raise a 404. For `issuing`, an archived one is a 404 as well."""
+    template = _template(tenant.state.of(PresetRecord).find(id_, "template"))
+    return _unarchived(template) if issuing else template
+
+
+def _unarchived(template: SandboxTemplate) -> SandboxTemplate:
+    if template.archived_at is not None:
+        raise SandboxError(404, f"The template {template.id} is archived.")
+    return template
 
 
 @operation("GET", "/sandbox/templates")
@@ -309,11 +322,8 @@ def claims_of(template: SandboxTemplate, attributes: dict[str, Any] | None) -> d
     """Return the claims of a new credential: the attributes, or examples if there are none.
 
     Raises:
-        SandboxError: With 400, naming the template and not the attribute (specification, "Errors", rule 1); with 404
-            if the template is archived (specification, "Status codes").
+        SandboxError: With 400, naming the template and not the attribute (specification, "Errors", rule 1).
     """
-    if template.archived_at is not None:
-        raise SandboxError(404, f"The template {template.id} is archived.")
     if attributes is None:
         return MEMBER if template.id == MEMBERSHIP else example(template.attributes)
     if not fit(attributes, template.attributes):

@@ -216,9 +216,12 @@ class Faults(WireModel):
     envelopes: Literal["documented", "swapped", "alternating"] = Field(
         "documented", description="Swap bare bodies and `data` envelopes, always or at every other answer."
     )
-    page_size: Whole = Field(
-        1000, ge=1, le=1_000_000, description="Show N issuances or presentations per page, with a link to the next."
+    page_size: Whole = Field(1000, ge=1, le=1_000_000, description="Show N issuances, presentations or users per page.")
+    offers_by_value: bool = Field(False, description="Write the credential offers of new issuances by value.")
+    consent: Literal["accepted", "pending", "rejected"] = Field(
+        "accepted", description="Status of the credentials of an offer that the wallet takes."
     )
+    hide_archived: bool = Field(False, description="Answer 404 to reads of archived templates.")
     unauthorized: Count = Field(0, description="Refuse the next N API requests with 401 and forget their tokens.")
     server_errors: Count = Field(0, description="Answer 500 to the next N API requests.")
     rate_limit: Count = Field(0, description="Answer 429 to the next N API requests.")

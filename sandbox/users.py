@@ -5,7 +5,7 @@ from uuid import uuid4
 
 from pydantic import ConfigDict, Field
 
-from credhook.sandbox.operations import operation
+from credhook.sandbox.operations import Listing, PageQuery, operation, page_of
 from credhook.sandbox.tenant import Tenant
 from credhook.sandbox.wire import ABSENT, SandboxError, WireModel
 
@@ -111,9 +111,9 @@ def onboard(tenant: Tenant, body: NewUser) -> OnboardingAnswer:
 
 
 @operation("GET", USERS)
-def list_users(tenant: Tenant) -> list[SandboxUser]:
-    """Return every user of the tenant."""
-    return [record.user for record in tenant.state.of(UserRecord).all()]
+def list_users(tenant: Tenant, query: PageQuery) -> Listing[list[SandboxUser]]:
+    """Return a page of the tenant's users."""
+    return page_of(tenant, UserRecord, USERS, query, "user")
 
 
 @operation("GET", f"{USERS}/by-external-identifier/{{externalIdentifier:path}}")

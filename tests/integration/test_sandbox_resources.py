@@ -1,12 +1,16 @@
 """Issuances and presentations of the sandbox, and the wallet that takes its offers."""
 
+import json
 from datetime import datetime
+from urllib.parse import urlencode
 from uuid import UUID
 
 import httpx
 import pytest
 from sandbox_api import CREDS, data, happen, invalid, listed, missing, refused
 from serving import Platform
+
+from credhook.sandbox.resources import PRE_AUTHORIZED
 
 
 def test_an_offer_becomes_credentials_and_completes_its_issuance(api: httpx.Client) -> None:
@@ -39,14 +43,40 @@ def test_an_mdoc_in_the_wallet_names_its_issuer_by_x509_name(api: httpx.Client) 
     assert (credential["iss"], credential["vct"]) == ("CN=Sandbox Issuer", "example.sandbox.permit.1")
 
 
-def test_offers_of_somebody_else_are_missing_and_other_text_is_no_offer(api: httpx.Client) -> None:
-    for offer in (
-        "openid-credential-offer://?credential_offer=%7B%7D",
-        "openid-credential-offer://?credential_offer_uri=https%3A%2F%2Felsewhere.example%2Foffers%2Fx",
-    ):
-        missing(api.post("/me-wallet/api/credentials", json={"credentialOffer": offer}))
+def test_offers_of_somebody_else_are_missing_and_other_text_is_no_offer(sandbox: Platform, api: httpx.Client) -> None:
+    def take(**query: str) -> httpx.Response:
+        offer = f"openid-credential-offer://?{urlencode(query)}"
+        return api.post("/me-wallet/api/credentials", json={"credentialOffer": offer})
+
+    ours = {"credential_issuer": sandbox.url, "grants": {PRE_AUTHORIZED: {"pre-authorized_code": "iss_unknown"}}}
+    for offer in ({}, {"credential_issuer": "https://elsewhere.example"}, ours):
+        missing(take(credential_offer=json.dumps(offer)))
+    missing(take(credential_offer_uri="https://elsewhere.example/offers/x"))
+    missing(take(credential_offer_uri=f"{sandbox.url}/offers/iss_unknown"))
+    for text in ("{", "[]", json.dumps(ours | {"grants": {}}), json.dumps(ours | {"grants": None})):
+        invalid(take(credential_offer=text))
+    for answer in (take(), take(other="x"), api.post("/me-wallet/api/credentials", json={})):
+        invalid(answer)
     invalid(api.post("/me-wallet/api/credentials", json={"credentialOffer": "nonsense"}))
-    invalid(api.post("/me-wallet/api/credentials", json={}))
+
+
+@pytest.mark.usefixtures("swept")
+@pytest.mark.parametrize("by_value", [False, True], ids=["by reference", "by value"])
+@pytest.mark.parametrize(
+    ("consent", "status", "again"),
+    [("accepted", "completed", 400), ("rejected", "failed", 400), ("pending", "offered", 201)],
+)
+def test_the_consent_of_a_taken_offer_decides_what_happens_to_its_issuance(
+    sandbox: Platform, api: httpx.Client, by_value: bool, consent: str, status: str, again: int
+) -> None:
+    sandbox.faults(offersByValue=by_value, consent=consent)
+    id_ = happen(api, "openid4vc.issuance.offered")
+    offer = {"credentialOffer": data(api.get(f"{CREDS}/credentials/{id_}"))["offerUri"]}
+    assert ("credential_offer=" in offer["credentialOffer"]) == by_value
+    taken = api.post("/me-wallet/api/credentials", json=offer)
+    assert (taken.status_code, {each["status"] for each in taken.json()}) == (201, {consent})
+    assert data(api.get(f"{CREDS}/credentials/{id_}"))["status"] == status
+    assert api.post("/me-wallet/api/credentials", json=offer).status_code == again
 
 
 @pytest.mark.parametrize(

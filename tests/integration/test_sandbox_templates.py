@@ -6,6 +6,7 @@ from typing import Any
 import httpx
 import pytest
 from sandbox_api import CREDS, FUTURE, PRESET, code, data, invalid, missing, refused
+from serving import Platform
 
 SD_JWT = PRESET | {"validUntil": {"start": "validFrom", "future": FUTURE}}
 MDOC = PRESET | {
@@ -54,14 +55,21 @@ def test_a_taken_code_a_wrong_preset_and_an_unknown_template_are_refused(api: ht
     missing(api.get(f"{CREDS}/templates/credentials/sandbox:unknown"))
 
 
-def test_an_archived_template_can_be_read_and_not_issued_by(api: httpx.Client) -> None:
+@pytest.mark.usefixtures("swept")
+def test_an_archived_template_can_be_read_and_not_issued_by(sandbox: Platform, api: httpx.Client) -> None:
     id_ = data(api.post(f"{CREDS}/presets/credentials", json=PRESET | {"code": code()}))["id"]
+    wanted = {"eventType": "openid4vc.issuance.offered", "templateId": id_, "attributes": {"name": "Ada"}}
+    (offered,) = data(api.post("/sandbox/events", json=wanted), 201)
+    offer = data(api.get(f"{CREDS}/credentials/{offered['resourceId']}"))["offerUri"]
     archived = data(api.post(f"/sandbox/templates/{id_}/archive"))["archivedAt"]
     assert datetime.fromisoformat(archived)
     assert data(api.get(f"{CREDS}/templates/credentials/{id_}"))["archivedAt"] == archived
     assert data(api.post(f"/sandbox/templates/{id_}/archive"))["archivedAt"] == archived
-    wanted = {"eventType": "openid4vc.issuance.offered", "templateId": id_, "attributes": {"name": "Ada"}}
     missing(api.post("/sandbox/events", json=wanted))
+    missing(api.post("/me-wallet/api/credentials", json={"credentialOffer": offer}))
+    sandbox.faults(hideArchived=True)
+    missing(api.get(f"{CREDS}/templates/credentials/{id_}"))
+    data(api.get(f"{CREDS}/templates/credentials/sandbox:membership"))
 
 
 def test_attributes_that_do_not_fit_name_the_template_and_not_the_attribute(api: httpx.Client) -> None:
