@@ -245,6 +245,21 @@ def every_success_has_data_and_otherwise_only_links_and_meta(bench: Bench) -> No
 
 
 @row("Response envelope")
+def a_list_goes_on_where_its_links_lead(bench: Bench) -> None:
+    names = [f"user-{uuid4().hex}" for _ in range(3)]
+    for name in names:
+        bench.api.users.create(user(username=name))
+    made = [bench.make("openid4vc.verification.data") for _ in range(3)]
+    bench.platform.faults(pageSize=2)
+    assert [one.username for one in bench.api.users.list()][-3:] == names
+    assert [one.id for one in bench.api.presentations.list()][-3:] == made
+    # The same by an operation that has no name, up to the second page.
+    assert bench.api.request("GET", f"/me-creds/api/presentations?filter[id]={made[0]}")["data"][0]["id"] == made[0]
+    second = bench.api.request("GET", "/me-creds/api/presentations")["links"]["next"].removeprefix(bench.platform.url)
+    assert bench.api.request("GET", second)["data"]
+
+
+@row("Response envelope")
 def a_wallet_credential_comes_in_a_bare_array(bench: Bench) -> None:
     bench.api.wallet.accept(credential_offer=bench.offer())
     assert isinstance(bench.body, list)

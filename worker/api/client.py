@@ -9,12 +9,16 @@ input or output. Every failure is an `ApiError`.
 
 import asyncio
 import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import CancelledError
+from copy import copy
 from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar, cast
 
+from credhook.backoff import Backoff, Waits
 from credhook.events import ISSUANCE, PRESENTATION
 from credhook.worker.api import responses
 from credhook.worker.api.errors import InvalidResponse, Unavailable
@@ -28,7 +32,7 @@ from credhook.worker.api.http.exchange import (
     Unsendable,
 )
 from credhook.worker.api.http.transport import PyreqwestTransport
-from credhook.worker.api.operations import AsyncSender, Call, Platform, SyncSender
+from credhook.worker.api.operations import AsyncSender, Call, Method, Page, Platform, SyncSender, request
 from credhook.worker.api.responses import error_of
 from credhook.worker.api.token import ClientCredentials, Token
 
@@ -41,12 +45,62 @@ R = TypeVar("R")
 
 _JSON: Final = {"Content-Type": "application/json"}
 
+#: Bounds of a list that is read to its end. A platform whose links never end must not fill the memory.
+MOST_PAGES: Final = 1_000
+MOST_LIST_BYTES: Final = 32 * 1024 * 1024
+
+#: Waits between two tries of a request, unless the platform says how long.
+_BACKOFF: Final = Backoff(first=0.5, longest=30.0)
+
 
 def transport_from(settings: "PlatformSettings") -> PyreqwestTransport:
     """Build the transport of one event loop to the platform and its token endpoint, for all senders to share."""
     return PyreqwestTransport(
         settings.fetch_timeout, certfile=settings.client_certfile, keyfile=settings.client_keyfile
     )
+
+
+async def pages(page: Callable[[str], Awaitable[Page[R]]]) -> AsyncIterator[Page[R]]:
+    """Yield each page of a list; `page` reads the page of a query, the first for "".
+
+    Raises:
+        InvalidResponse: The platform repeats a link.
+    """
+    query: str | None = ""
+    seen = set[str]()
+    while query is not None:
+        if query in seen:
+            raise InvalidResponse("the platform's list leads in a circle: links.next names a page that has been read")
+        seen.add(query)
+        read = await page(query)
+        yield read
+        query = read.following
+
+
+async def retried(
+    send: Callable[[], Awaitable[R]],
+    seconds: float,
+    *,
+    unanswered: bool = True,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> R:
+    """Return the result of `send`, repeated for some seconds while the platform is unavailable.
+
+    `unanswered`: repeat requests without an answer as well.
+
+    Raises:
+        ApiError: The failure does not pass in time.
+    """
+    until, waits = clock() + seconds, Waits(_BACKOFF)
+    while True:
+        try:
+            return await send()
+        except Unavailable as error:
+            wait = max(waits.next(), error.retry_after or 0.0)
+            if clock() + wait > until or (error.status is None and not unanswered):
+                raise
+        await sleep(wait)
 
 
 class Permit(Protocol):
@@ -105,6 +159,7 @@ class AsyncApi(Platform[AsyncSender]):
         certfile: PEM file with our certificate for TLS.
         keyfile: PEM file with its key, if that is not in the same file.
         guard: Delays or refuses calls, and hears their results.
+        patience: Seconds that a refused request is repeated if the refusal may pass. Specification: Errors, rule 3.
     """
 
     def __init__(
@@ -121,6 +176,7 @@ class AsyncApi(Platform[AsyncSender]):
         certfile: Path | None = None,
         keyfile: Path | None = None,
         guard: Guard | None = None,
+        patience: float = 0.0,
     ) -> None:
         super().__init__(self, {ISSUANCE.name: issuance_path, PRESENTATION.name: presentation_path})
         self._base_url = api_url.rstrip("/")
@@ -134,6 +190,7 @@ class AsyncApi(Platform[AsyncSender]):
         else:
             self._transport = _ours(transport, timeout, max_answer)
         self._guard = guard or Unguarded()
+        self._patience = patience
 
     @classmethod
     def from_settings(
@@ -143,6 +200,7 @@ class AsyncApi(Platform[AsyncSender]):
         auth: ClientCredentials | None = None,
         transport: "Transport | httpx.AsyncBaseTransport | None" = None,
         guard: Guard | None = None,
+        patience: float = 0.0,
     ) -> Self:
         """Build a sender from the worker's settings."""
         return cls(
@@ -156,14 +214,48 @@ class AsyncApi(Platform[AsyncSender]):
             certfile=settings.client_certfile,
             keyfile=settings.client_keyfile,
             guard=guard,
+            patience=patience,
         )
 
-    async def send(self, call: Call[R]) -> R:
-        """Send a call and return its result.
+    async def request(self, method: Method, path: str, json: Any = None) -> Any:
+        """Send a request for an operation that has no name here, and return the JSON of the answer, or None.
+
+        `path` begins with `/` and may have a query. Token, limits and errors are those of all operations.
 
         Raises:
             ApiError: It did not succeed.
         """
+        return await self.send(request(method, path, json))
+
+    async def send(self, call: Call[R]) -> R:
+        """Send a call and return its result; of a list, all pages.
+
+        Raises:
+            ApiError: It did not succeed.
+        """
+        if call.operation.is_list:
+            return cast("R", await self._list(call))
+        if self._patience:
+            return await retried(lambda: self._send(call), self._patience, unanswered=False)
+        return await self._send(call)
+
+    async def _list(self, call: Call[Any]) -> tuple[Any, ...]:
+        operation = copy(call.operation)
+        operation.is_list, operation.paged = False, True
+        found: list[Any] = []
+        count = size = 0
+        async for page in pages(lambda query: self.send(Call(operation, call.path + (query and f"?{query}")))):
+            found += page.items
+            count, size = count + 1, size + page.size
+            if page.following and (count >= MOST_PAGES or size > MOST_LIST_BYTES):
+                raise InvalidResponse(
+                    f"{operation.name}: the list goes on after {count} pages and {size} bytes: read it page by page",
+                    operation=operation.name,
+                    cause="too_large",
+                )
+        return tuple(found)
+
+    async def _send(self, call: Call[R]) -> R:
         response = await self._answer(call)
         try:
             if responses.is_long(call.operation, response):  # It is read beside the loop.
@@ -246,6 +338,10 @@ class SyncApi(Platform[SyncSender]):
         self._api = api
         self._loop = asyncio.get_running_loop()
         self._loops_thread = threading.get_ident()
+
+    def request(self, method: Method, path: str, json: Any = None) -> Any:
+        """Send a request as `AsyncApi.request` does, and wait for its result."""
+        return self.send(request(method, path, json))
 
     def send(self, call: Call[R]) -> R:
         """Send a call and wait for its result.

@@ -10,11 +10,12 @@ Values are positional: those of the path, then the body. The fields of a body ca
 import re
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Literal, Protocol, Self, TypeVar, overload
+from typing import Any, Final, Generic, Literal, Protocol, Self, TypeVar, get_args, overload
 from unicodedata import category
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError, to_json
 from typing_extensions import ParamSpec
 
 from credhook.events import RESOURCES, Resource
@@ -37,10 +38,12 @@ class Page(Generic[R]):
     Attributes:
         items: what it shows.
         following: the query that leads to the next page, for the same list; None on the last one.
+        size: bytes of the answer.
     """
 
     items: tuple[R, ...]
     following: str | None
+    size: int = 0
 
 
 def following(document: object) -> str | None:
@@ -120,6 +123,7 @@ class Namespace(Generic[S]):
         self.sender = sender
 
 
+Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 #: Status codes of success. Of 200 and 201 either is accepted: a record that was created must not look as if it had not.
 _SUCCESS: Final = {"GET": (200,), "POST": (201, 200), "PATCH": (200, 201), "DELETE": (204, 200)}
 
@@ -134,25 +138,29 @@ class Operation(Generic[R, P]):
         each: Type that each element of a list is read as.
         body: Type of the body, if it has one.
         paged: The result is a `Page` of such elements, which says where the list goes on.
+        raw: The result is the answer's JSON as it came; any success will do.
     """
 
     def __init__(
         self,
         name: str,
-        method: Literal["GET", "POST", "PATCH", "DELETE"],
+        method: Method,
         path: str,
         result: Any = None,
         *,
         each: Any = None,
         body: Any = None,
         paged: bool = False,
+        raw: bool = False,
     ) -> None:
         self.name, self.method, self.path = name, method, path
         self.result: TypeAdapter[R] | None = result and TypeAdapter(result)
         self.each: TypeAdapter[Any] | None = each and TypeAdapter(each)
-        self.paged = paged
+        self.paged, self.raw = paged, raw
+        #: True for a list that a client reads to its end, page by page.
+        self.is_list = method == "GET" and each is not None and not paged
         #: The status codes of success, the documented code first.
-        self.expects = _SUCCESS[method]
+        self.expects = range(200, 300) if raw else _SUCCESS[method]
         self._body = body
         self._names = re.findall(r"{(\w+)}", path)
 
@@ -211,6 +219,36 @@ class Operation(Generic[R, P]):
         raise InvalidRequest(wrong, operation=self.name)
 
 
+_REQUESTS: Final = {method: Operation[Any]("request", method, "", raw=True) for method in get_args(Method)}
+#: Segments and a query of RFC 3986, percent-encoded.
+_TARGET: Final = re.compile(
+    r"(?P<path>(/(?!/)([\w.~!$&'()*+,;=:@-]|%[0-9a-f]{2})*)+)(\?([\w.~!$&'()*+,;=:@/?\[\]-]|%[0-9a-f]{2})*)?",
+    re.ASCII | re.IGNORECASE,
+)
+
+
+def request(method: Method, path: str, json: Any = None) -> Call[Any]:
+    """Return the call of an operation that has no name here.
+
+    The path, with its query, is appended to the API's root. So it cannot lead to another host, and it may not climb.
+
+    Raises:
+        InvalidRequest: The method, the path or the body cannot be sent. The message repeats none of them.
+    """
+    target, wrong = _TARGET.fullmatch(path), ""
+    if method not in _REQUESTS:
+        wrong = f"method should be one of {', '.join(_REQUESTS)}"
+    elif target is None or not {".", ".."}.isdisjoint(re.split(r"[/\\]", unquote(target["path"]))):
+        wrong = "path should begin with one /, be percent-encoded, and have no . or .. as a part"
+    try:
+        body = None if json is None else to_json(json)
+    except PydanticSerializationError:
+        wrong = "json cannot be written as JSON"
+    if wrong:
+        raise InvalidRequest(f"request: {wrong}", operation="request")
+    return Call(_REQUESTS[method], path, body)
+
+
 def reading(resource: Resource, path: str = "") -> dict[str, Operation[Any]]:
     """Return the operations that read one kind of resource, by verb. `path` is a setting; lists are at its folder."""
     path = path or resource.path
@@ -227,7 +265,7 @@ class Resources(Namespace[S], Generic[S, R]):
 
     #: A verifier can be set up so that a presentation's data is readable only once.
     get: Operation[R, [str]]
-    #: The page that the platform gives first.
+    #: All pages. For more than 1,000 pages or 32 MiB use `page`.
     list: Operation[tuple[R, ...], []]
     #: States without personal data: the first page for "", or the page after `following` of another page.
     page: Operation[Page[ListedResource], [str]]
@@ -306,8 +344,10 @@ class Users(Namespace[S]):
     create: Operation[models.OnboardingResult, [models.UserRequest]] = Operation(
         "users.create", "POST", _USERS, models.OnboardingResult, body=models.UserRequest
     )
-    #: The page that the platform gives first.
+    #: All pages. For more than 1,000 pages or 32 MiB use `page`.
     list: Operation[tuple[models.User, ...], []] = Operation("users.list", "GET", _USERS, each=models.User)
+    #: The first page for "", or the page after `following` of another page.
+    page: Operation[Page[models.User], [str]] = Operation("users.page", "GET", _USERS, each=models.User, paged=True)
     by_external_identifier: Operation[models.User, [str]] = Operation(
         "users.by_external_identifier", "GET", _USERS + "/by-external-identifier/{externalIdentifier}", models.User
     )

@@ -63,6 +63,8 @@ def read(operation: Operation[R], response: Response, now: datetime, *, asked_fo
             status=response.status,
             cause="status",
         )
+    if operation.raw:
+        return cast("R", _document(operation.name, response, MOST_LISTED) if response.body else None)
     if operation.each is not None:
         page = parse_list(operation.name, operation.each, response, paged=operation.paged)
         result = cast("R", page if operation.paged else page.items)
@@ -76,8 +78,9 @@ def read(operation: Operation[R], response: Response, now: datetime, *, asked_fo
 
 
 def is_long(operation: Operation[Any], response: Response) -> bool:
-    """Return True for a list that is so long that it should be read beside the event loop."""
-    return operation.each is not None and response.is_success and has_more_than(MANY, response.body)
+    """Return True for an answer that is so long that it should be read beside the event loop."""
+    many = operation.each is not None or operation.raw
+    return many and response.is_success and has_more_than(MANY, response.body)
 
 
 def parse(operation: str, result: TypeAdapter[R], response: Response) -> R:
@@ -111,7 +114,7 @@ def parse_list(operation: str, each: TypeAdapter[R], response: Response, *, page
         _validated(operation, each, element, response.status, f"{place}.") for place, element in enumerate(elements)
     )
     try:
-        return Page(items, following(document) if paged else None)
+        return Page(items, following(document) if paged else None, len(response.body))
     except ValueError as error:
         wrong = str(error)
     raise _not_understood(operation, response.status, wrong, "schema")

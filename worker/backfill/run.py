@@ -18,20 +18,16 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 from uuid import uuid4
 
-from credhook.backoff import Backoff, Waits
 from credhook.events import ISSUANCE, PRESENTATION, RESOURCES, Event, Resource, is_resource_id, resource_of
 from credhook.store import BACKFILLED
 from credhook.store.job import accept_arguments
 from credhook.store.store import AsyncStore
-from credhook.worker.api.client import AsyncApi
-from credhook.worker.api.errors import InvalidResponse, Unavailable
+from credhook.worker.api.client import AsyncApi, pages, retried
 from credhook.worker.api.models import ListedResource
 from credhook.worker.api.operations import Page
 
 #: Seconds that one page of the platform may take, pauses and retries included.
 PAGE_SECONDS: Final = 600.0
-#: Waits between two tries of a page, unless the platform says how long.
-_BACKOFF: Final = Backoff(first=0.5, longest=30.0)
 #: Seconds that deliveries go on noting what they bring after a backfill was last heard of.
 _NOTING_SECONDS: Final = 600
 #: Records that are read in one round trip.
@@ -276,23 +272,8 @@ async def walk(
     Raises:
         ApiError: the platform refuses a page, has not sent it within `PAGE_SECONDS`, or repeats a link.
     """
-    query: str | None = ""
-    seen = set[str]()
-    while query is not None:
-        if query in seen:
-            raise InvalidResponse("the platform's list leads in a circle: links.next names a page that has been read")
-        seen.add(query)
-        until, waits, read = clock() + PAGE_SECONDS, Waits(_BACKOFF), None
-        while read is None:
-            try:
-                read = await page(query)
-            except Unavailable as error:
-                wait = max(waits.next(), error.retry_after or 0.0)
-                if clock() + wait > until:
-                    raise
-                await sleep(wait)
+    async for read in pages(lambda query: retried(lambda: page(query), PAGE_SECONDS, clock=clock, sleep=sleep)):
         yield read.items
-        query = read.following
 
 
 def _batches(events: Sequence[MissableEvent]) -> Iterator[list[MissableEvent]]:

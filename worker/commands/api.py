@@ -29,6 +29,9 @@ from credhook.worker.settings import PlatformSettings
 
 T = TypeVar("T")
 
+#: Seconds that a command repeats what the platform refuses for a moment. Specification: Errors, rule 3.
+PATIENCE: Final = 3.0
+
 
 class WrongInput(click.ClickException):
     """A file does not hold what the operation needs."""
@@ -41,7 +44,8 @@ def api() -> None:
     """Call the platform's API, JSON in and out.
 
     FILE is a JSON file with the fields of the platform's specification, or - for standard input. The answer goes to
-    standard output as JSON. Exit codes: 0 done, 1 the platform refused or did not answer, 2 the call is wrong.
+    standard output as JSON. A list is printed whole; a refusal that may pass, such as a 500, is retried for 3 seconds.
+    Exit codes: 0 done, 1 the platform refused or did not answer, 2 the call is wrong.
 
     CREDHOOK_API_URL, CREDHOOK_TOKEN_URL, CREDHOOK_CLIENT_ID and CREDHOOK_CLIENT_SECRET say where and as whom.
     """
@@ -96,13 +100,13 @@ _COMMANDS: Final = (
     ),
     ("endpoints delete ID", "endpoints.delete", "Remove a webhook endpoint. Nothing is printed."),
     ("issuances get ID", "issuances.get", "Print an issuance."),
-    ("issuances list", "issuances.list", "Print issuances: the page that the platform gives first."),
+    ("issuances list", "issuances.list", "Print all issuances."),
     (
         "presentations get ID",
         "presentations.get",
         "Print a presentation, claims included. A verifier can be set up so that they are readable only once.",
     ),
-    ("presentations list", "presentations.list", "Print presentations: the page that the platform gives first."),
+    ("presentations list", "presentations.list", "Print all presentations, claims included."),
 )
 
 #: Operation → what its FILE holds.
@@ -174,7 +178,7 @@ def call(operation: Callable[[AsyncApi], Coroutine[Any, Any, T]]) -> T:
     """Return the platform's answer. A refusal is one line and exit code 1; a wrong call is one line and exit code 2."""
 
     async def run() -> T:
-        async with AsyncApi.from_settings(PlatformSettings()) as platform:
+        async with AsyncApi.from_settings(PlatformSettings(), patience=PATIENCE) as platform:
             return await operation(platform)
 
     try:
