@@ -3,6 +3,7 @@
 import asyncio
 import ssl
 from collections.abc import Awaitable
+from typing import Any
 
 import httpx
 import pytest
@@ -172,7 +173,7 @@ async def test_a_transport_is_closed_by_whoever_made_it() -> None:
 
 # Lists, read to their end.
 
-LISTED = {
+LISTED: dict[str, dict[str, Any]] = {
     "issuances": {"status": "x"},
     "presentations": {"status": "x"},
     "users": {},
@@ -264,7 +265,7 @@ async def test_no_path_leads_a_request_elsewhere(path: str) -> None:
             await api.request("GET", path)
         for wrong in (("TRACE", "/x", None), ("POST", "/x", object())):
             with pytest.raises(InvalidRequest, match=r"^request: (method should be|json cannot)"):
-                await api.request(*wrong)  # type: ignore[arg-type]
+                await api.request(*wrong)
 
 
 @pytest.mark.parametrize(
