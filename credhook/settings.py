@@ -129,7 +129,17 @@ class Settings(BaseSettings):
     )
 
 
-class StoreSettings(Settings):
+class QueueSettings(Settings):
+    """The name that all processes and endpoints of one deployment share."""
+
+    queue: str = Field(
+        "credhook",
+        pattern=r"^[A-Za-z0-9_-]{1,64}$",
+        description="Name of the RQ queue between receiver and workers. Each deployment needs one of its own.",
+    )
+
+
+class StoreSettings(QueueSettings):
     """The settings that all processes share: Redis, queue, retention, admin listener."""
 
     redis_url: Annotated[SecretStr, AfterValidator(_checked_redis)] = Field(
@@ -137,11 +147,6 @@ class StoreSettings(Settings):
         validation_alias="REDIS_URL",
         description="The Redis that holds the store and the queue: `redis://`, `rediss://`, `unix://`, or "
         "`redis+sentinel://host:port,host:port/service/db`.",
-    )
-    queue: str = Field(
-        "credhook",
-        pattern=r"^[A-Za-z0-9_-]{1,64}$",
-        description="Name of the RQ queue between receiver and workers.",
     )
     retention: int = Field(
         7 * 86_400,

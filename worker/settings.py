@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field, FilePath, SecretStr, field_validator
 from pydantic_settings import NoDecode
 
 from credhook.events import ISSUANCE, PRESENTATION
-from credhook.settings import Settings, StoreSettings, check_certificate, matching
+from credhook.settings import QueueSettings, Settings, StoreSettings, check_certificate, matching
 
 
 def _http_url(value: str) -> str:
@@ -117,8 +117,8 @@ class PlatformSettings(Settings):
         return tuple(value.split()) if isinstance(value, str) else value
 
 
-class EndpointSettings(Settings):
-    """Setting of the URL that the platform delivers to. `credhook endpoints plan`, `apply` and `doctor` need it."""
+class EndpointSettings(QueueSettings):
+    """Settings of our endpoint on the platform. `credhook endpoints plan`, `apply` and `doctor` need them."""
 
     public_url: Annotated[
         str,

@@ -17,7 +17,8 @@ from credhook.settings import settings_errors
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import ApiError
 from credhook.worker.api.models import Endpoint
-from credhook.worker.commands.endpoints import Plan, apply, described, lines, plan, shown, types_of
+from credhook.worker.commands.api import PATIENCE
+from credhook.worker.commands.endpoints import Plan, apply, described, filter_of, lines, plan, shown
 from credhook.worker.handlers.loading import CannotLoad, load
 from credhook.worker.settings import EndpointSettings, HandlerSettings, PlatformSettings
 
@@ -32,10 +33,10 @@ async def _page(request: Request, problem: str = "") -> Response:
     steps: Plan | None = None
     why: list[str] = []
     try:
-        async with AsyncApi.from_settings(PlatformSettings()) as api:
+        async with AsyncApi.from_settings(PlatformSettings(), patience=PATIENCE) as api:
             registered = await api.endpoints.list()
         # The end of the URL is hidden, since it can be a secret.
-        rows = [(one.id, shown(one.url), described(types_of(one)), one.created_at) for one in registered]
+        rows = [(one.id, shown(one.url), described(filter_of(one)), one.created_at) for one in registered]
         steps = await _plan(registered)
     except _FAILURES as error:
         why = _reasons(error)
@@ -49,7 +50,7 @@ async def _page(request: Request, problem: str = "") -> Response:
 async def _apply(request: Request) -> Response:
     form = await read_form(request)
     try:
-        async with AsyncApi.from_settings(PlatformSettings()) as api:
+        async with AsyncApi.from_settings(PlatformSettings(), patience=PATIENCE) as api:
             steps = await _plan(await api.endpoints.list())
             if form.get("seen") != _digest(steps):
                 return await _page(request, "The endpoints have changed since this plan was shown. Look again.")
@@ -67,11 +68,11 @@ def routes() -> list[Route]:
 
 
 async def _plan(registered: Sequence[Endpoint]) -> Plan:
-    url, handlers = EndpointSettings().public_url, HandlerSettings().handlers
+    ours, handlers = EndpointSettings(), HandlerSettings().handlers
     wanted = frozenset((await asyncio.to_thread(load, handlers)).types)
     if not wanted:
         raise ValueError("The loaded handlers want no event type. Set CREDHOOK_HANDLERS to your handlers.")
-    return plan(url, wanted, registered)
+    return plan(ours.public_url, wanted, registered, ours.queue)
 
 
 def _reasons(error: Exception) -> list[str]:

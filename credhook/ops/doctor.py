@@ -33,7 +33,8 @@ from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import ApiError, hint
 from credhook.worker.api.http.transport import shared_ssl_context
 from credhook.worker.api.models import Endpoint
-from credhook.worker.commands.endpoints import plan, shown
+from credhook.worker.commands.api import PATIENCE
+from credhook.worker.commands.endpoints import filter_of, is_at, plan, shown
 from credhook.worker.handlers.loading import CannotLoad, load
 from credhook.worker.settings import EndpointSettings, WorkerSettings
 
@@ -310,26 +311,30 @@ async def _ask_platform(
     """Get a token, list the endpoints, and compare them with what handlers want."""
     soon = settings.model_copy(update={"fetch_timeout": min(settings.fetch_timeout, _ANSWER_SECONDS)})
     try:
-        async with AsyncApi.from_settings(soon) as api:
+        async with AsyncApi.from_settings(soon, patience=PATIENCE) as api:
             registered = await api.endpoints.list()
     except ApiError as error:
         what, remedy = split_remedy(str(error))
         return [fail("platform.api", what, hint(error) or remedy or "see the platform's own log")]
     accepted = ok("platform.api", f"{settings.api_url} accepts the token of {settings.client_id}")
-    return [accepted, of_endpoints(public_url, wanted, registered)]
+    return [accepted, of_endpoints(public_url, wanted, registered, settings.queue)]
 
 
-def of_endpoints(url: str | None, wanted: frozenset[str] | None, registered: Sequence[Endpoint]) -> Finding:
+def of_endpoints(url: str | None, wanted: frozenset[str] | None, registered: Sequence[Endpoint], queue: str) -> Finding:
     """Check that the endpoint of our URL delivers what handlers want, and no more. Pure; None is unknown."""
     name, remedy = "platform.endpoints", "run `credhook endpoints plan`, then `credhook endpoints apply`"
     if url is None or wanted is None:
         return skipped(name, "this host does not know the public URL, or which types handlers want")
-    ours = [endpoint for endpoint in registered if endpoint.url == url]
+    ours = [endpoint for endpoint in registered if is_at(endpoint, url)]
     if not ours:
         return fail(name, f"the platform delivers nothing to {shown(url)}", remedy)
-    delivered = frozenset(kind for endpoint in ours for kind in endpoint.filter_types or EVENT_TYPES)
+    delivered = frozenset(kind for endpoint in ours for kind in filter_of(endpoint) or EVENT_TYPES)
     if missing := ", ".join(sorted(wanted - delivered)):
         return fail(name, f"handlers want {missing}, which the platform does not deliver", remedy)
-    if not plan(url, wanted, registered).empty:
+    steps = plan(url, wanted, registered, queue)
+    if old := ", ".join(shown(one.url) for one in (*steps.delete, *steps.doubtful) if not is_at(one, url)):
+        what = f"the platform also delivers to {old}, perhaps an earlier URL of this deployment"
+        return warn(name, what, "run `credhook endpoints plan`: it says what `credhook endpoints apply` replaces")
+    if not steps.empty:
         return warn(name, f"the platform delivers more than handlers want to {shown(url)}, or it twice", remedy)
     return ok(name, f"the platform delivers what handlers want to {shown(url)}")

@@ -8,6 +8,8 @@ from commands import Done, credhook
 from sandbox_api import authorized
 from serving import Platform
 
+from credhook.events import EVENT_TYPES
+
 BUILT_IN = "credhook.worker.handlers.logging_handler"
 URL = "https://inbox.example/webhooks"
 
@@ -84,8 +86,32 @@ def test_list_and_delete(endpoints: Run, sandbox: Platform) -> None:
     assert endpoints("delete", str(one["id"])).returncode == 0
     assert registered(sandbox) == []
     missing = endpoints("delete", str(one["id"]))
-    assert missing.returncode == 1
-    assert "404" in missing.stderr
+    assert (missing.returncode, missing.stdout) == (0, f"nothing to do: there is no endpoint {one['id']}\n")
+
+
+def test_a_changed_url_replaces_the_endpoint_and_deployments_do_not_fight(endpoints: Run, sandbox: Platform) -> None:
+    other = {"CREDHOOK_QUEUE": "other", "CREDHOOK_PUBLIC_URL": URL + "/other"}
+    assert endpoints("apply", **other).returncode == 0
+    for url in (URL, f"{URL}/{'a' * 22}"):
+        assert endpoints("apply", CREDHOOK_PUBLIC_URL=url).returncode == 0
+        assert [one["url"] for one in registered(sandbox)] == [URL + "/other", url]
+    assert endpoints("plan", **other).returncode == 0
+
+    moved = {"CREDHOOK_PUBLIC_URL": "https://new.example/webhooks"}
+    done = endpoints("apply", **moved)
+    assert "stays. If it is this deployment's" in done.stdout
+    assert len(registered(sandbox)) == 3
+    sandbox.faults(serverErrors=1)
+    assert endpoints("apply", "--moved", **moved).returncode == 0
+    assert [one["url"] for one in registered(sandbox)] == [URL + "/other", moved["CREDHOOK_PUBLIC_URL"]]
+
+
+def test_no_filter_and_all_types_differ(endpoints: Run, sandbox: Platform) -> None:
+    ten = [word for one in EVENT_TYPES for word in ("--type", one)]
+    for arguments in (ten, ["--all"]):
+        assert endpoints("apply", *arguments).returncode == 0
+    assert endpoints("plan", "--all").returncode == 0  # The platform names all ten in either case.
+    assert endpoints("list").stdout.count("all events") == 1
 
 
 @pytest.mark.parametrize(

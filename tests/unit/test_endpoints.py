@@ -1,10 +1,17 @@
+import json
+from contextlib import nullcontext
+
+import httpx
 import pytest
+from token_endpoint import async_api
 
 from credhook.events import EVENT_TYPES
-from credhook.worker.api.models import Endpoint
-from credhook.worker.commands.endpoints import ALL, described, plan, shown
+from credhook.worker.api.errors import ApiError, InvalidRequest
+from credhook.worker.api.models import Endpoint, EndpointRequest
+from credhook.worker.commands.endpoints import ALL, apply, described, lines, plan, shown
 
 URL = "https://inbox.example/webhooks"
+SECRET = "/abcdefghijklmnopqrstuvwxyz"
 TWO = frozenset({"openid4vc.issuance.completed", "openid4vc.verification.data"})
 
 
@@ -13,9 +20,24 @@ def endpoint(name: str, url: str = URL, types: tuple[str, ...] | None = None) ->
 
 
 RIGHT = endpoint("a", types=tuple(sorted(TWO, reverse=True)))
+NAMED = endpoint("credhook-3-q", types=tuple(TWO))
 WRONG = endpoint("a", types=("openid4vc.issuance.failed",))
-UNFILTERED = [endpoint("a"), endpoint("a", types=()), endpoint("a", types=EVENT_TYPES)]
-FOREIGN = [endpoint("a", URL + "/x"), endpoint("b", URL + "/"), endpoint("c", "https://elsewhere.example/webhooks")]
+TEN = frozenset(EVENT_TYPES)
+#: The platform may name all types, and newer ones, where none were asked for; the id tells.
+UNFILTERED = [endpoint("a"), endpoint("a", types=()), endpoint("credhook-all-7-q", types=(*EVENT_TYPES, "a.new"))]
+EXPLICIT = [endpoint("a", types=EVENT_TYPES), endpoint("credhook-7-q", types=EVENT_TYPES)]
+FOREIGN = [
+    *(endpoint("a", URL + "/x"), endpoint("b", URL + "/"), endpoint("c", "https://elsewhere.example/webhooks")),
+    *(endpoint(f"credhook-1-{queue}", URL + "/x") for queue in ("q2", "all-q", "1-q", "q-q")),
+    *(endpoint(name, URL + "/x") for name in ("credhook-q", "credhook-0-q", "xcredhook-1-q", "credhook-1-q-2")),
+    *(endpoint("d", url) for url in ("https://[x", "", "not a url", f"http://inbox.example:444{SECRET}")),
+]
+#: What was ours before: its path secret or its path was another one.
+EARLIER = [
+    endpoint(f"credhook-{name}-q", url) for name in ("1", "all-1") for url in (URL + SECRET, "https://inbox.example/")
+]
+#: What may have been: at another host, or registered by hand with an earlier path secret.
+DOUBTFUL = [endpoint("credhook-1-q", "https://old.example/webhooks"), endpoint("a", URL + SECRET)]
 
 
 @pytest.mark.parametrize(
@@ -25,16 +47,41 @@ FOREIGN = [endpoint("a", URL + "/x"), endpoint("b", URL + "/"), endpoint("c", "h
         (TWO, [RIGHT], False, [], RIGHT),
         (TWO, [WRONG], True, [WRONG], None),
         (TWO, [RIGHT, endpoint("b", types=tuple(TWO))], False, [endpoint("b", types=tuple(TWO))], RIGHT),
-        *((types, [one], False, [], one) for types in (ALL, frozenset(EVENT_TYPES)) for one in UNFILTERED),
-        *((TWO, [one], True, [one], None) for one in UNFILTERED),
+        *((types, [one], False, [], one) for types in (ALL, TEN) for one in UNFILTERED),
+        *((TWO, [one], True, [one], None) for one in (*UNFILTERED, *EXPLICIT)),
+        *((TEN, [one], False, [], one) for one in EXPLICIT),
+        *((ALL, [one], True, [one], None) for one in EXPLICIT),
+        *((ALL, [one], True, [one], None) for one in (endpoint("credhook-all-1-q", types=tuple(TWO)),)),
+        *((TWO, [one, RIGHT], False, [one], RIGHT) for one in EARLIER),
+        *((TWO, [one], False, [], one) for one in (endpoint("a", "https://INBOX.example:443/webhooks", tuple(TWO)),)),
+        (TWO, DOUBTFUL, True, [], None),
+        (TWO, [RIGHT, NAMED], False, [RIGHT], NAMED),
     ],
 )
 def test_a_plan(
     wanted: frozenset[str], registered: list[Endpoint], create: bool, delete: list[Endpoint], keep: Endpoint | None
 ) -> None:
-    steps = plan(URL, wanted, registered)
+    steps = plan(URL, wanted, registered, "q")
     assert (steps.create, list(steps.delete), steps.keep) == (create, delete, keep)
     assert steps.empty == (not create and not delete)
+
+
+def test_what_is_in_doubt_is_noted_and_replaced_only_if_told() -> None:
+    left = plan(URL, TWO, [*DOUBTFUL, *FOREIGN, RIGHT], "q")
+    assert (list(left.doubtful), left.empty) == (DOUBTFUL, True)
+    assert sum("stays" in line for line in lines(left)) == 2
+    moved = plan(URL, TWO, [*DOUBTFUL, *FOREIGN, RIGHT], "q", moved=True)
+    assert (list(moved.delete), moved.doubtful) == (DOUBTFUL, ())
+    assert "abcdefghijklmnopqrstuvwxyz" not in "\n".join([*lines(left), *lines(moved)])
+
+
+@pytest.mark.parametrize(
+    ("wanted", "names", "new"),
+    [(TWO, [], "credhook-1-q"), (ALL, ["credhook-4-q", "credhook-9-r", "x"], "credhook-all-5-q")],
+)
+def test_a_new_endpoint_has_an_id_of_its_own(wanted: frozenset[str], names: list[str], new: str) -> None:
+    assert plan(URL, wanted, [endpoint(name, URL + "/x") for name in names], "q").new_id == new
+    assert plan(URL, TWO, [], "q" * 64).new_id == EndpointRequest(url=URL, id=f"credhook-1-{'q' * 64}").id
 
 
 def test_a_path_secret_is_not_printed() -> None:
@@ -42,6 +89,65 @@ def test_a_path_secret_is_not_printed() -> None:
     assert shown(URL) == URL
 
 
-def test_all_types_are_all_events() -> None:
-    assert described(ALL) == described(frozenset(EVENT_TYPES)) == "all events"
+def test_types_are_described_as_they_are() -> None:
+    assert described(ALL) == "all events"
+    assert described(TEN) == "all 10 event types"
     assert described(TWO) == "openid4vc.issuance.completed, openid4vc.verification.data"
+    assert described(TWO | {"a.new"}) == "openid4vc.issuance.completed, openid4vc.verification.data, a.new"
+    assert described(frozenset({"a.new"})) == "a.new"
+    assert described(TEN | {"a.new"}) == "all 10 event types, a.new"
+
+
+class Registry:
+    """A platform that registers endpoints, and answers the next requests otherwise: each with its work done, or not."""
+
+    def __init__(self, *registered: Endpoint, answers: list[tuple[int, bool]]) -> None:
+        self.registered = {one.id: one for one in registered}
+        self.answers, self.asked = answers, list[str]()
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        id_ = request.url.path.rpartition("/")[2]
+        self.asked.append(f"{request.method} {id_}")
+        status, works = self.answers.pop(0) if self.answers else (0, True)
+        if request.method == "GET":
+            return httpx.Response(200, json=[one.model_dump(mode="json") for one in self.registered.values()])
+        if request.method == "DELETE":
+            found = self.registered.pop(id_, None) if works else None
+            return httpx.Response(status or (204 if found else 404))
+        body = json.loads(request.content)
+        taken = body["id"] in self.registered
+        if works and not taken:
+            self.registered[body["id"]] = endpoint(body["id"], body["url"], tuple(body["filterTypes"]))
+        return httpx.Response(status or (409 if taken else 201), json=body)
+
+
+@pytest.mark.parametrize(
+    ("answers", "asked", "left", "message"),
+    [
+        ([], "POST DELETE", {"credhook-2-q"}, ""),
+        ([(500, True)], "POST POST GET DELETE", {"credhook-2-q"}, ""),  # It was created all the same.
+        ([(500, False)], "POST POST DELETE", {"credhook-2-q"}, ""),
+        ([(0, True), (500, True)], "POST DELETE DELETE", {"credhook-2-q"}, ""),  # The second finds nothing: 404.
+        ([(409, False)], "POST GET", {"credhook-1-q"}, "endpoints.create: the platform answered 409"),
+        ([(403, False)], "POST", {"credhook-1-q"}, "endpoints.create: the platform answered 403"),
+        ([(0, True), (403, False)], "POST DELETE", {"credhook-1-q", "credhook-2-q"}, "until credhook-1-q is deleted"),
+    ],
+)
+async def test_whatever_fails_between_two_steps_no_event_is_lost(
+    answers: list[tuple[int, bool]], asked: str, left: set[str], message: str
+) -> None:
+    old = endpoint("credhook-1-q", URL + SECRET)
+    platform = Registry(old, answers=answers)
+    async with async_api(platform, patience=10.0) as api:
+        with pytest.raises(ApiError, match=message) if message else nullcontext():
+            await apply(api, plan(URL, TWO, [old], "q"))
+    assert " ".join(one.partition(" ")[0] for one in platform.asked) == asked
+    assert set(platform.registered) == left
+
+
+async def test_an_endpoint_that_cannot_be_deleted_is_found_before_another_is_created() -> None:
+    platform = Registry(answers=[])
+    async with async_api(platform) as api:
+        with pytest.raises(InvalidRequest, match=r"^endpoints\.delete: id should"):
+            await apply(api, plan(URL, TWO, [endpoint("..")], "q"))
+    assert platform.asked == []

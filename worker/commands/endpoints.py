@@ -2,40 +2,61 @@
 
 The platform cannot update an endpoint, so it is replaced. The new one is created before the old one is deleted, so that
 no event is lost. While both exist, the platform may deliver one event twice, under two webhook-ids.
+
+An endpoint that we create gets an id with the name of our queue. So we know it again when its URL has changed, and
+leave those of other deployments alone. Two deployments may have left the name at its default, so endpoints at other
+hosts are replaced only with `--moved`.
 """
 
 import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Final
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import SplitResult, urlsplit
 
 import click
 
 from credhook.events import EVENT_TYPES
 from credhook.worker.api.client import AsyncApi
+from credhook.worker.api.errors import ApiError, InvalidRequest, NotFound
 from credhook.worker.api.models import Endpoint, EndpointRequest
+from credhook.worker.api.operations import Endpoints
 from credhook.worker.commands.api import call
 from credhook.worker.commands.events import print_table
+from credhook.worker.commands.history import plain
 from credhook.worker.handlers.loading import load
 from credhook.worker.settings import EndpointSettings, HandlerSettings
 
 #: No filter: the endpoint receives every event, also of future types.
 ALL: Final = frozenset[str]()
+_KNOWN: Final = frozenset(EVENT_TYPES)
+#: The ids that we choose: `credhook-3-inbox` for the queue `inbox`, `credhook-all-4-inbox` without a filter.
+_OUR_ID: Final = re.compile(r"credhook-(?P<all>all-)?(?P<number>[1-9]\d{0,8})-(?P<queue>[A-Za-z0-9_-]{1,64})")
+#: A last path segment that may be the path secret.
+_SECRET: Final = re.compile(r"/([A-Za-z0-9_-]{4})[A-Za-z0-9_-]{18,}$")
 #: Exit code of `plan` if `apply` would do something.
 DIFFERENCE: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The steps after which exactly one endpoint at `url` receives the `wanted` types, or `ALL`."""
+    """The steps after which exactly one endpoint of ours receives the `wanted` types, or `ALL`, at `url`.
+
+    Attributes:
+        new_id: the id of the endpoint to create, unless there is one to keep.
+        keep: the endpoint that is right already.
+        doubtful: endpoints that may be ours or another deployment's: at another host with our queue's name in the id,
+            or at our URL with another path secret and an id that we have not set.
+    """
 
     url: str
     wanted: frozenset[str]
+    new_id: str
     delete: tuple[Endpoint, ...]
-    #: The endpoint that is right already.
     keep: Endpoint | None
+    doubtful: tuple[Endpoint, ...]
 
     @property
     def create(self) -> bool:
@@ -48,31 +69,92 @@ class Plan:
         return not self.create and not self.delete
 
 
-def plan(url: str, wanted: frozenset[str], registered: Iterable[Endpoint]) -> Plan:
-    """Compare the registered endpoints at `url` with the wanted types. Pure."""
-    ours = [endpoint for endpoint in registered if endpoint.url == url]
-    right = [endpoint for endpoint in ours if types_of(endpoint) == (wanted or frozenset(EVENT_TYPES))]
-    keep = right[0] if right else None
-    return Plan(url, wanted, tuple(endpoint for endpoint in ours if endpoint is not keep), keep)
+def plan(url: str, wanted: frozenset[str], registered: Iterable[Endpoint], queue: str, *, moved: bool = False) -> Plan:
+    """Compare the registered endpoints with the wanted types. `moved`: those in doubt are ours. Pure."""
+    ours: list[Endpoint] = []
+    doubtful: list[Endpoint] = []
+    numbers = [0]
+    for endpoint in registered:
+        found = _OUR_ID.fullmatch(endpoint.id)
+        is_named = found is not None and found["queue"] == queue
+        if found and is_named:
+            numbers.append(int(found["number"]))
+        place, wanted_place = _place(endpoint.url), _place(url)
+        if is_at(endpoint, url) or (is_named and place.netloc == wanted_place.netloc):
+            ours.append(endpoint)
+        elif is_named or (found is None and place == wanted_place):
+            (ours if moved else doubtful).append(endpoint)
+    right = [endpoint for endpoint in ours if _is_right(endpoint, url, wanted)]
+    keep = max(right, key=lambda endpoint: _OUR_ID.fullmatch(endpoint.id) is not None, default=None)
+    new_id = f"credhook-{'' if wanted else 'all-'}{max(numbers) + 1}-{queue}"
+    delete = tuple(endpoint for endpoint in ours if endpoint is not keep)
+    return Plan(url, wanted, new_id, delete, keep, tuple(doubtful))
 
 
 async def apply(api: AsyncApi, steps: Plan) -> None:
     """Take the steps, creation first. A failure in between leaves one endpoint too many, never one too few."""
+    deletions = [Endpoints.delete(endpoint.id) for endpoint in steps.delete]  # An id that cannot be sent fails here.
     if steps.create:
         types = tuple(sorted(steps.wanted)) or None
-        await api.endpoints.create(EndpointRequest(url=steps.url, filter_types=types))
-    for endpoint in steps.delete:
-        await api.endpoints.delete(endpoint.id)
+        try:
+            await api.endpoints.create(EndpointRequest(url=steps.url, id=steps.new_id, filter_types=types))
+        except InvalidRequest as error:
+            # An earlier try may have created it, although it was answered with a 500.
+            if error.status != HTTPStatus.CONFLICT or not any(
+                endpoint.id == steps.new_id and _is_right(endpoint, steps.url, steps.wanted)
+                for endpoint in await api.endpoints.list()
+            ):
+                raise
+    for endpoint, deletion in zip(steps.delete, deletions, strict=True):
+        try:
+            await api.send(deletion)
+        except NotFound:
+            continue
+        except ApiError as error:
+            error.args = (f"{error}; until {endpoint.id} is deleted, events may arrive twice: apply again",)
+            raise
 
 
-def types_of(endpoint: Endpoint) -> frozenset[str]:
-    """Return the types that an endpoint receives. Without filter types it receives all."""
-    return frozenset(endpoint.filter_types or EVENT_TYPES)
+def is_at(endpoint: Endpoint, url: str) -> bool:
+    """Return True if the endpoint is registered for this URL, however the platform writes it. Pure."""
+    return _normal(endpoint.url) == _normal(url)
+
+
+def _is_right(endpoint: Endpoint, url: str, wanted: frozenset[str]) -> bool:
+    receives = filter_of(endpoint)
+    return is_at(endpoint, url) and (receives == wanted or (receives == ALL and wanted == _KNOWN))
+
+
+def _normal(url: str) -> SplitResult:
+    """Return the URL in one spelling. What is no URL is all path."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return SplitResult("", "", url, "", "")
+    return parts._replace(netloc=parts.netloc.lower().removesuffix(":443"), path=parts.path or "/")
+
+
+def _place(url: str) -> SplitResult:
+    """Return the URL without the path secret."""
+    parts = _normal(url)
+    return parts._replace(path=_SECRET.sub("", parts.path))
+
+
+def filter_of(endpoint: Endpoint) -> frozenset[str]:
+    """Return the types that an endpoint is registered for, or `ALL` if it has no filter. Pure.
+
+    The platform may answer with all types where no type was named. Then our id tells.
+    """
+    types, ours = frozenset(endpoint.filter_types or ALL), _OUR_ID.fullmatch(endpoint.id)
+    return ALL if ours and ours["all"] and types >= _KNOWN else types
 
 
 def described(types: frozenset[str]) -> str:
-    """Return the names of the types, or "all events". Pure."""
-    return ", ".join(sorted(types)) if types and types < frozenset(EVENT_TYPES) else "all events"
+    """Return the names of the types; "all events" if there is no filter. Pure."""
+    if types == ALL:
+        return "all events"
+    known = (f"all {len(_KNOWN)} event types",) if types >= _KNOWN else sorted(types & _KNOWN)
+    return ", ".join([*known, *sorted(types - _KNOWN)])
 
 
 @click.group()
@@ -107,7 +189,7 @@ def list_endpoints() -> None:
         click.echo("no endpoints are registered")
         return
     rows = [
-        (endpoint.id, shown(endpoint.url), described(types_of(endpoint)), str(endpoint.created_at or ""))
+        (endpoint.id, shown(endpoint.url), described(filter_of(endpoint)), str(endpoint.created_at or ""))
         for endpoint in registered
     ]
     print_table(("id", "url", "event types", "created"), rows)
@@ -122,26 +204,35 @@ _named_types = click.option(
     help="An event type, repeated. Default: the handlers'.",
 )
 _all_types = click.option("--all", "everything", is_flag=True, help="No filter: every event, also of future types.")
+_moved = click.option(
+    "--moved", is_flag=True, help="This deployment was at another host: replace the endpoints that `plan` notes, too."
+)
 
 
 @endpoints.command("plan")
 @_named_types
 @_all_types
-def plan_endpoints(*, types: tuple[str, ...], everything: bool) -> None:
+@_moved
+def plan_endpoints(*, types: tuple[str, ...], everything: bool, moved: bool) -> None:
     """Print what `apply` would do.
 
     Exit codes: 0 nothing; 1 the platform refused or did not answer; 2 wrong usage or a wrong setting; 3 a difference.
     """
-    steps = _planned(types, everything=everything)
+    steps = _planned(types, everything=everything, moved=moved)
     sys.exit(0 if steps.empty else DIFFERENCE)
 
 
 @endpoints.command("apply")
 @_named_types
 @_all_types
-def apply_endpoints(*, types: tuple[str, ...], everything: bool) -> None:
-    """Register CREDHOOK_PUBLIC_URL for the event types that the handlers want, unless it is registered."""
-    steps = _planned(types, everything=everything)
+@_moved
+def apply_endpoints(*, types: tuple[str, ...], everything: bool, moved: bool) -> None:
+    """Register CREDHOOK_PUBLIC_URL for the event types that the handlers want, unless it is registered.
+
+    Replaces this deployment's earlier endpoint: the new one is created before the old one is deleted. Deployments on
+    one platform are told apart by CREDHOOK_QUEUE and the URL's host.
+    """
+    steps = _planned(types, everything=everything, moved=moved)
     if not steps.empty:
         call(lambda api: apply(api, steps))
         click.echo("done")
@@ -151,15 +242,23 @@ def apply_endpoints(*, types: tuple[str, ...], everything: bool) -> None:
 @click.argument("endpoint_id")
 def delete_endpoint(endpoint_id: str) -> None:
     """Delete the endpoint with this id, as `list` prints it. The platform then delivers nothing to it."""
-    call(lambda api: api.endpoints.delete(endpoint_id))
-    click.echo(f"deleted {endpoint_id}")
+
+    async def delete(api: AsyncApi) -> str:
+        try:
+            await api.endpoints.delete(endpoint_id)
+        except NotFound:
+            return f"nothing to do: there is no endpoint {plain(endpoint_id)}"
+        return f"deleted {plain(endpoint_id)}"
+
+    click.echo(call(delete))
 
 
-def _planned(types: tuple[str, ...], *, everything: bool) -> Plan:
+def _planned(types: tuple[str, ...], *, everything: bool, moved: bool) -> Plan:
     """Print the steps and return them."""
     settings = EndpointSettings()
     wanted = _wanted(types, everything=everything)
-    steps = plan(settings.public_url, wanted, call(lambda api: api.endpoints.list()))
+    registered = call(lambda api: api.endpoints.list())
+    steps = plan(settings.public_url, wanted, registered, settings.queue, moved=moved)
     click.echo("\n".join(lines(steps)))
     return steps
 
@@ -178,9 +277,13 @@ def _wanted(types: tuple[str, ...], *, everything: bool) -> frozenset[str]:
 def lines(steps: Plan) -> Iterator[str]:
     """Yield one line for each step, in order. Pure."""
     yield f"{shown(steps.url)}: {described(steps.wanted)}"
-    yield f"  keep    {steps.keep.id}" if steps.keep else "  create  a new endpoint with these types"
+    yield f"  keep    {plain(steps.keep.id)}" if steps.keep else f"  create  {steps.new_id}"
     for endpoint in steps.delete:
-        yield f"  delete  {endpoint.id} ({described(types_of(endpoint))})"
+        types = plain(described(filter_of(endpoint)))
+        yield f"  delete  {plain(endpoint.id)} at {plain(shown(endpoint.url))} ({types})"
+    for endpoint in steps.doubtful:
+        yield f"  note    {plain(endpoint.id)} at {plain(shown(endpoint.url))} stays. If it is this deployment's,"
+        yield "          replace it with --moved. If not, give each deployment a CREDHOOK_QUEUE of its own"
     if steps.create and steps.delete:
         yield "  note    while both exist, the platform may deliver one event twice, under two webhook-ids"
     if steps.empty:
@@ -189,5 +292,8 @@ def lines(steps: Plan) -> Iterator[str]:
 
 def shown(url: str) -> str:
     """Hide most of a long last path segment: it may be the path secret. Pure."""
-    parts = urlsplit(url)
-    return urlunsplit(parts._replace(path=re.sub(r"/([A-Za-z0-9_-]{4})[A-Za-z0-9_-]{18,}$", r"/\1…", parts.path)))
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "…"
+    return parts._replace(path=_SECRET.sub(r"/\1…", parts.path)).geturl()
