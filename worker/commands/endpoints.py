@@ -277,7 +277,7 @@ def _wanted(types: tuple[str, ...], *, everything: bool) -> frozenset[str]:
 def lines(steps: Plan) -> Iterator[str]:
     """Yield one line for each step, in order. Pure."""
     yield f"{shown(steps.url)}: {described(steps.wanted)}"
-    yield f"  keep    {plain(steps.keep.id)}" if steps.keep else f"  create  {steps.new_id}"
+    yield f"  keep    {plain(steps.keep.id)}" if steps.keep else f"  create  a new endpoint, {steps.new_id}"
     for endpoint in steps.delete:
         types = plain(described(filter_of(endpoint)))
         yield f"  delete  {plain(endpoint.id)} at {plain(shown(endpoint.url))} ({types})"
