@@ -20,7 +20,7 @@ import click
 import orjson
 import structlog
 
-from credhook.logs.places import authors_frames, is_authors, place, places, runs_now
+from credhook.logs.places import authors_frames, is_authors, leaves, members, place, places, runs_now
 
 #: Control characters, and characters that reverse or hide text: they could forge a line or repaint the screen. Lone
 #: surrogates, since no stream takes them.
@@ -32,6 +32,8 @@ _ARGUMENTS: Final = re.compile(r"\n|exception=|[(<{]")
 _NEVER_AWAITED: Final = re.compile(r"coroutine '([A-Za-z_][\w.<>]*)' was never awaited")
 #: Places in code that a line names for an error.
 _MAX_PLACES: Final = 4
+#: Members of an exception group that a line names.
+_MAX_MEMBERS: Final = 8
 #: Libraries that log each request and each start. Our own lines say the same.
 _QUIET: Final = ("httpx", "httpcore", "uvicorn", "rq.worker", "rq.scheduler", "rq.queue", "rq.job")
 #: Dataclasses are shown by their repr, which hides claims. orjson would write all their fields.
@@ -62,6 +64,7 @@ def configure_logs(stream: Any = None) -> None:
     renderer = _console(stream.isatty()) if form == "console" else _json_line
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
+        _add_handler,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -83,7 +86,7 @@ def configure_logs(stream: Any = None) -> None:
     sys.unraisablehook = lambda failed: _log_uncaught("unraisable", failed.exc_value)
     warnings.showwarning = _log_warning
     structlog.configure(
-        processors=[structlog.stdlib.filter_by_level, *shared, renderer],
+        processors=[structlog.stdlib.filter_by_level, _format_arguments, *shared, renderer],
         logger_factory=lambda name="": LineLogger(name, threshold, handler),
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
@@ -161,7 +164,7 @@ def _log_warning(
     """Log the category and the place of a warning. Its message may quote claims."""
     log, at = structlog.get_logger("credhook"), place(filename, lineno)
     if category is RuntimeWarning and (dropped := _NEVER_AWAITED.fullmatch(str(message))):
-        at = at if is_authors(filename) else runs_now.get() or at
+        at = running.at if (running := runs_now.get()) and not is_authors(filename) else at
         hint = "it has not run: write await before the call"
         log.warning("coroutine_not_awaited", coroutine=dropped[1], at=at, hint=hint)
     else:
@@ -204,24 +207,50 @@ def _escaped(value: Any) -> Any:
     return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), value)
 
 
-def _replace_error(_: Any, __: str, event: Event) -> Event:
-    """Replace an error by its class and the places that it came through. Drop an empty hint.
+def _add_handler(_: Any, __: str, event: Event) -> Event:
+    """Add the handler that runs now, and its event."""
+    if running := runs_now.get():
+        for name, value in running.fields().items():
+            event.setdefault(name, value)
+    return event
 
-    In development, add the error's message, and its `frames` in the author's code.
+
+def _format_arguments(_: Any, __: str, event: Event) -> Event:
+    """Put the arguments of `log.info("got %s", id)` into the text, as Python's logging does. Errors are their class."""
+    arguments = event.get("positional_args")
+    if isinstance(arguments, tuple):
+        shown = tuple(type(one).__name__ if isinstance(one, BaseException) else one for one in arguments)
+        with suppress(Exception):  # They do not fit: the line stays, with the arguments beside it.
+            event["event"] = str(event["event"]) % (shown[0] if shown and isinstance(shown[0], dict) else shown)
+            del event["positional_args"]
+    return event
+
+
+def _replace_error(_: Any, __: str, event: Event) -> Event:
+    """Replace an error by its class, the places that it came through, and its members if it is a group.
+
+    In development, add the error's message, and its `frames` in the author's code. Drop an empty hint.
     """
     given = event.pop("exc_info", None)  # An error, a tuple, or True for the current error.
     error = sys.exc_info()[1] if given is True else given[1] if isinstance(given, tuple) else given
     if isinstance(error, BaseException):
         event.setdefault("error", type(error).__name__)
-        event["at"] = places(error, _MAX_PLACES)
+        event["at"] = places(error, _MAX_PLACES) or event.get("at", [])
+        if found := members(error, _MAX_MEMBERS):
+            event["members"] = found
         if in_development():
-            event["message"] = ""
-            with suppress(Exception):  # The author's `__str__` may fail.
-                event["message"] = str(error)
-            event["frames"] = authors_frames(error)
+            event["message"], event["frames"] = _message(error), authors_frames(error)
+            for one in leaves(error)[:_MAX_MEMBERS] if found else ():
+                event["frames"] += [f"{type(one).__name__}: {_message(one)}", *authors_frames(one)]
     if event.get("hint") == "":
         del event["hint"]
     return event
+
+
+def _message(error: BaseException) -> str:
+    with suppress(Exception):  # The author's `__str__` may fail.
+        return str(error)
+    return ""
 
 
 def _cut_foreign_details(_: Any, __: str, event: Event) -> Event:

@@ -1,13 +1,15 @@
 """Name places in code. Handler authors look for their own lines, so these come first."""
 
 import os
+from collections import Counter
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from traceback import walk_tb
 from types import FrameType
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 #: The folder of our own code. All our modules are imported through it.
 _OURS: Final = f"{Path(__file__).parents[1]}{os.sep}"
@@ -15,8 +17,21 @@ _STANDARD_LIBRARY: Final = f"{Path(os.__file__).parent}{os.sep}"
 #: Folders of installed packages.
 _INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
-#: The place of the author's function that runs now. Python reports some mistakes only after it, at a line of ours.
-runs_now: ContextVar[str] = ContextVar("runs_now", default="")
+
+class Running(NamedTuple):
+    """The author's function that runs now.
+
+    Attributes:
+        at: where it begins. Python reports some mistakes only after it, at a line of ours.
+        fields: returns what each log line holds that is written meanwhile.
+    """
+
+    at: str
+    fields: Callable[[], Mapping[str, Any]]
+
+
+#: Tasks and threads that the function starts with a copy of its context have it as well.
+runs_now: ContextVar[Running | None] = ContextVar("runs_now", default=None)
 
 #: Folders and files of installed packages that hold handlers: they are an author's code, too.
 _loaded_from: set[str] = set()
@@ -49,36 +64,62 @@ def place(filename: str, line: int) -> str:
     return f"{'/'.join(filename.split('/')[-2:])}:{line}"
 
 
+def leaves(error: BaseException) -> list[BaseException]:
+    """Return the errors in an exception group and in the groups within it, or the error itself if it is no group."""
+    found, pending = [], [error]
+    while pending:
+        if isinstance(one := pending.pop(), BaseExceptionGroup):
+            pending += reversed(one.exceptions)
+        else:
+            found.append(one)
+    return found
+
+
 def authors_frames(error: BaseException) -> list[str]:
-    """Return all places in authors' code that an error came through, with paths that editors open, innermost last."""
+    """Return all places in authors' code that an error came through, with paths that editors open, innermost last.
+
+    A place that a recursion has passed many times stands there once, with the number.
+    """
     frames = [(frame.f_code.co_filename, line, f" {frame.f_code.co_name}") for frame, line in _authors_calls(error)]
     if isinstance(error, SyntaxError) and error.filename:
         frames.append((error.filename, error.lineno or 0, ""))
-    return [f"{path.removeprefix(f'{Path.cwd()}{os.sep}')}:{line}{function}" for path, line, function in frames]
+    return [
+        f"{path.removeprefix(f'{Path.cwd()}{os.sep}')}:{line}{function}{f' ({times} times)' if times > 1 else ''}"
+        for (path, line, function), times in Counter(frames).items()
+    ]
 
 
 def authors_function(error: BaseException) -> tuple[str, str] | None:
     """Return the innermost function of authors' code that an error came through, if any, in two forms.
 
     The first is `module function`, which does not change with lines and folders. The second is `file:line function`.
+    Those of an exception group name the function of each member.
     """
-    came_through = _authors_calls(error)
+    came_through = [calls[-1] for one in leaves(error) if (calls := _authors_calls(one))] or _authors_calls(error)[-1:]
     if not came_through:
         return None
-    frame, line = came_through[-1]
-    return f"{frame.f_globals.get('__name__', '')} {frame.f_code.co_qualname}", _call(frame, line)
+    functions = {f"{frame.f_globals.get('__name__', '')} {frame.f_code.co_qualname}" for frame, _ in came_through}
+    return ", ".join(sorted(functions)), ", ".join(dict.fromkeys(_call(*call) for call in came_through))
 
 
 def places(error: BaseException, limit: int) -> list[str]:
     """Return the last places that an error came through: `file:line function`, innermost last.
 
-    If authors' code is among them, only authors' places and the innermost place count.
+    If authors' code is among them, only authors' places and the innermost place count. Each place stands there once.
     """
     calls = list(walk_tb(error.__traceback__))
     authors = _authors_calls(error)
     if authors:
         calls = [*authors, calls[-1]] if authors[-1] != calls[-1] else authors
-    return [_call(frame, line) for frame, line in calls[-limit:]]
+    return list(dict.fromkeys(_call(*call) for call in calls))[-limit:]
+
+
+def members(error: BaseException, limit: int) -> list[str]:
+    """Return class and innermost place of the first errors in an exception group; an empty list if it is no group."""
+    if not isinstance(error, BaseExceptionGroup):
+        return []
+    names = [" ".join([type(one).__name__, *places(one, limit)[-1:]]) for one in leaves(error)]
+    return list(dict.fromkeys(names))[:limit]
 
 
 def _authors_calls(error: BaseException) -> list[tuple[FrameType, int]]:

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar, Unpack
 
 import structlog
 
-from credhook.logs.places import loaded_from, places
+from credhook.logs.places import leaves, loaded_from, members, places
 from credhook.testing.fake_platform import ApiCall, FakeApi
 from credhook.worker.api.client import AsyncApi, SyncApi
 from credhook.worker.api.errors import Unavailable
@@ -42,7 +42,8 @@ class Result:
         retry_in: seconds until the next attempt, or None.
         attempts: number of runs, including those that crashed.
         cause: the error as a worker stores it: its class, or the reason of a `GiveUp`. Empty if done.
-        at: the last places of the error's traceback, `folder/file:line function`, innermost last.
+        at: the last places of the error's traceback, `folder/file:line function`, innermost last. Before them, class
+            and place of each member if the error is an exception group.
         error: the exception of the last run, or None.
         logged: the lines written to `context.log`, with `event` and `log_level`.
         calls: the calls to the platform.
@@ -160,7 +161,7 @@ class Trial:
             retry_in=wait,
             attempts=self._runs,
             cause="" if error is None else error_text(error),
-            at=() if error is None else tuple(places(error, _MAX_PLACES)),
+            at=() if error is None else (*members(error, _MAX_PLACES), *places(error, _MAX_PLACES)),
             error=error,
             logged=tuple(self._log.entries),
             calls=self._api.calls[self._calls_before :],
@@ -209,10 +210,11 @@ class Trial:
 
 def _pause(error: Exception) -> float:
     """Return the seconds for which a worker's circuit breaker lets no call through after this error."""
-    if not isinstance(error, Unavailable):
-        return 0.0
-    outcome = replace(outcome_of(error.status, error.retry_after, at=0.0), chance=0.5)
-    return Circuit().after(outcome).pause(0.0)
+    circuit = Circuit()
+    for one in leaves(error):
+        if isinstance(one, Unavailable):
+            circuit = circuit.after(replace(outcome_of(one.status, one.retry_after, at=0.0), chance=0.5))
+    return circuit.pause(0.0)
 
 
 def make_context(

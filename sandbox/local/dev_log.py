@@ -26,7 +26,7 @@ _SHOWN: Final = ("handlers", "starting", "seconds", "ms", "skipped", "lacking", 
 #: Fields that are shown elsewhere or not at all.
 _KNOWN: Final = {
     *("event", "level", "logger", "timestamp", "webhook_id", "event_type", "resource_id", "attempt", "handler"),
-    *("message", "frames", "at", "exc_info", "hint"),
+    *("message", "frames", "members", "at", "exc_info", "hint"),
 }
 
 

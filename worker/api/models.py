@@ -7,7 +7,7 @@ are not specified; their fields were observed.
 import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Annotated, Any, ClassVar, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, NoReturn, Self
 from urllib.parse import urlsplit
 from uuid import UUID
 
@@ -49,6 +49,55 @@ class NoneAsEmpty:
         return core_schema.no_info_after_validator_function(lambda value: () if value is None else value, listed)
 
 
+def _refuse(*_: object, **__: object) -> NoReturn:
+    raise TypeError("details are read-only, because all handlers of the event share them: change a copy.deepcopy(…)")
+
+
+class ReadOnlyDict(dict[str, Any]):
+    """A JSON object. `copy()` and `copy.deepcopy` return an ordinary `dict`."""
+
+    __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)
+
+
+class ReadOnlyList(list[Any]):
+    """A JSON array. `copy()` and `copy.deepcopy` return an ordinary `list`."""
+
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = append = clear = extend = insert = _refuse
+    pop = remove = reverse = sort = _refuse
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return list, (list(self),)
+
+
+def read_only(value: Any) -> Any:
+    """Return a JSON value that cannot be changed."""
+    if isinstance(value, dict):
+        return ReadOnlyDict([(key, read_only(one) if type(one) in _CONTAINERS else one) for key, one in value.items()])
+    if isinstance(value, list):
+        return ReadOnlyList([read_only(one) if type(one) in _CONTAINERS else one for one in value])
+    return value
+
+
+_CONTAINERS: Final = {dict, list}
+
+
+class _ReadOnlyObject:
+    """Read a JSON object. The schema of `Mapping` would copy it twice."""
+
+    @staticmethod
+    def __get_pydantic_core_schema__(source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        read = core_schema.dict_schema(core_schema.str_schema(), core_schema.any_schema())
+        return core_schema.no_info_after_validator_function(read_only, read)
+
+
+#: JSON in an answer, whose shape is not specified.
+JsonObject = Annotated[Mapping[str, Any], _ReadOnlyObject]
+JsonAny = Annotated[Any, AfterValidator(read_only)]
+
+
 class Wire(BaseModel):
     """A frozen value with a wire form.
 
@@ -76,6 +125,13 @@ class ResponseModel(Wire):
     """An answer of the platform. Unknown fields are kept, but not shown."""
 
     model_config = ConfigDict(extra="allow")
+
+    __pydantic_extra__: dict[str, JsonAny]
+
+    @property
+    def model_extra(self) -> dict[str, Any] | None:
+        """The unknown fields, in a dict of the caller's own."""
+        return None if self.__pydantic_extra__ is None else {**self.__pydantic_extra__}
 
 
 class RequestModel(Wire):
@@ -218,9 +274,9 @@ class Preset(ResponseModel):
     template_type: str
     code: str
     template_description: str
-    template_attributes: dict[str, Any]
-    issuer_config: dict[str, Any] | None = None
-    valid_until: dict[str, Any] | None = None
+    template_attributes: JsonObject
+    issuer_config: JsonObject | None = None
+    valid_until: JsonObject | None = None
     created_at: datetime
     updated_at: datetime
 
@@ -236,7 +292,7 @@ class Template(ResponseModel):
     format: str
     type: str
     description: str | None = None
-    attributes: dict[str, Any] | None = None
+    attributes: JsonObject | None = None
     created_at: datetime | None = None
     updated_at: datetime | None = None
     archived_at: datetime | None = None
@@ -317,7 +373,7 @@ class WalletCredential(Stateful):
     shown: ClassVar = ("id", "status", "format", "vct")
 
     id: UUID
-    claims: dict[str, Any]
+    claims: JsonObject
     iat: datetime
     format: str
     vct: Annotated[str, Field(min_length=1, max_length=256)]
@@ -384,8 +440,8 @@ class TrustedEntity(ResponseModel):
 
     id: str
     name: str
-    dids: tuple[dict[str, Any], ...] | None = None
-    certificates: tuple[Any, ...] | None = None
+    dids: tuple[JsonObject, ...] | None = None
+    certificates: tuple[JsonAny, ...] | None = None
     created_at: datetime
     updated_at: datetime
 
@@ -484,10 +540,10 @@ class PresentedCredential(ResponseModel):
     name: str | None = None
     type: str | None = None
     #: Empty where there are none, or where they can no longer be read.
-    attributes: Annotated[dict[str, Any], BeforeValidator(lambda value: {} if value is None else value)] = Field(
-        default_factory=dict
+    attributes: Annotated[JsonObject, BeforeValidator(lambda value: {} if value is None else value)] = Field(
+        default_factory=ReadOnlyDict
     )
-    issues: Annotated[tuple[Any, ...], NoneAsEmpty] = ()
+    issues: Annotated[tuple[JsonAny, ...], NoneAsEmpty] = ()
 
     @model_validator(mode="before")
     @classmethod

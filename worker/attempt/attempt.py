@@ -9,10 +9,10 @@ from functools import cache
 from importlib.metadata import packages_distributions, version
 from typing import Any, Final, Self
 
-from credhook.logs.places import authors_function
+from credhook.logs.places import authors_function, leaves
 from credhook.store import GAVE_UP, State
 from credhook.worker.attempt.details import Fetched
-from credhook.worker.attempt.retry import DataGone, Defer, GiveUp, Retry, error_text
+from credhook.worker.attempt.retry import DataGone, Defer, GiveUp, Retry, error_class, error_text
 from credhook.worker.handlers.registry import Handler
 from credhook.worker.platform.circuit import PlatformPaused
 from credhook.worker.queue.claims import Claim, Settlement
@@ -82,15 +82,14 @@ def handler_failure(handler: Handler, error: Exception, milliseconds: float | No
 
     The place is the author's innermost function, or the handler itself if no code of the author raised the error.
     """
-    if isinstance(error, Defer | PlatformPaused):
+    if all(isinstance(one, Defer | PlatformPaused) for one in leaves(error)):
         return None
     function = inspect.unwrap(handler.function)
     module, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", handler.name)
     where, at = authors_function(error) or (f"{module} {name}", f"{handler.at} {name}")
     versions = ", ".join(filter(None, (distribution(module), credhook_version())))
     # The reason of a `GiveUp` may differ for each event, so it is not part of the cause.
-    what = "GiveUp" if isinstance(error, GiveUp) else error_text(error)
-    return Failure(handler.name, what, where, at, versions, milliseconds)
+    return Failure(handler.name, error_class(error), where, at, versions, milliseconds)
 
 
 def fetch_failure(error: Exception) -> Failure | None:

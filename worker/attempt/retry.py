@@ -11,6 +11,7 @@ from http import HTTPStatus
 from typing import Final
 
 from credhook.backoff import Backoff
+from credhook.logs.places import leaves
 from credhook.worker.api.errors import ApiError, InvalidRequest, NotFound, Unauthorized, Unavailable
 from credhook.worker.platform.circuit import PlatformPaused
 
@@ -30,6 +31,9 @@ PATIENCE_SECONDS: Final = 86_400.0
 
 #: Average seconds until an event asks again for a handler whose concurrency limit is reached.
 PLACE_AGAIN_SECONDS: Final = 1.0
+
+#: Classes of an exception group's members that are stored.
+_MAX_CLASSES: Final = 5
 
 #: The longest wait that a handler may ask for: settled events are remembered as long.
 LONGEST_SECONDS: Final = timedelta(days=7).total_seconds()
@@ -136,30 +140,51 @@ def after_handler(
     chance: Callable[[], float] = random.random,
 ) -> Retry | GiveUp:
     """Decide about a failed handler, as in `after_fetch`. `backoff` and `give_up_on` are options of the handler."""
+    error = decisive(error, give_up_on)
     if isinstance(error, GiveUp | Defer):
         return error
-    if (wait := _platform_wait(error, pause)) > 0 and age < PATIENCE_SECONDS:
-        return Defer(wait + chance() * max(1.0, wait))
-    final = isinstance(error, give_up_on) and not isinstance(error, Retry | PlatformPaused)
-    if final or attempt >= max_attempts:
+    waits = [_platform_wait(one, pause) for one in leaves(error)]
+    if min(waits) > 0 and age < PATIENCE_SECONDS:
+        return Defer(max(waits) + chance() * max(1.0, *waits))
+    if _is_final(error, give_up_on) or attempt >= max_attempts:
         return GiveUp(error_text(error))
     if isinstance(error, Retry) and error.after is not None:
         return error
     return Retry(min(backoff.wait(attempt, chance()), LONGEST_SECONDS))
 
 
-def error_text(error: Exception) -> str:
-    """Return the words about the error that may be stored: its class and the platform's status, never its message.
+def decisive(error: Exception, give_up_on: type[Exception] | tuple[type[Exception], ...] = ()) -> Exception:
+    """Return the member of an exception group that decides as if it were raised alone, or the error itself.
 
-    For a `GiveUp`, return its reason.
+    The longest `Retry` decides. The next attempt can still give up, so no other member is ignored. Without one, the
+    first `GiveUp` or error of `give_up_on` decides. The other members decide together, as one error.
     """
-    if isinstance(error, GiveUp):
-        return error.reason
+    members = [one for one in leaves(error) if isinstance(one, Exception)]
+    if retries := [one for one in members if isinstance(one, Retry)]:
+        return max(retries, key=lambda retry: retry.after or 0.0)
+    return next((one for one in members if isinstance(one, GiveUp) or _is_final(one, give_up_on)), error)
+
+
+def _is_final(error: Exception, give_up_on: type[Exception] | tuple[type[Exception], ...]) -> bool:
+    return isinstance(error, give_up_on) and not isinstance(error, Retry | PlatformPaused)
+
+
+def error_text(error: Exception) -> str:
+    """Return the words about the error that may be stored: its class, or the reason of the `GiveUp` that decides."""
+    decides = decisive(error)
+    return decides.reason if isinstance(decides, GiveUp) else error_class(error)
+
+
+def error_class(error: BaseException) -> str:
+    """Return the class of the error and the platform's status, never its message; of a group also its members'."""
+    if isinstance(error, BaseExceptionGroup):
+        classes = sorted({error_class(one) for one in leaves(error)})
+        return f"{type(error).__name__} ({', '.join(classes[:_MAX_CLASSES])}{', …' * (len(classes) > _MAX_CLASSES)})"
     why = (error.status or error.cause) if isinstance(error, ApiError) else ""
     return f"{type(error).__name__} {why}".rstrip()
 
 
-def _platform_wait(error: Exception, pause: float) -> float:
+def _platform_wait(error: BaseException, pause: float) -> float:
     """Return the seconds to wait for the platform, or 0 if the failure is the event's own."""
     # The call was not sent, even if the pause is over by now.
     if isinstance(error, PlatformPaused) or (isinstance(error, ApiError) and error.operation == "token"):

@@ -7,15 +7,20 @@ handler for the same event again. A process with too many such runs must be repl
 
 import asyncio
 import contextvars
+import inspect
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
+from traceback import walk_stack
+from types import FrameType, TracebackType
 from typing import Any, Final
 
 import structlog
 
-from credhook.logs.places import runs_now
+from credhook.logs.places import Running, runs_now
 from credhook.worker.attempt.retry import Defer
 from credhook.worker.handlers.registry import Context, FetchedEvent, Handler
 
@@ -57,6 +62,8 @@ class Run:
         self._runs = runs
         self._key = key
         self._parts = 0
+        #: The thread of a plain function.
+        self.thread: threading.Thread | None = None
         #: When its attempt stopped waiting for it, or None.
         self.abandoned_at: float | None = None
         #: True if an attempt was deferred because of it.
@@ -134,15 +141,12 @@ class ThreadRunner:
                 return
             if error is None:
                 future.set_result(result)
-            elif isinstance(error, Exception) and not isinstance(error, StopIteration):
-                future.set_exception(error)
-            else:  # A future refuses StopIteration, and SystemExit would end the loop.
-                future.set_exception(HandlerCrashed(type(error).__name__).with_traceback(error.__traceback__))
+            else:  # A future refuses StopIteration.
+                future.set_exception(_crashed(error) if isinstance(error, StopIteration) else _harmless(error))
 
         def work() -> None:
             result: object = None
             failure: BaseException | None = None
-            runs_now.set(handler.at)
             try:
                 result = handler.function(event, context)
             except BaseException as error:  # noqa: BLE001  It is judged on the event loop.
@@ -153,7 +157,8 @@ class ThreadRunner:
         held.hold()
         here = contextvars.copy_context()  # Spans of the handler's libraries belong below the handler's span.
         try:
-            threading.Thread(target=here.run, args=(work,), daemon=True, name=handler.name).start()
+            held.thread = threading.Thread(target=here.run, args=(work,), daemon=True, name=handler.name)
+            held.thread.start()
         except RuntimeError:  # The system allows no more threads.
             self._free.release()
             held.release()
@@ -195,8 +200,9 @@ async def run(
         timer.cancel()
     if not task.done():
         runs.abandon(held)
+        late = HandlerTimeout(f"longer than {timeout} s").with_traceback(_where(task, held.thread))
         await _cancel(task, grace)
-        return HandlerTimeout(f"longer than {timeout} s")
+        return late
     if task.cancelled():
         return HandlerCrashed("CancelledError")
     error = task.exception()
@@ -206,6 +212,21 @@ async def run(
 def _set(future: "asyncio.Future[None]") -> None:
     if not future.done():
         future.set_result(None)
+
+
+def _where(task: "asyncio.Task[None]", thread: threading.Thread | None) -> TracebackType | None:
+    """Return where a handler is now, as the traceback of an error that it raised there."""
+    frames: list[FrameType] = []  # The outermost first.
+    if thread is not None and (innermost := sys._current_frames().get(thread.ident or 0)):  # noqa: SLF001  Documented.
+        frames = [frame for frame, _ in walk_stack(innermost)][::-1]
+    coroutine: object = None if frames else task.get_coro()
+    while inspect.iscoroutine(coroutine) and coroutine.cr_frame:
+        frames.append(coroutine.cr_frame)
+        coroutine = coroutine.cr_await
+    traceback = None
+    for frame in reversed(frames):
+        traceback = TracebackType(traceback, frame, max(0, frame.f_lasti), frame.f_lineno)
+    return traceback
 
 
 async def _cancel(task: "asyncio.Task[None]", grace: float) -> None:
@@ -223,6 +244,30 @@ def retrieve(future: "asyncio.Future[Any]") -> None:
         future.exception()
 
 
+def _harmless(error: BaseException) -> Exception:
+    """Return an error that does not end the event loop. A group keeps its members."""
+    if isinstance(error, Exception):
+        return error
+    if isinstance(error, BaseExceptionGroup):
+        members = [_harmless(one) for one in error.exceptions]
+        return ExceptionGroup(error.message, members).with_traceback(error.__traceback__)
+    return _crashed(error)
+
+
+def _crashed(error: BaseException) -> HandlerCrashed:
+    return HandlerCrashed(type(error).__name__).with_traceback(error.__traceback__)
+
+
+def _fields(handler: Handler, event: FetchedEvent) -> dict[str, Any]:
+    return {
+        "webhook_id": event.webhook_id,
+        "event_type": event.type,
+        "resource_id": event.resource_id,
+        "attempt": event.attempt,
+        "handler": handler.name,
+    }
+
+
 async def _call(
     handler: Handler,
     event: FetchedEvent,
@@ -233,15 +278,16 @@ async def _call(
     ended: "asyncio.Future[None]",
 ) -> None:
     """Call the handler and set `ended`. Exceptions that would end the event loop become `HandlerCrashed`."""
-    runs_now.set(handler.at)
+    runs_now.set(Running(handler.at, partial(_fields, handler, event)))
     held.hold()
     try:
         if handler.is_async:
             result = handler.function(event, context)
         else:
             result = await threads.call(handler, event, context, held)
-        if isinstance(result, Awaitable):  # A decorator may hide an `async def` behind a plain function.
-            result = await result
+        for _ in range(2):  # A decorator may hide an `async def` behind a plain function, and `return` an await.
+            if result is not None and isinstance(result, Awaitable):
+                result = await result
         if result is not None and handler.name not in _reported:
             _reported.add(handler.name)
             hint = "Results are ignored. Return nothing; raise Retry or GiveUp to decide"
@@ -250,7 +296,7 @@ async def _call(
     except (Exception, asyncio.CancelledError):
         raise
     except BaseException as error:  # noqa: BLE001  Such as SystemExit.
-        raise HandlerCrashed(type(error).__name__).with_traceback(error.__traceback__) from None
+        raise _harmless(error) from None
     finally:
         held.release()
         _set(ended)
