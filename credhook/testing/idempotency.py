@@ -19,7 +19,16 @@ from typing import Any
 
 from credhook.logs.places import is_authors
 from credhook.testing.fake_platform import FakeApi
-from credhook.testing.running import Function, Result, Trial, end_tasks, handler_of, run_on_new_loop
+from credhook.testing.running import (
+    UNSET,
+    Function,
+    Result,
+    Trial,
+    end_tasks,
+    handler_of,
+    run_on_new_loop,
+    state_for,
+)
 from credhook.worker.attempt.retry import GiveUp
 from credhook.worker.attempt.running import retrieve
 from credhook.worker.handlers.registry import Context, FetchedEvent
@@ -29,6 +38,7 @@ def assert_idempotent(
     handler: Function,
     event: FetchedEvent,
     *,
+    state: object = UNSET,
     fresh: Callable[..., Any] | None = None,
     effects: Callable[..., Any] | None = None,
 ) -> None:
@@ -38,13 +48,14 @@ def assert_idempotent(
         AssertionError: see `aassert_idempotent`.
         RuntimeError: an event loop runs here.
     """
-    run_on_new_loop(aassert_idempotent(handler, event, fresh=fresh, effects=effects))
+    run_on_new_loop(aassert_idempotent(handler, event, state=state, fresh=fresh, effects=effects))
 
 
 async def aassert_idempotent(
     handler: Function,
     event: FetchedEvent,
     *,
+    state: object = UNSET,
     fresh: Callable[..., Any] | None = None,
     effects: Callable[..., Any] | None = None,
 ) -> None:
@@ -57,6 +68,7 @@ async def aassert_idempotent(
     Args:
         handler: as for `arun`.
         event: as for `arun`.
+        state: as for `arun`, unless `fresh` makes it. All runs share it.
         fresh: makes the state before each of these, and returns `context.state`. It gets the `FakeApi` if it takes an
             argument. May be a coroutine function, like `effects`.
         effects: returns the effects as a value to compare, such as the rows of a table. It gets the result of `fresh`
@@ -67,20 +79,22 @@ async def aassert_idempotent(
         ValueError: as for `arun`.
     """
     subject = handler_of(handler)
+    state = state_for(handler, state) if fresh is None else None
 
     async def observe(point: CrashPoint | None) -> tuple[Result, object]:
         api = FakeApi()
-        state = await _call(fresh, api)
-        trial = Trial(subject, event, api, state=state)
+        given = state if fresh is None else await _call(fresh, api)
+        trial = Trial(subject, event, api, state=given)
         if point is not None:
             await trial.crash(replace(subject, function=point.wrap(subject.function)) if subject.is_async else subject)
         result = await trial.settle()
         # `effects` may return the state itself, which is about to change.
-        return result, copy.deepcopy(api.effects() if effects is None else await _call(effects, state))
+        return result, copy.deepcopy(api.effects() if effects is None else await _call(effects, given))
 
     first, expected = await observe(None)
     if not _is_done(first):
-        raise AssertionError(f"{subject.name} did not get done when nothing disturbed it: {_summary(first)}")
+        message = f"{subject.name} did not get done when nothing disturbed it: {_summary(first)}"
+        raise AssertionError(message) from first.error
     number, awaits = 0, 0
     while number <= awaits:  # Number 0 runs to its end, and counts the awaits.
         point = CrashPoint(number)
@@ -90,7 +104,7 @@ async def aassert_idempotent(
         if result.outcome != first.outcome or not _is_done(result):
             raise AssertionError(
                 f"{subject.name} cannot run again: it {died}, and the next run ended as {_summary(result)}"
-            )
+            ) from result.error
         if found != expected:
             once, again = (pprint.pformat(one).splitlines() for one in (expected, found))
             changes = "\n".join(difflib.unified_diff(once, again, "once", "again", lineterm=""))
@@ -106,10 +120,8 @@ def _summary(result: Result) -> str:
     return " ".join([f"{result.outcome},", result.cause, *(f"at {place}" for place in result.at[-1:])])
 
 
-async def _call(function: Callable[..., Any] | None, argument: object) -> Any:
+async def _call(function: Callable[..., Any], argument: object) -> Any:
     """Call the function, with the argument if it takes one."""
-    if function is None:
-        return None
     try:
         takes_one = bool(inspect.signature(function).parameters)
     except ValueError:  # Some built-in functions have no signature, such as `dict.clear`.

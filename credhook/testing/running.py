@@ -4,9 +4,14 @@ The runner and the retry policy are the worker's own. The clock is moved instead
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Mapping
-from contextlib import suppress
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from threading import Event
 from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar, Unpack
 
 import structlog
@@ -17,18 +22,27 @@ from credhook.worker.api.client import AsyncApi, SyncApi
 from credhook.worker.api.errors import Unavailable
 from credhook.worker.attempt import running
 from credhook.worker.attempt.retry import BACKOFF, Defer, GiveUp, after_handler, error_text
-from credhook.worker.handlers.registry import Context, FetchedEvent, Handler, Handlers
+from credhook.worker.handlers.registry import Context, FetchedEvent, Handler, Handlers, definition
 from credhook.worker.platform.circuit import Circuit, outcome_of
 from credhook.worker.settings import WorkerSettings
+
+#: Without the second handler, Python would print its lines in test runs that do not capture them.
+log = logging.getLogger("credhook.testing")
+log.addHandler(logging.NullHandler())
 
 T = TypeVar("T")
 Function: TypeAlias = Callable[..., Any]
 Ending: TypeAlias = Literal["done", "skipped", "waiting", "timed_out", "dead"]
 
-_UNSET: Final = object()
+#: No state was given; None is one.
+UNSET: Final = object()
 #: Attempts of "until settled". A platform that stays down defers an event for a day.
 _MAX_ATTEMPTS: Final = 10_000
 _MAX_PLACES: Final = 4
+#: A loop that stands still for twice as many seconds is blocked.
+_BLOCKED_SECONDS: Final = 0.15
+#: Where Linux shows how long a thread has run.
+_SCHEDULED: Final = "/proc/self/task/{}/schedstat"
 #: Seconds that cancelled tasks get to end.
 _GRACE_SECONDS: Final = 0.1
 
@@ -87,7 +101,7 @@ async def arun(
     attempts: int | Literal["until settled"] = 1,
     timeout: float | None = None,  # noqa: ASYNC109  The worker's timeout, not the caller's.
     stale: bool = False,
-    state: object = _UNSET,
+    state: object = UNSET,
 ) -> Result:
     """Run a handler for an event as a worker would, and return what the worker would do next.
 
@@ -106,12 +120,23 @@ async def arun(
         ValueError: the handler is not registered for the event's type, or is no handler; or the state is missing.
     """
     subject = handler_of(handler)
-    if state is _UNSET:
-        if any(plugin.startup_function and plugin.handler_of(handler) for plugin in _plugins(handler)):
-            raise ValueError(f"{subject.plugin} has a start-up function: say state=…, what it would have returned")
-        state = None
+    state = state_for(handler, state)
     trial = Trial(subject, event, api or FakeApi(), timeout=timeout, stale=stale, state=state)
     return await trial.settle(_MAX_ATTEMPTS if attempts == "until settled" else attempts)
+
+
+def state_for(handler: Function, state: object) -> object:
+    """Return `context.state` of a trial: as given, or None.
+
+    Raises:
+        ValueError: it is not given, and the handler's plugin has a start-up function.
+    """
+    if state is not UNSET:
+        return state
+    for plugin in _plugins(handler):
+        if plugin.startup_function and plugin.handler_of(handler):
+            raise ValueError(f"{plugin.name} has a start-up function: say state=…, what it would have returned")
+    return None
 
 
 class Trial:
@@ -146,7 +171,7 @@ class Trial:
         self._log = structlog.testing.LogCapture()
         self._runs = 0
         api.know(event)
-        loaded_from(handler.function.__module__)
+        loaded_from(definition(handler.function).__module__)
 
     async def settle(self, attempts: int = _MAX_ATTEMPTS) -> Result:
         """Make attempts until the handler is done or given up, but no more than this. Return what came of them."""
@@ -202,10 +227,58 @@ class Trial:
         context = make_context(handler, self._event, api, stale=self._stale, state=self._state, capture=self._log)
         before = asyncio.all_tasks()
         threads, runs = running.ThreadRunner(1), running.Runs(1)  # As in a new process.
-        error = await running.run(handler, self._event, context, timeout=self._timeout, threads=threads, runs=runs)
+        with _watched_loop() as blocked:
+            error = await running.run(handler, self._event, context, timeout=self._timeout, threads=threads, runs=runs)
+        if blocked and (error is None or isinstance(error, running.HandlerTimeout)):
+            error = blocked[0]
+        if error is not None:  # pytest shows it below a test that fails.
+            log.warning("%s attempt %s", handler.name, self._event.attempt, exc_info=error)
         if isinstance(error, running.HandlerTimeout):  # A task that hangs would delay the end of the test's loop.
             await end_tasks(asyncio.all_tasks() - before)
         return error
+
+
+class LoopBlocked(Exception):
+    """The handler blocked the event loop. In a worker, all other events would wait for it."""
+
+
+@contextmanager
+def _watched_loop() -> Iterator[list[LoopBlocked]]:
+    """Watch from a thread whether the loop moves. Yield a list of what blocked it.
+
+    A thread that computes, or that waits for a processor, does not block. Only Linux tells these apart.
+    """
+    loop, ident, native, ended = asyncio.get_running_loop(), threading.get_ident(), threading.get_native_id(), Event()
+    blocked: list[LoopBlocked] = []
+
+    def watch() -> None:
+        answered = Event()
+        while not ended.is_set() and not blocked:
+            answered.clear()
+            loop.call_soon_threadsafe(answered.set)
+            began, busy = time.monotonic(), _busy_seconds(native)
+            if ended.wait(_BLOCKED_SECONDS) or answered.is_set():
+                continue
+            idle = time.monotonic() - began - (_busy_seconds(native) - busy)
+            if idle > 0.9 * _BLOCKED_SECONDS:
+                where = running.where_thread_is(ident)
+                blocked.append(LoopBlocked("make it a plain def, which runs in a thread").with_traceback(where))
+
+    thread = threading.Thread(target=watch, daemon=True)
+    if Path(_SCHEDULED.format(native)).exists():
+        thread.start()
+    try:
+        yield blocked
+    finally:
+        ended.set()
+        if thread.ident:
+            thread.join()
+
+
+def _busy_seconds(thread: int) -> float:
+    """Return the seconds for which a thread has run, or has waited for a processor."""
+    ran, waited, _ = Path(_SCHEDULED.format(thread)).read_text().split()
+    return (int(ran) + int(waited)) / 1e9
 
 
 def _pause(error: Exception) -> float:
@@ -255,7 +328,7 @@ def handler_of(function: Function) -> Handler:
 
 
 def _plugins(function: Function) -> list[Handlers[Any]]:
-    return [value for value in getattr(function, "__globals__", {}).values() if isinstance(value, Handlers)]
+    return [value for value in getattr(definition(function), "__globals__", {}).values() if isinstance(value, Handlers)]
 
 
 async def end_tasks(tasks: Collection["asyncio.Task[Any]"]) -> None:

@@ -1,7 +1,6 @@
 """The state of one attempt at an event: how it is interrupted, its outcome, and the failures to count."""
 
 import asyncio
-import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -13,7 +12,7 @@ from credhook.logs.places import authors_function, leaves
 from credhook.store import GAVE_UP, State
 from credhook.worker.attempt.details import Fetched
 from credhook.worker.attempt.retry import DataGone, Defer, GiveUp, Retry, error_class, error_text
-from credhook.worker.handlers.registry import Handler
+from credhook.worker.handlers.registry import Handler, definition
 from credhook.worker.platform.circuit import PlatformPaused
 from credhook.worker.queue.claims import Claim, Settlement
 from credhook.worker.queue.failure import FETCH, WORKER, Failure, credhook_version
@@ -84,7 +83,7 @@ def handler_failure(handler: Handler, error: Exception, milliseconds: float | No
     """
     if all(isinstance(one, Defer | PlatformPaused) for one in leaves(error)):
         return None
-    function = inspect.unwrap(handler.function)
+    function = definition(handler.function)
     module, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", handler.name)
     where, at = authors_function(error) or (f"{module} {name}", f"{handler.at} {name}")
     versions = ", ".join(filter(None, (distribution(module), credhook_version())))

@@ -17,7 +17,7 @@ from credhook.worker.api.http.exchange import Transport
 from credhook.worker.api.token import ClientCredentials
 from credhook.worker.attempt.details import Snapshots
 from credhook.worker.attempt.processor import Clients, Processor
-from credhook.worker.handlers.registry import Handlers, Registry
+from credhook.worker.handlers.registry import Handlers, Registry, is_async
 from credhook.worker.platform.circuit_breaker import CircuitBreaker
 from credhook.worker.queue.claims import Claimant, Claims
 from credhook.worker.settings import WorkerSettings
@@ -89,8 +89,9 @@ async def _log_slow_startup(plugin: str) -> None:
 
 async def _call(function: Callable[..., Any], *arguments: Any) -> Any:
     """Call an `async def` on the loop, and a plain function in a thread because it may block."""
-    if inspect.iscoroutinefunction(inspect.unwrap(function)):
-        return await function(*arguments)
+    if is_async(function):
+        result = await function(*arguments)
+        return await result if inspect.iscoroutine(result) else result  # Its `return` lacks an await.
     result = await asyncio.to_thread(function, *arguments)
     return await result if isinstance(result, Awaitable) else result
 

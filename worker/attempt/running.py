@@ -11,7 +11,7 @@ import inspect
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from traceback import walk_stack
@@ -216,15 +216,26 @@ def _set(future: "asyncio.Future[None]") -> None:
 
 def _where(task: "asyncio.Task[None]", thread: threading.Thread | None) -> TracebackType | None:
     """Return where a handler is now, as the traceback of an error that it raised there."""
-    frames: list[FrameType] = []  # The outermost first.
-    if thread is not None and (innermost := sys._current_frames().get(thread.ident or 0)):  # noqa: SLF001  Documented.
-        frames = [frame for frame, _ in walk_stack(innermost)][::-1]
-    coroutine: object = None if frames else task.get_coro()
+    if thread is not None and (traceback := where_thread_is(thread.ident or 0)):
+        return traceback
+    frames: list[FrameType] = []
+    coroutine: object = task.get_coro()
     while inspect.iscoroutine(coroutine) and coroutine.cr_frame:
         frames.append(coroutine.cr_frame)
         coroutine = coroutine.cr_await
+    return _traceback(reversed(frames))
+
+
+def where_thread_is(ident: int) -> TracebackType | None:
+    """Return where a thread is now, as the traceback of an error that it raised there."""
+    innermost = sys._current_frames().get(ident)  # noqa: SLF001  It is documented.
+    return _traceback(frame for frame, _ in walk_stack(innermost)) if innermost else None
+
+
+def _traceback(frames: Iterable[FrameType]) -> TracebackType | None:
+    """Return the traceback of these frames, the innermost first."""
     traceback = None
-    for frame in reversed(frames):
+    for frame in frames:
         traceback = TracebackType(traceback, frame, max(0, frame.f_lasti), frame.f_lineno)
     return traceback
 

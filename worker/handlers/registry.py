@@ -16,10 +16,24 @@ import difflib
 import functools
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, Final, Generic, Literal, Protocol, TypeAlias, overload
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    Generic,
+    Literal,
+    Protocol,
+    TypeAlias,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    overload,
+)
 
 import structlog
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
@@ -29,7 +43,7 @@ from credhook.backoff import Backoff
 from credhook.events import EVENT_TYPES, IssuanceType, PresentationType
 from credhook.logs.places import place
 from credhook.worker.api.client import AsyncApi, SyncApi
-from credhook.worker.api.models import Issuance, Presentation
+from credhook.worker.api.models import Issuance, Presentation, model_of
 
 Function = Callable[[Any, Any], Any]
 Details: TypeAlias = Issuance | Presentation
@@ -141,12 +155,12 @@ class Handler:
     @functools.cached_property
     def is_async(self) -> bool:
         """Return True if the function runs on the event loop, False if it runs in a thread."""
-        return _is_async(self.function)
+        return is_async(self.function)
 
     @functools.cached_property
     def at(self) -> str:
         """Return where the function begins, as `file:line`, or "" if that is unknown."""
-        code = getattr(inspect.unwrap(self.function), "__code__", None)
+        code = getattr(definition(self.function), "__code__", None)
         return place(code.co_filename, code.co_firstlineno) if code else ""
 
     @property
@@ -159,33 +173,125 @@ class Handler:
         return default if self.retries is None else self.retries + 1
 
 
-def _new_handler(name: str, types: frozenset[str], function: Function, options: Options) -> Handler:
-    """Return the handler after checking the function and the options.
+def _new_handler(name: str, types: frozenset[str], function: Function, options: Options, state: Any) -> Handler:
+    """Return the handler after checking the function and the options. `state`: the type of the plugin's state.
 
     Raises:
         ValueError: one of them is wrong. The message names the handler.
     """
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise ValueError(f"{name} is a generator and would never run: leave out the yield")
-    try:
-        inspect.signature(function).bind(None, None)
-    except TypeError:
-        raise ValueError(f"{name} should take two arguments, (event, context)") from None
+    if why := next(_misfits(function, types, state), None):
+        raise ValueError(f"{name} {why}")
     try:
         given: dict[str, Any] = {**_OPTIONS.validate_python(options)}
     except ValidationError as error:
         wrong = error.errors()[0]
         raise ValueError(f"{name}: {wrong['loc'][0]}: {wrong['msg']}") from None
-    if _is_async(given.get("condition")):  # The coroutine would count as true.
+    condition = given.get("condition")
+    if condition and (is_async(condition) or _is_generator(condition) or not _takes(condition, 1)):
+        # What an `async def` returns would count as true.
         raise ValueError(f"{name}: condition: Input should be a plain function of the event")
     if "after" in given:
-        before = getattr(given["after"], "__name__", given["after"])
+        before = given["after"] if isinstance(given["after"], str) else name_of(given["after"])
         given["after"] = before if "." in before else f"{name.partition('.')[0]}.{before}"
     return Handler(name, types, function, **given)
 
 
-def _is_async(function: Any) -> bool:
-    return inspect.iscoroutinefunction(inspect.unwrap(function))
+def name_of(function: object) -> str:
+    """Return the name of a function, a method, or the function in a `functools.partial`; "" if there is none."""
+    while isinstance(function, functools.partial) and "__name__" not in vars(function):
+        function = function.func
+    return getattr(function, "__name__", "")
+
+
+def definition(function: Any) -> Any:
+    """Return the function that the author has written: without decorators, `functools.partial` and its object."""
+    *_, inner = _chain(function)
+    return inner
+
+
+def _chain(function: Any) -> Iterator[Any]:
+    """Yield the function, then what decorators, `functools.partial` and an object that can be called have inside."""
+    while function is not None:
+        yield function
+        if isinstance(function, functools.partial):
+            function = function.func
+        elif inspect.ismethod(function.__call__):
+            function = function.__call__
+        else:
+            function = getattr(function, "__wrapped__", None)
+
+
+def is_async(function: Any) -> bool:
+    """Return True for an `async def`, also as a method, in an object that can be called, and behind decorators."""
+    return any(inspect.iscoroutinefunction(one) for one in _chain(function))
+
+
+def _is_generator(function: Any) -> bool:
+    """Return True for a function with a `yield`, also if a decorator makes it a context manager."""
+    return any(inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one) for one in _chain(function))
+
+
+def _takes(function: Callable[..., Any], number: int) -> bool:
+    """Return True if the function can be called with so many arguments. Some built-in functions do not say."""
+    try:
+        inspect.signature(function).bind(*[None] * number)
+    except TypeError:
+        return False
+    except ValueError:
+        return True
+    return True
+
+
+def _hints(function: Any) -> Mapping[str, Any]:
+    try:
+        return get_type_hints(definition(function))
+    except Exception:  # noqa: BLE001  Annotations may name what is imported for type checkers only.
+        return {}
+
+
+def _misfits(function: Function, types: frozenset[str], state: Any) -> Iterator[str]:
+    """Yield why type checkers would refuse the function as a handler. `state`: the type that its plugin names."""
+    if isinstance(function, type):
+        yield "is a class, which would only be instantiated: register a function or a method"
+    if _is_generator(function):
+        yield "is a generator and would never run: leave out the yield"
+    if not _takes(function, 2):
+        yield "should take two arguments, (event, context)"
+    first, second, *_ = [*inspect.signature(function).parameters, "", ""]
+    hints = _hints(function)
+    event, context = hints.get(first), hints.get(second)
+    if "context" in {first, _origin(event)} or "event" in {second, _origin(context)}:
+        yield "takes (context, event): swap the two arguments"
+    if not _returns_nothing(hints.get("return")):
+        yield "should return nothing: results are ignored; raise Retry or GiveUp to decide"
+    details = get_args(event)[0] if _origin(event) == "event" and get_args(event) else Details
+    if any(not _is_kind(model_of(name), details) for name in types):
+        yield "is registered for events whose details are not what its FetchedEvent[…] says"
+    api, wanted = [*get_args(context), None, None][:2] if _origin(context) == "context" else (None, None)
+    if api is (SyncApi if is_async(function) else AsyncApi):
+        yield "should take an AsyncContext as an async def, and a SyncContext as a plain def"
+    if not _is_kind(state, wanted):
+        yield f"expects a state of {wanted}, and its plugin has one of {state}"
+
+
+def _origin(hint: Any) -> str:
+    """Return which argument of a handler the annotation is for, or ""."""
+    return {FetchedEvent: "event", Context: "context"}.get(get_origin(hint) or hint, "")
+
+
+def _returns_nothing(hint: Any) -> bool:
+    kind = get_origin(hint) or hint
+    if isinstance(kind, type) and kind is not Any:
+        return kind is NoneType or issubclass(kind, Awaitable)
+    return kind is not UnionType and kind is not Union
+
+
+def _is_kind(given: Any, wanted: Any) -> bool:
+    """Return False if both are classes, or `wanted` a union of classes, and `given` is none of them."""
+    classes = get_args(wanted) or (wanted,)
+    if Any in {given, *classes} or not all(isinstance(one, type) for one in (given, *classes)):
+        return True
+    return issubclass(given, classes)
 
 
 #: Names are stored with every event and named by `replay --handler`.
@@ -251,14 +357,18 @@ class Handlers(Generic[State]):
                 raise ValueError(f'{name!r} is no event type: write @handlers.on("{near}"), or "*" for all')
 
         def register(function: Function) -> Function:
-            name = getattr(function, "__name__", "")
+            name = name_of(function)
             if not _NAME.fullmatch(name):
-                raise ValueError(f"a handler of {self.name!r} has no usable name: {name!r}")
+                hint = "define it with def, or set its __name__"
+                raise ValueError(f"a handler of {self.name!r} has no usable name: {name!r}; {hint}")
             if first := self._handlers.get(name):
                 raise ValueError(f"{self.name!r} already has a handler {name!r}, at {first.at}; rename one of them")
-            handler = _new_handler(f"{self.name}.{name}", frozenset(wanted), function, options)
-            if handler.after is not None and handler.after not in [one.name for one in self]:
+            handler = _new_handler(f"{self.name}.{name}", frozenset(wanted), function, options, self._state)
+            before = next((one for one in self if one.name == handler.after), None)
+            if handler.after is not None and before is None:
                 raise ValueError(f"{handler.name} is to run after {handler.after}, which is not defined above it")
+            if before is not None and not before.types & handler.types:
+                raise ValueError(f"{handler.name} is to run after {before.name}, which is for other event types")
             self._handlers[name] = handler
             return function
 
@@ -277,6 +387,8 @@ class Handlers(Generic[State]):
             ValueError: the function takes arguments, or the plugin has a start-up function already.
         """
         self._check_hook("startup", self.startup_function, function)
+        if not _is_kind(result := _hints(function).get("return"), self._state) and not _is_kind(result, Awaitable):
+            raise ValueError(f"{self.name}: the startup function should return a {self._state}, as Handlers[…] says")
         self.startup_function = function
         return function
 
@@ -297,15 +409,21 @@ class Handlers(Generic[State]):
     def _check_hook(self, kind: str, existing: object, function: Callable[..., Any], *arguments: object) -> None:
         if existing is not None:
             raise ValueError(f"{self.name!r} already has a {kind} function")
-        try:
-            inspect.signature(function).bind(*arguments)
-        except TypeError:
+        if _is_generator(function):
+            hint = "return the state, and clean up in the shutdown function"
+            raise ValueError(f"{self.name}: the {kind} function is a generator or context manager: {hint}")
+        if not _takes(function, len(arguments)):
             takes = "one argument, the state" if arguments else "no argument"
-            raise ValueError(f"{self.name}: the {kind} function should take {takes}") from None
+            raise ValueError(f"{self.name}: the {kind} function should take {takes}")
+
+    @property
+    def _state(self) -> Any:
+        """Return the type of the state as `Handlers[Database]` names it, or None."""
+        return next(iter(get_args(getattr(self, "__orig_class__", None))), None)
 
     def handler_of(self, function: Callable[..., Any]) -> Handler | None:
         """Return the handler of this function, or None if it is not registered."""
-        return next((one for one in self if one.function is function), None)
+        return next((one for one in self if one.function == function), None)  # A method is never the same object twice.
 
     def __iter__(self) -> Iterator[Handler]:
         return iter(self._handlers.values())
