@@ -20,7 +20,17 @@ import click
 import orjson
 import structlog
 
-from credhook.logs.places import authors_frames, is_authors, leaves, members, place, places, runs_now
+from credhook.logs.places import (
+    authors_frames,
+    dropped_coroutine,
+    is_authors,
+    leaves,
+    members,
+    place,
+    places,
+    runs_now,
+    warn_of_each_dropped_coroutine,
+)
 
 #: Control characters, and characters that reverse or hide text: they could forge a line or repaint the screen. Lone
 #: surrogates, since no stream takes them.
@@ -28,8 +38,6 @@ _UNPRINTABLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\
 #: In messages of other libraries, the error's message begins here. asyncio also quotes the arguments of a callback.
 _EXCEPTION: Final = re.compile(r"\n|exception=")
 _ARGUMENTS: Final = re.compile(r"\n|exception=|[(<{]")
-#: Python's warning about a dropped coroutine. It quotes only a name in the code.
-_NEVER_AWAITED: Final = re.compile(r"coroutine '([A-Za-z_][\w.<>]*)' was never awaited")
 #: Places in code that a line names for an error.
 _MAX_PLACES: Final = 4
 #: Members of an exception group that a line names.
@@ -85,6 +93,7 @@ def configure_logs(stream: Any = None) -> None:
     threading.excepthook = lambda failed: _log_uncaught("thread_failed", failed.exc_value)
     sys.unraisablehook = lambda failed: _log_uncaught("unraisable", failed.exc_value)
     warnings.showwarning = _log_warning
+    warn_of_each_dropped_coroutine()
     structlog.configure(
         processors=[structlog.stdlib.filter_by_level, _format_arguments, *shared, renderer],
         logger_factory=lambda name="": LineLogger(name, threshold, handler),
@@ -163,10 +172,10 @@ def _log_warning(
 ) -> None:
     """Log the category and the place of a warning. Its message may quote claims."""
     log, at = structlog.get_logger("credhook"), place(filename, lineno)
-    if category is RuntimeWarning and (dropped := _NEVER_AWAITED.fullmatch(str(message))):
+    if category is RuntimeWarning and (dropped := dropped_coroutine(message)):
         at = running.at if (running := runs_now.get()) and not is_authors(filename) else at
         hint = "it has not run: write await before the call"
-        log.warning("coroutine_not_awaited", coroutine=dropped[1], at=at, hint=hint)
+        log.warning("coroutine_not_awaited", coroutine=dropped, at=at, hint=hint)
     else:
         log.warning("python_warning", category=category.__name__, at=at)
 

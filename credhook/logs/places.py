@@ -1,6 +1,8 @@
 """Name places in code. Handler authors look for their own lines, so these come first."""
 
 import os
+import re
+import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
@@ -24,10 +26,31 @@ class Running(NamedTuple):
     Attributes:
         at: where it begins. Python reports some mistakes only after it, at a line of ours.
         fields: returns what each log line holds that is written meanwhile.
+        dropped: the coroutines that it has made and not awaited.
     """
 
     at: str
     fields: Callable[[], Mapping[str, Any]]
+    dropped: list[str]
+
+
+#: Python's warning about a dropped coroutine. It quotes only a name in the code.
+_NEVER_AWAITED: Final = re.compile(r"coroutine '([A-Za-z_][\w.<>]*)' was never awaited")
+
+
+def dropped_coroutine(warning: Warning | str) -> str | None:
+    """Return the name of the coroutine that was never awaited, if that is the warning. Note it for the handler."""
+    dropped = _NEVER_AWAITED.fullmatch(str(warning))
+    if dropped is None:
+        return None
+    if running := runs_now.get():
+        running.dropped.append(dropped[1])
+    return dropped[1]
+
+
+def warn_of_each_dropped_coroutine() -> None:
+    """Have Python warn of each, not only of the first at a line."""
+    warnings.filterwarnings("always", _NEVER_AWAITED.pattern, RuntimeWarning)
 
 
 #: Tasks and threads that the function starts with a copy of its context have it as well.

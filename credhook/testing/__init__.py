@@ -12,17 +12,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from credhook.testing.events import event, variants
+    from credhook.testing.events import event, load_event, variants
     from credhook.testing.fake_platform import ApiCall, FakeApi
     from credhook.testing.idempotency import aassert_idempotent, assert_idempotent
     from credhook.testing.running import Result, arun, run
 
 __all__ = [
-    "ApiCall", "FakeApi", "Result", "aassert_idempotent", "arun", "assert_idempotent", "event", "run", "variants",
+    "ApiCall", "FakeApi", "Result", "aassert_idempotent", "arun", "assert_idempotent", "event", "load_event", "run",
+    "variants",
 ]  # fmt: skip
 
 _HOMES = {
-    "events": {"event", "variants"},
+    "events": {"event", "load_event", "variants"},
     "fake_platform": {"ApiCall", "FakeApi"},
     "idempotency": {"aassert_idempotent", "assert_idempotent"},
     "running": {"Result", "arun", "run"},

@@ -4,10 +4,12 @@
 """
 
 import functools
+import json
 import secrets
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from credhook.events import EVENT_TYPES, ISSUANCE, resource_of
@@ -106,6 +108,20 @@ def event(
         attempt=attempt,
         details=model_of(type).model_validate(document),
     )
+
+
+def load_event(path: str | Path) -> FetchedEvent:
+    """Return the event that `credhook events export` has written.
+
+    Raises:
+        ValueError: the file holds no such event.
+    """
+    try:
+        case = json.loads(Path(path).read_text(encoding="utf-8"))
+        details = model_of(case["type"]).model_validate(case.pop("details"))
+        return FetchedEvent(**case | {"received_at": datetime.fromisoformat(case["received_at"]), "details": details})
+    except (LookupError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} holds no event as `credhook events export` writes it") from error
 
 
 def variants(event_type: str) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import asyncio
 import logging
 import threading
 import time
+import warnings
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,7 @@ from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar, Unpack
 
 import structlog
 
-from credhook.logs.places import leaves, loaded_from, members, places
+from credhook.logs.places import dropped_coroutine, leaves, loaded_from, members, places, warn_of_each_dropped_coroutine
 from credhook.testing.fake_platform import ApiCall, FakeApi
 from credhook.worker.api.client import AsyncApi, SyncApi
 from credhook.worker.api.errors import Unavailable
@@ -227,7 +228,7 @@ class Trial:
         context = make_context(handler, self._event, api, stale=self._stale, state=self._state, capture=self._log)
         before = asyncio.all_tasks()
         threads, runs = running.ThreadRunner(1), running.Runs(1)  # As in a new process.
-        with _watched_loop() as blocked:
+        with _watched_loop() as blocked, _noted_warnings():
             error = await running.run(handler, self._event, context, timeout=self._timeout, threads=threads, runs=runs)
         if blocked and (error is None or isinstance(error, running.HandlerTimeout)):
             error = blocked[0]
@@ -273,6 +274,21 @@ def _watched_loop() -> Iterator[list[LoopBlocked]]:
         ended.set()
         if thread.ident:
             thread.join()
+
+
+@contextmanager
+def _noted_warnings() -> Iterator[None]:
+    """Note dropped coroutines, as a worker does. Pass all warnings on."""
+    with warnings.catch_warnings():
+        shown: Any = warnings.showwarning
+        warn_of_each_dropped_coroutine()
+
+        def note(message: Warning | str, *details: Any, **more: Any) -> None:
+            dropped_coroutine(message)
+            shown(message, *details, **more)
+
+        warnings.showwarning = note
+        yield
 
 
 def _busy_seconds(thread: int) -> float:
@@ -355,8 +371,10 @@ def run_on_new_loop(coroutine: Coroutine[Any, Any, T]) -> T:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        # `asyncio.run` would also replace the thread's current loop, which may be a fixture's.
-        with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
-            return runner.run(coroutine)
-    coroutine.close()
-    raise RuntimeError(f"an event loop runs here already: await {getattr(coroutine, '__name__', 'it')}(…) instead")
+        pass
+    else:
+        coroutine.close()
+        raise RuntimeError(f"an event loop runs here already: await {getattr(coroutine, '__name__', 'it')}(…) instead")
+    # `asyncio.run` would also replace the thread's current loop, which may be a fixture's.
+    with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+        return runner.run(coroutine)

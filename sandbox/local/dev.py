@@ -18,6 +18,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from importlib.machinery import PathFinder
 from importlib.metadata import entry_points
 from pathlib import Path
+from subprocess import DEVNULL
 from typing import Final
 
 import click
@@ -51,8 +52,13 @@ REPLAY_COMMAND: Final = (
 )
 
 #: The session's worker logs errors with messages. A handler that runs when its file is saved gets five seconds. Then
-#: the event is handed back, and the new code gets it.
-WORKER_SETTINGS: Final = {"CREDHOOK_DEV": "1", "CREDHOOK_LOG": "json", "CREDHOOK_GRACE": "5"}
+#: the event is handed back, and the new code gets it. Leases are not renewed while `breakpoint()` stops a coroutine.
+WORKER_SETTINGS: Final = {
+    "CREDHOOK_DEV": "1",
+    "CREDHOOK_LOG": "json",
+    "CREDHOOK_GRACE": "5",
+    "CREDHOOK_LEASE": "300",
+}
 
 #: The entry point group under which a package offers its handlers.
 _GROUP: Final = "credhook.handlers"
@@ -66,11 +72,11 @@ def keyboard() -> Iterator[Callable[[], str] | None]:
     """
 
     def pressed() -> str:
-        if not select.select([sys.stdin], [], [], 0)[0]:
-            return ""
         try:
+            if termios.tcgetattr(sys.stdin)[3] & termios.ICANON or not select.select([sys.stdin], [], [], 0)[0]:
+                return ""  # In the first case, a debugger in the worker reads.
             return os.read(sys.stdin.fileno(), 1).decode(errors="replace") or QUIT
-        except OSError:
+        except (OSError, termios.error):
             return QUIT
 
     if not (sys.stdin and sys.stdin.isatty() and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()):
@@ -149,11 +155,14 @@ class DevSession:
             self._stop_worker()
 
     def _start_worker(self) -> None:
-        self._local.start("worker", *CREDHOOK, "worker", **self._settings)
+        self._local.start("worker", *CREDHOOK, "worker", stdin=None if self._key else DEVNULL, **self._settings)
         self._shown["worker"] = 0
 
     def _stop_worker(self) -> None:
         """Let the worker finish its running handlers, and show its last lines."""
+        if self._key:
+            with suppress(termios.error):
+                tty.setcbreak(sys.stdin)  # Take the terminal from a debugger, which then ends.
         self._local.stop("worker")
         self._show()
 

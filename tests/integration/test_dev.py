@@ -3,11 +3,12 @@
 import os
 import pty
 import re
+import select
 import signal
 from pathlib import Path
 
 from commands import credhook
-from dev_process import MODULE, Dev, developing, left_running, nothing_is_left
+from dev_process import COMPLETED, MODULE, Dev, developing, left_running, nothing_is_left
 from waiting import until
 
 #: It fails, and would come back by itself long after the test.
@@ -115,6 +116,51 @@ def test_keys_make_things_happen_replay_and_quit(folder: Path) -> None:
         os.write(ours, b"?")
         dev.shows(r"^  x  verification\.data --no-is-valid$", times=2)
         os.write(ours, b"q")
+        assert dev.process.wait(60) == 0
+    assert nothing_is_left(folder)
+
+
+#: A plain function runs in a thread; an `async def` stops the event loop.
+STOPPING = {
+    kind: MODULE.replace("async def", kind) + "    breakpoint()\n    pathlib.Path('went on').touch()\n"
+    for kind in ("async def", "def")
+}
+
+
+def prompted(terminal: int, text: str) -> None:
+    """Return once the debugger has written the text to the terminal."""
+    written = b""
+
+    def has_text() -> bool:
+        nonlocal written
+        if select.select([terminal], [], [], 0.05)[0]:
+            written += os.read(terminal, 4096)
+        return text.encode() in written
+
+    until(has_text, what=text)
+
+
+def test_a_breakpoint_asks_on_the_terminal_and_the_handler_goes_on(folder: Path) -> None:
+    (folder / "accounts.py").write_text(STOPPING["async def"])
+    ours, theirs = pty.openpty()
+    with developing(folder, "accounts", terminal=theirs, environ={"CREDHOOK_HANDLER_TIMEOUT": "0.5"}) as dev:
+        for number, kind in enumerate(STOPPING, 1):
+            if number > 1:
+                dev.save(STOPPING[kind])
+            dev.ready(number)
+            os.write(ours, b"i")
+            prompted(ours, "(Pdb) ")
+            os.write(ours, b"p event.type * 2\n")
+            prompted(ours, f"'{COMPLETED * 2}'")
+            assert not (folder / "went on").exists()
+            os.write(ours, b"c\n")
+            dev.shows(r"  done  handlers=mine\.seen", times=number)
+            (folder / "went on").unlink()
+        os.write(ours, b"?")  # Keys are read again.
+        dev.shows(r"^  x  verification\.data --no-is-valid$", times=2)
+        os.write(ours, b"i")
+        prompted(ours, "(Pdb) ")
+        os.write(ours, b"\3")  # Ctrl-C ends the session also while the debugger asks.
         assert dev.process.wait(60) == 0
     assert nothing_is_left(folder)
 

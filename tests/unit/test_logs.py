@@ -197,7 +197,7 @@ def test_a_coroutine_that_was_never_awaited_is_named_with_its_place() -> None:
 def test_the_place_of_one_that_ends_with_its_handler_is_the_handlers() -> None:
     output = io.StringIO()
     configure_logs(output)
-    runs_now.set(Running("app/handlers.py:5", dict))
+    runs_now.set(Running("app/handlers.py:5", dict, []))
     for category, text in ((RuntimeWarning, "coroutine 'A.b' was never awaited"), (UserWarning, "Jane Doe")):
         warnings.showwarning(category(text), category, running.__file__, 1)
     first, second = map(json.loads, output.getvalue().splitlines())

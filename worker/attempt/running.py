@@ -11,7 +11,7 @@ import inspect
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from traceback import walk_stack
@@ -36,6 +36,9 @@ LOOK_AGAIN_SECONDS: Final = 2.0
 #: Seconds that an event waits for its own abandoned run before the process is replaced.
 PATIENCE_SECONDS: Final = 60.0
 
+#: Set by the first breakpoint of `credhook dev`. A person in a debugger takes longer than a handler may.
+untimed: Final = threading.Event()
+
 #: Handlers that were reported for returning a value.
 _reported: set[str] = set()
 
@@ -46,6 +49,10 @@ class HandlerTimeout(Exception):
 
 class HandlerCrashed(Exception):
     """The handler raised an exception that ends processes or tasks. The message is its class."""
+
+
+class CoroutineNotAwaited(Exception):
+    """The handler called an `async def` without `await`, so the call has not run."""
 
 
 class StillRunning(Defer):
@@ -192,6 +199,8 @@ async def run(
     timer = loop.call_later(timeout, _set, ended)
     try:
         await ended
+        if untimed.is_set():
+            await asyncio.wait({task})
     except asyncio.CancelledError:
         runs.abandon(held)
         await _cancel(task, grace)
@@ -206,6 +215,8 @@ async def run(
     if task.cancelled():
         return HandlerCrashed("CancelledError")
     error = task.exception()
+    if isinstance(error, CoroutineNotAwaited):
+        error.__traceback__ = None  # It would name our line.
     return error if isinstance(error, Exception) else None
 
 
@@ -269,6 +280,21 @@ def _crashed(error: BaseException) -> HandlerCrashed:
     return HandlerCrashed(type(error).__name__).with_traceback(error.__traceback__)
 
 
+def _check_result(handler: Handler, result: object, dropped: Sequence[str]) -> None:
+    """Log a result, which is ignored.
+
+    Raises:
+        CoroutineNotAwaited: a call has not run, so the handler is not done.
+    """
+    if dropped:
+        raise CoroutineNotAwaited(dropped[0])
+    if result is not None and handler.name not in _reported:
+        _reported.add(handler.name)
+        hint = "Results are ignored. Return nothing; raise Retry or GiveUp to decide"
+        returned = type(result).__name__
+        log.warning("handler_returned", handler=handler.name, at=handler.at, returned=returned, hint=hint)
+
+
 def _fields(handler: Handler, event: FetchedEvent) -> dict[str, Any]:
     return {
         "webhook_id": event.webhook_id,
@@ -289,7 +315,8 @@ async def _call(
     ended: "asyncio.Future[None]",
 ) -> None:
     """Call the handler and set `ended`. Exceptions that would end the event loop become `HandlerCrashed`."""
-    runs_now.set(Running(handler.at, partial(_fields, handler, event)))
+    dropped: list[str] = []
+    runs_now.set(Running(handler.at, partial(_fields, handler, event), dropped))
     held.hold()
     try:
         if handler.is_async:
@@ -299,11 +326,7 @@ async def _call(
         for _ in range(2):  # A decorator may hide an `async def` behind a plain function, and `return` an await.
             if result is not None and isinstance(result, Awaitable):
                 result = await result
-        if result is not None and handler.name not in _reported:
-            _reported.add(handler.name)
-            hint = "Results are ignored. Return nothing; raise Retry or GiveUp to decide"
-            returned = type(result).__name__
-            log.warning("handler_returned", handler=handler.name, at=handler.at, returned=returned, hint=hint)
+        _check_result(handler, result, dropped)
     except (Exception, asyncio.CancelledError):
         raise
     except BaseException as error:  # noqa: BLE001  Such as SystemExit.

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace as but
 from datetime import UTC, datetime
+from importlib import import_module
 from typing import Final
 
 import click
@@ -44,23 +45,26 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
+#: The commands that need the API client, whose import takes longer than a list.
+_CALLING: Final = ("backfill", "export")
+
+
 class _Events(click.Group):
-    """The commands about events. Only `backfill` needs the API client, whose import takes longer than a list."""
+    """The commands about events."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted([*super().list_commands(ctx), "backfill"])
+        return sorted([*super().list_commands(ctx), *_CALLING])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name != "backfill":
+        if cmd_name not in _CALLING:
             return super().get_command(ctx, cmd_name)
-        from credhook.worker.commands.backfill import backfill
-
-        return backfill
+        command: click.Command = getattr(import_module(f"credhook.worker.commands.{cmd_name}"), cmd_name)
+        return command
 
 
 @click.group(cls=_Events)
 def events() -> None:
-    """List, show, watch, replay and erase events, and accept missing ones."""
+    """List, show, watch, export, replay and erase events, and accept missing ones."""
 
 
 events.add_command(bulk.replay)

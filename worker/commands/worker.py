@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import click
 
+from credhook.logs import in_development
 from credhook.supervisor import FOLDER
 from credhook.worker.process.supervisor import Pipes, WorkerSupervisor
 from credhook.worker.settings import WorkerSettings
@@ -57,7 +58,9 @@ def _reclaim(settings: WorkerSettings, died: Sequence[str]) -> Sequence[str]:
 def _supervise(settings: WorkerSettings, processes: int, isolation: str, *, burst: bool) -> int:
     """Keep the processes running and return the exit code."""
     options = ["--isolation", isolation, *(["--burst"] if burst else [])]
-    prepare = functools.partial(WorkerSupervisor, processes, options, lease=settings.lease, grace=settings.grace)
+    # In development leases are long, because a breakpoint stops their renewal. A blocked loop is still noticed soon.
+    lease = min(settings.lease, WorkerSettings.model_fields["lease"].default) if in_development() else settings.lease
+    prepare = functools.partial(WorkerSupervisor, processes, options, lease=lease, grace=settings.grace)
     if not settings.admin:
         return prepare(os.environ).run()
     # Most supervisors have no listener, and stay small without these modules.

@@ -17,13 +17,14 @@ import structlog
 
 from credhook import tracing
 from credhook.backoff import Backoff, Waits
+from credhook.logs import in_development
 from credhook.settings import in_force
 from credhook.store.errors import STORE_ERRORS, hint
 from credhook.store.store import SyncStore
 from credhook.supervisor import stop_on
 from credhook.worker.handlers.loading import load
 from credhook.worker.handlers.registry import Registry
-from credhook.worker.process import jobs
+from credhook.worker.process import breakpoints, jobs
 from credhook.worker.process.concurrent import ConcurrentWorker
 from credhook.worker.process.heartbeat import Heartbeat
 from credhook.worker.process.supervisor import HAND_BACK, PULSE, Pipes
@@ -91,6 +92,8 @@ def _work(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool
         "worker_started", name=name, queue=settings.queue, handlers=handlers, **starting, settings=in_force(settings)
     )
     _sweep(settings, store, registry, name)
+    if in_development():
+        breakpoints.install(lambda: _pulse(pipes.report))
     concurrent = None
     if isolation == "loop":
         concurrent = ConcurrentWorker(settings, registry, store, name=name, token=pipes.token)

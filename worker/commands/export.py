@@ -1,0 +1,91 @@
+"""`credhook events export`: an event as a test case. `credhook.testing.load_event` reads it."""
+
+import asyncio
+import json
+import re
+from typing import Any, Final
+
+import click
+
+from credhook.events import EVENT_TYPES, resource_of
+from credhook.worker.api.client import AsyncApi
+from credhook.worker.api.errors import ApiError
+from credhook.worker.api.models import Issuance, Presentation
+from credhook.worker.attempt.details import Snapshots, from_bytes
+from credhook.worker.commands.history import records
+from credhook.worker.commands.search import open_store
+from credhook.worker.settings import WorkerSettings
+
+#: Fields of an issuance, a presentation and a credential that hold no personal data. All others are redacted.
+_KEPT: Final = {
+    *("id", "status", "format", "exchange", "type", "isValid", "revocable", "presentationTemplateId"),
+    *("createdAt", "updatedAt", "expiresAt"),
+}
+_DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
+
+
+@click.command()
+@click.argument("webhook_id")
+def export(webhook_id: str) -> None:
+    """Print an event as a test case without personal data: JSON for credhook.testing.load_event.
+
+    The details come from the sealed snapshot, or from the platform as it describes them now. Ids, states, times and the
+    names of attributes stay. Every other value is replaced by one of its type.
+    """
+    settings = WorkerSettings()
+    with open_store() as store:
+        record = next(records(store, [webhook_id]), None)
+    if record is None:
+        raise click.ClickException(f"the store has no event {webhook_id}")
+    if record["type"] not in EVENT_TYPES:
+        raise click.ClickException(f"this version does not know the event type {record['type']}")
+    try:
+        details = asyncio.run(_details(settings, webhook_id, record["type"], record["resource_id"]))
+    except ApiError as error:
+        raise click.ClickException(f"the platform does not return the details: {error}") from error
+    case = {
+        "type": record["type"],
+        "resource_id": record["resource_id"],
+        "webhook_id": webhook_id,
+        "received_at": record["received_at"],
+        "attempt": max(1, record["attempts"] or 1),
+        "details": redacted(details.model_dump(mode="json", by_alias=True, exclude_unset=True)),
+    }
+    click.echo(json.dumps(case, indent=2))
+
+
+async def _details(
+    settings: WorkerSettings, webhook_id: str, event_type: str, resource_id: str
+) -> Issuance | Presentation:
+    store = settings.open_store()
+    try:
+        sealed = await Snapshots(store, settings.snapshot_key).find(webhook_id)
+    finally:
+        await store.redis.aclose()
+    if sealed and (kept := from_bytes(sealed, event_type)):
+        return kept
+    async with AsyncApi.from_settings(settings) as api:
+        details: Issuance | Presentation = await getattr(api, resource_of(event_type).namespace).get(resource_id)
+        return details
+
+
+def redacted(details: dict[str, Any]) -> dict[str, Any]:
+    """Return the details without personal data."""
+    shown = {
+        name: value if name in _KEPT and isinstance(value, str | bool | None) else _blank(value)
+        for name, value in details.items()
+    }
+    if isinstance(credentials := details.get("credentials"), list):
+        shown["credentials"] = [redacted(one) if isinstance(one, dict) else _blank(one) for one in credentials]
+    return shown
+
+
+def _blank(value: Any) -> Any:
+    """Return a value of the same type that says nothing."""
+    if isinstance(value, dict):
+        return {name: _blank(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_blank(one) for one in value]
+    if isinstance(value, str):
+        return "2000-01-01" if _DATE.fullmatch(value) else "redacted" if value else ""
+    return value if value is None else type(value)()
