@@ -93,14 +93,19 @@ def handler(line: str) -> str:
 
 #: Line 8, seconds that a run may take, the event that is logged, how often for two events, and patterns of its fields.
 @pytest.mark.parametrize(("line", "timeout", "event", "times", "fields"), [
-    ("asyncio.sleep(0)", 60, "coroutine_not_awaited", 1, {
+    ("asyncio.sleep(0)", 60, "coroutine_not_awaited", 2, {
         "coroutine": "sleep", "at": r"/plugin\.py:8$", "hint": "write await before the call",
+    }),
+    ("asyncio.sleep(0)", 60, "handler_failed", 2, {"error": "CoroutineNotAwaited", "at": r"/plugin\.py:[67]'"}),
+    ("raise ExceptionGroup('Jane', [KeyError('Jane'), ValueError()])", 60, "handler_failed", 2, {
+        "error": r"^ExceptionGroup \(KeyError, ValueError\)$", "members": r"^\['KeyError', 'ValueError'\]$",
     }),
     ("return event.details", 60, "handler_returned", 1, {
         "handler": r"accounts\.f", "at": r"/plugin\.py:[67]$", "returned": "Issuance", "hint": "raise Retry or GiveUp",
     }),
     ("await asyncio.sleep(600)", 0.1, "handler_failed", 2, {
         "handler": r"accounts\.f", "error": "HandlerTimeout", "hint": "CREDHOOK_HANDLER_TIMEOUT",
+        "at": r"/plugin\.py:8 f'",
     }),
     ("{'FR': 1}[{'country': 'Jane'}['country']]", 60, "handler_failed", 2, {
         "error": "^KeyError$", "at": r"^\['\S+/plugin\.py:8 f'\]$",

@@ -5,10 +5,11 @@ import pty
 import re
 import select
 import signal
+import time
 from pathlib import Path
 
 from commands import credhook
-from dev_process import COMPLETED, MODULE, Dev, developing, left_running, nothing_is_left
+from dev_process import MODULE, Dev, developing, left_running, nothing_is_left
 from waiting import until
 
 #: It fails, and would come back by itself long after the test.
@@ -57,10 +58,11 @@ def what_has_failed_before_a_save_is_mended_and_replayed(dev: Dev) -> None:
 
 
 def a_handler_that_gives_up_is_dead_with_its_reason(dev: Dev) -> None:
-    dev.save(MODULE + "    raise GiveUp('account is closed')\n")
+    dev.save(MODULE + "    breakpoint()\n    raise GiveUp('account is closed')\n")
     dev.ready(4)
     (resource,) = dev.happens()
-    dev.shows(rf"{resource}  mine\.seen  failed  .*\n +account is closed\n +accounts\.py:11 seen\n.*{resource}  dead  ")
+    dev.shows(rf"{resource}  mine\.seen  failed  .*\n +account is closed\n +accounts\.py:12 seen\n.*{resource}  dead  ")
+    assert re.search(rf"{resource}  mine\.seen  breakpoint_skipped\n +Run credhook dev in a terminal", dev.text)
 
 
 def a_save_lets_the_handler_that_runs_finish(dev: Dev) -> None:
@@ -100,31 +102,16 @@ def test_a_session_from_the_first_event_to_ctrl_c(folder: Path) -> None:
         it_ends_in_order(dev, signal.SIGINT)
 
 
-def test_keys_make_things_happen_replay_and_quit(folder: Path) -> None:
-    (folder / "accounts.py").write_text(
-        MODULE + "    if not pathlib.Path('mended').exists():\n        raise Retry(after=600)\n"
-    )
-    ours, theirs = pty.openpty()
-    with developing(folder, "accounts", terminal=theirs) as dev:
-        dev.ready(1)
-        os.write(ours, b"i")
-        dev.shows(r"  waiting  .*seconds=600")
-        (folder / "mended").touch()
-        os.write(ours, b"r")
-        dev.shows(r"^replayed 1$")
-        dev.shows(r"  done  handlers=mine\.seen")
-        os.write(ours, b"?")
-        dev.shows(r"^  x  verification\.data --no-is-valid$", times=2)
-        os.write(ours, b"q")
-        assert dev.process.wait(60) == 0
-    assert nothing_is_left(folder)
+#: An `async def` that stops blocks the event loop; a plain function runs in a thread.
+STOPPING = """
+@handlers.on("openid4vc.issuance.offered", timeout=0.5)
+async def stops(event, context):
+    breakpoint()
 
-
-#: A plain function runs in a thread; an `async def` stops the event loop.
-STOPPING = {
-    kind: MODULE.replace("async def", kind) + "    breakpoint()\n    pathlib.Path('went on').touch()\n"
-    for kind in ("async def", "def")
-}
+@handlers.on("openid4vc.issuance.failed", timeout=0.5)
+def stops_in_a_thread(event, context):
+    breakpoint()
+"""
 
 
 def prompted(terminal: int, text: str) -> None:
@@ -140,27 +127,33 @@ def prompted(terminal: int, text: str) -> None:
     until(has_text, what=text)
 
 
-def test_a_breakpoint_asks_on_the_terminal_and_the_handler_goes_on(folder: Path) -> None:
-    (folder / "accounts.py").write_text(STOPPING["async def"])
+def test_keys_make_things_happen_replay_debug_and_quit(folder: Path) -> None:
+    text = MODULE + "    if not pathlib.Path('mended').exists():\n        raise Retry(after=600)\n" + STOPPING
+    (folder / "accounts.py").write_text(text)
     ours, theirs = pty.openpty()
-    with developing(folder, "accounts", terminal=theirs, environ={"CREDHOOK_HANDLER_TIMEOUT": "0.5"}) as dev:
-        for number, kind in enumerate(STOPPING, 1):
-            if number > 1:
-                dev.save(STOPPING[kind])
-            dev.ready(number)
-            os.write(ours, b"i")
+    with developing(folder, "accounts", terminal=theirs) as dev:
+        dev.ready(1)
+        os.write(ours, b"i")
+        dev.shows(r"  waiting  .*seconds=600")
+        (folder / "mended").touch()
+        os.write(ours, b"r")
+        dev.shows(r"^replayed 1$")
+        dev.shows(r"  done  handlers=mine\.seen")
+        for key, name in ((b"o", "stops"), (b"f", "stops_in_a_thread")):
+            os.write(ours, key)
             prompted(ours, "(Pdb) ")
             os.write(ours, b"p event.type * 2\n")
-            prompted(ours, f"'{COMPLETED * 2}'")
-            assert not (folder / "went on").exists()
+            prompted(ours, "openid4vc.issuance.")
+            time.sleep(0.6)  # More than the handler's timeout.
             os.write(ours, b"c\n")
-            dev.shows(r"  done  handlers=mine\.seen", times=number)
-            (folder / "went on").unlink()
+            dev.shows(rf"  done  handlers=mine\.{name}")
         os.write(ours, b"?")  # Keys are read again.
         dev.shows(r"^  x  verification\.data --no-is-valid$", times=2)
-        os.write(ours, b"i")
+        os.write(ours, b"o")
         prompted(ours, "(Pdb) ")
-        os.write(ours, b"\3")  # Ctrl-C ends the session also while the debugger asks.
+        dev.save(text)
+        dev.ready(2)
+        os.write(ours, b"q")
         assert dev.process.wait(60) == 0
     assert nothing_is_left(folder)
 

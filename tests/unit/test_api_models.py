@@ -3,6 +3,9 @@
 tests/integration/test_api_specification.py holds both to the specification.
 """
 
+import copy
+import json
+import pickle
 from datetime import datetime
 from typing import Any
 
@@ -86,6 +89,47 @@ def test_the_error_of_a_presentation_is_text_or_object(error: object, message: s
     assert presentation.error is not None
     assert presentation.error.message == message
     assert Presentation.model_validate({"id": "p", "status": "failed", "error": None}).error is None
+
+
+NESTED = {"name": "Ada", "address": {"city": "Paris"}, "zones": ["a", {"b": []}]}
+PRESENTED = {
+    "id": "p", "status": "verified", "error": {"new": NESTED}, "new": NESTED,
+    "credentials": [{"attributes": NESTED, "issues": [NESTED], "new": NESTED}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("find", [
+    lambda details: details.credentials[0].attributes,
+    lambda details: details.credentials[0].issues[0],
+    lambda details: details.credentials[0].new,
+    lambda details: details.error.new,
+    lambda details: details.new,
+    lambda details: details.model_extra["new"],
+])  # fmt: skip
+@pytest.mark.parametrize("change", [
+    "x['name'] = 1", "del x['name']", "x.pop('name')", "x.popitem()", "x.clear()", "x.update(a=1)", "x |= {'a': 1}",
+    "x.setdefault('a', 1)", "x['address']['city'] = 1", "x['zones'][0] = 1", "del x['zones'][0]", "x['zones'] += [1]",
+    "x['zones'] *= 2", "x['zones'].append(1)", "x['zones'].extend([1])", "x['zones'].insert(0, 1)", "x['zones'].pop()",
+    "x['zones'].remove('a')", "x['zones'].reverse()", "x['zones'].clear()", "x['zones'].sort(key=str)",
+    "x['zones'][1]['b'].append(1)",
+])  # fmt: skip
+def test_details_cannot_be_changed_but_their_copies_can(change: str, find: Any) -> None:
+    details = Presentation.model_validate_json(json.dumps(PRESENTED))
+    x = find(details)
+    with pytest.raises(TypeError, match="read-only"):
+        exec(change, {"x": x})
+    assert find(details) == NESTED
+    exec(change, {"x": copy.deepcopy(x)})
+    exec(change, {"x": pickle.loads(pickle.dumps(x))})
+    assert json.loads(json.dumps(x)) == x == NESTED
+    assert json.loads(details.model_dump_json(by_alias=True, exclude_unset=True)) == PRESENTED
+
+
+def test_of_unknown_fields_each_caller_has_a_dict_of_its_own() -> None:
+    details = Presentation.model_validate(PRESENTED)
+    assert details.model_extra is not None
+    details.model_extra.clear()
+    assert details.model_extra == {"new": NESTED}
 
 
 def test_fields_that_we_do_not_know_are_kept() -> None:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,12 +33,12 @@ def author(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None
     return handler
 
 
-def logged(author: Callable[[], None]) -> dict[str, Any]:
+def logged(author: Callable[[], None], expected: type[Exception] = ValueError) -> dict[str, Any]:
     output = io.StringIO()
     configure_logs(output)
     try:
         author()
-    except ValueError as error:
+    except expected as error:
         structlog.get_logger("a").warning("handler_failed", exc_info=error)
     line: dict[str, Any] = json.loads(output.getvalue())
     return line
@@ -54,6 +55,48 @@ def test_the_author_is_told_what_it_says_and_where_in_their_own_code_it_was(
         "accounts.py:8 read",
     ]
     assert line["error"] == "JSONDecodeError"
+
+
+RECURSIVE = """
+def handler():
+    down()
+
+def down():
+    further()
+
+def further():
+    down()
+"""
+
+GROUP = """
+def handler():
+    failed = []
+    for kind in (KeyError, OSError):
+        try:
+            raise kind("Jane")
+        except kind as error:
+            failed.append(error)
+    raise ExceptionGroup("two", failed + [ValueError("Joe")])
+"""
+
+
+@pytest.mark.parametrize(("code", "expected", "frames"), [
+    (RECURSIVE, RecursionError,
+     [r"accounts\.py:3 handler", r"accounts\.py:6 down \(\d\d+ times\)", r"accounts\.py:9 further \(\d\d+ times\)"]),
+    (GROUP, ExceptionGroup,
+     [r"accounts\.py:9 handler", "KeyError: 'Jane'", r"accounts\.py:6 handler", "OSError: Jane",
+      r"accounts\.py:6 handler", "ValueError: Joe"]),
+])  # fmt: skip
+def test_each_place_and_each_member_of_a_group_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str, expected: type[Exception], frames: list[str]
+) -> None:
+    monkeypatch.setenv("CREDHOOK_DEV", "1")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(compile(code, tmp_path / "accounts.py", "exec"), names)
+    line = logged(names["handler"], expected)
+    told = [frame for frame in line["frames"] if "test_development" not in frame]
+    assert [pattern for pattern, frame in zip(frames, told, strict=True) if not re.fullmatch(pattern, frame)] == []
 
 
 @pytest.mark.parametrize("value", ["", "0", "yes"])

@@ -1,5 +1,6 @@
 """What makes two failures have one cause, and which causes an event stands with after an attempt."""
 
+import re
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,11 @@ from credhook.worker.queue.failure import Failure
 
 def function(event: Any, context: Any) -> None:
     """Never runs."""
+
+
+class Callable:
+    def __call__(self, event: Any, context: Any) -> None:
+        """Never runs."""
 
 
 HANDLER = Handler("test.function", frozenset(), function)
@@ -49,12 +55,33 @@ def test_lines_and_messages_do_not_tell_causes_apart_but_functions_and_classes_d
     assert first.at.endswith(" one")
 
 
+def test_a_group_is_caused_where_its_members_were_raised() -> None:
+    def group(*raisers: Any) -> Failure:
+        members = []
+        for number, raiser in enumerate(raisers):
+            try:
+                raiser(KeyError("a claim") if number else ValueError("a claim"))
+            except Exception as error:  # noqa: BLE001
+                members.append(error)
+        return failed(one, ExceptionGroup("a claim", members[::-1]))
+
+    first = group(one, another)
+    assert first.what == "ExceptionGroup (KeyError, ValueError)"
+    assert first.where == f"{__name__} another, {__name__} one"
+    assert re.fullmatch(r"unit/test_failures\.py:\d+ another, unit/test_failures\.py:\d+ one", first.at)
+    assert group(one, another).cause == first.cause != group(one, one).cause
+    assert handler_failure(HANDLER, ExceptionGroup("", [PlatformPaused("it is"), ConcurrencyReached()])) is None
+
+
 def test_one_that_no_line_of_the_author_has_raised_is_at_the_handler() -> None:
     late = handler_failure(HANDLER, HandlerTimeout("longer than 3 s"), 3_000.0)
     assert late is not None
     assert (late.what, late.where) == ("HandlerTimeout", f"{__name__} function")
     assert late.at.startswith("unit/test_failures.py:")
-    assert handler_failure(Handler("test.partial", frozenset(), partial(function)), HandlerTimeout()) is not None
+    for form, name in ((partial(function), "function"), (Callable(), "Callable.__call__")):
+        late = handler_failure(Handler("test.form", frozenset(), form), HandlerTimeout())
+        assert late is not None
+        assert (late.where, late.at.partition(":")[0]) == (f"{__name__} {name}", "unit/test_failures.py")
 
 
 @pytest.mark.parametrize("error", [ConcurrencyReached(), PlatformPaused("it is")])

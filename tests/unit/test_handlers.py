@@ -1,12 +1,14 @@
 """Handlers: how they are registered, with which options, and what cannot be meant."""
 
 import re
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from credhook import Backoff, Handlers
+from credhook import AsyncContext, Backoff, FetchedEvent, Handlers
 from credhook.events import EVENT_TYPES
 from credhook.worker.attempt.retry import BACKOFF, Retry, after_handler
 from credhook.worker.handlers.loading import load
@@ -51,14 +53,92 @@ def test_plain_functions_run_in_a_thread_and_coroutines_on_the_loop() -> None:
     assert [one.is_async for one in both] == [True, False]
 
 
+def swapped(context: Any, event: Any) -> None: ...
+
+
+def swapped_annotations(one: AsyncContext, other: FetchedEvent) -> None: ...
+
+
+class Mailer:
+    """A handler as each of the forms that can be called."""
+
+    def __init__(self, *_: Any) -> None: ...
+
+    async def send(self, event: Any, context: Any) -> None: ...
+
+    async def __call__(self, event: Any, context: Any) -> None: ...
+
+
+MAILER = Mailer()
+
+
+def sends(mailer: Any, event: Any, context: Any) -> None: ...
+
+
 @pytest.mark.parametrize(("function", "message"), [
-    (lambda event, context: None, "no usable name"),
+    (lambda event, context: None, "no usable name: '<lambda>'; define it with def, or set its __name__"),
+    (MAILER, "no usable name: ''; define it"),
     (no_arguments, r"x\.no_arguments should take two arguments, \(event, context\)"),
     (yields, "generator"),
+    (contextmanager(yields), "generator"),
+    (Mailer, r"x\.Mailer is a class, which would only be instantiated"),
+    (swapped, r"x\.swapped takes \(context, event\): swap"),
+    (swapped_annotations, r"takes \(context, event\): swap"),
 ])  # fmt: skip
 def test_a_function_that_cannot_be_a_handler_is_refused(function: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Handlers("x").on("*")(function)
+
+
+def named(function: Any, name: str) -> Any:
+    function.__name__ = name
+    return function
+
+
+@pytest.mark.parametrize(("function", "name", "is_asynchronous"), [
+    (MAILER.send, "send", True),
+    (named(Mailer(), "mail"), "mail", True),
+    (partial(sends, MAILER), "sends", False),
+    (partial(MAILER.send), "send", True),
+    (named(partial(sends, MAILER), "mail"), "mail", False),
+    (wraps(activate)(sends), "activate", True),
+    (named(lambda event, context: None, "mail"), "mail", False),
+])  # fmt: skip
+def test_what_can_be_called_can_be_a_handler(function: Any, name: str, is_asynchronous: bool) -> None:
+    plugin = Handlers("x")
+    plugin.on("*")(function)
+    (handler,) = plugin
+    assert (handler.name, handler.is_async, handler.at.partition(":")[0]) == (
+        f"x.{name}", is_asynchronous, "unit/test_handlers.py",
+    )  # fmt: skip
+    assert plugin.handler_of(MAILER.send if function == MAILER.send else function) is handler
+    plugin.on("*", after=function)(last)
+    assert [one.after for one in plugin] == [None, f"x.{name}"]
+
+
+TYPED = Path(__file__).parents[1] / "support" / "typed"
+
+
+def blocks(name: str) -> list[str]:
+    """Return the definitions of the file, each with all that stands above it undecorated."""
+    head, *rest = (TYPED / name).read_text().split("\n\n\n")
+    shared = [one for one in rest if not one.startswith("@")]
+    return ["\n\n\n".join([head, *shared, one]) for one in rest if one.startswith("@")]
+
+
+@pytest.mark.parametrize("text", blocks("misfits.py"))
+def test_what_type_checkers_refuse_is_refused_when_it_is_loaded(text: str) -> None:
+    # Checkers also read the body of a function.
+    if "    print(" in text:
+        return
+    with pytest.raises(ValueError, match=r"accounts|stored|is no event type"):
+        exec(compile(text, "misfits.py", "exec"), {"__name__": "misfits"})
+
+
+def test_what_type_checkers_accept_is_loaded() -> None:
+    names: dict[str, Any] = {"__name__": __name__}
+    exec(compile((TYPED / "fits.py").read_text(), "fits.py", "exec"), names)
+    assert [one.name for one in names["stored"]] == ["stored.store", "stored.forget"]
 
 
 def test_on_needs_a_type_and_a_plugin_a_word() -> None:
@@ -117,6 +197,8 @@ def test_what_is_not_said_is_left_to_the_settings() -> None:
     ({"give_up_on": (KeyError, SystemExit)}, "give_up_on: Input should be"),
     ({"condition": True}, "condition: Input should be callable"),
     ({"condition": asynchronous}, "condition: Input should be a plain function of the event"),
+    ({"condition": no_arguments}, "condition: Input should be a plain function of the event"),
+    ({"condition": notify}, "condition: Input should be a plain function of the event"),
     ({"after": "other"}, "is to run after x.other, which is not defined above it"),
     ({"time_out": 5}, "time_out: Extra inputs are not permitted"),
 ])  # fmt: skip
@@ -127,8 +209,10 @@ def test_an_option_that_cannot_be_meant_is_named_with_the_handler(options: dict[
 
 def test_a_handler_can_run_after_one_that_stands_above_it() -> None:
     plugin: Any = Handlers("x")
-    plugin.on("*")(activate)
-    plugin.on("*", after=activate)(notify)
+    plugin.on("openid4vc.issuance.completed", "openid4vc.issuance.failed")(activate)
+    plugin.on("openid4vc.issuance.completed", after=activate)(notify)
+    with pytest.raises(ValueError, match=r"x\.last is to run after x\.notify, which is for other event types"):
+        plugin.on("openid4vc.issuance.failed", after="notify")(last)
     plugin.on("*", after="notify")(last)
     assert [one.after for one in plugin] == [None, "x.activate", "x.notify"]
 
@@ -167,6 +251,11 @@ def test_a_plugin_has_one_function_for_start_up_and_one_for_the_end() -> None:
     plugin.startup(lambda: 1)
     with pytest.raises(ValueError, match="'x' already has a startup function"):
         plugin.startup(lambda: 2)
+    for form in (lambda: (yield), contextmanager(lambda: (yield)), asynccontextmanager(lambda: (yield))):
+        with pytest.raises(
+            ValueError, match="the startup function is a generator or context manager: return the state"
+        ):
+            Handlers("y").startup(form)
     with pytest.raises(ValueError, match="the startup function should take no argument"):
         Handlers("y").startup(lambda state: 1)  # type: ignore[arg-type, misc]
     with pytest.raises(ValueError, match="the shutdown function should take one argument, the state"):

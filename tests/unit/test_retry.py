@@ -128,6 +128,35 @@ def test_a_handler_decides_itself() -> None:
     assert after_handler(held_up, 12, max_attempts=12) is held_up
 
 
+PAUSED = PlatformPaused("not sent", retry_after=9.0)
+CLOSED = GiveUp("account is closed")
+NESTED = ExceptionGroup("b", [KeyError(), CLOSED])
+
+
+@pytest.mark.parametrize(("members", "attempt", "wait", "text"), [
+    ([Retry(after=7)], 1, 7, "ExceptionGroup (Retry)"),
+    ([ValueError(), Retry(after=7), Retry(), Retry(after=8)], 1, 8, "ExceptionGroup (Retry, ValueError)"),
+    ([CLOSED, Retry(after=7)], 1, 7, "ExceptionGroup (GiveUp, Retry)"),
+    ([CLOSED, Retry(after=7)], 12, None, "ExceptionGroup (GiveUp, Retry)"),
+    ([ValueError(), CLOSED], 1, None, "account is closed"),
+    ([ValueError(), NESTED], 1, None, "account is closed"),
+    ([ValueError(), OSError()], 1, None, "ExceptionGroup (OSError, ValueError)"),
+    ([ValueError(), KeyError(), KeyError()], 1, 5, "ExceptionGroup (KeyError, ValueError)"),
+    ([PAUSED, ValueError()], 12, None, "ExceptionGroup (PlatformPaused, ValueError)"),
+    ([PAUSED, api_error(Unavailable, 503)], 12, 20 + 20, "ExceptionGroup (PlatformPaused, Unavailable 503)"),
+    ([type(f"E{number}", (Exception,), {})() for number in range(7)], 1, 5, "ExceptionGroup (E0, E1, E2, E3, E4, …)"),
+])  # fmt: skip
+def test_in_a_group_one_that_decides_does_so_as_if_it_were_raised_alone(
+    members: list[Exception], attempt: int, wait: float | None, text: str
+) -> None:
+    group = ExceptionGroup("Jane Doe", members)
+    pause = 20.0 if PAUSED in members else 0.0
+    decided = after_handler(group, attempt, max_attempts=12, pause=pause, give_up_on=OSError, chance=lambda: 1.0)
+    assert seconds(decided) == wait
+    assert isinstance(decided, Defer) == (wait == 40)
+    assert error_text(group) == text
+
+
 @pytest.mark.parametrize("after", [-1, float("nan"), float("inf"), 1e13, timedelta(days=8)])
 def test_a_wait_that_makes_no_sense_fails_where_it_is_written(after: float) -> None:
     with pytest.raises(ValueError, match="604,800"):
