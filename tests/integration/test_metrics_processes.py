@@ -72,8 +72,13 @@ async def test_receivers_under_load_one_of_which_is_killed(receivers: tuple[Rece
 
 def test_workers_under_load_one_of_which_is_killed(harness: Harness, admin: str) -> None:
     harness.plugin("""
+from prometheus_client import Counter
+
+welcomed = Counter("accounts_welcomed", "An author's own.", ["kind"])
+
 @handlers.on("*")
 async def first(event, context):
+    welcomed.labels("new").inc()
     if event.webhook_id == "deadly":
         note("held")
         await asyncio.sleep(600)
@@ -97,6 +102,7 @@ def second(event, context):
             ("test.second", "done", COMPLETED): 20,
             ("test.second", "gave_up", COMPLETED): 1,
         }
+        assert scrape.value("accounts_welcomed_total", "new") == 21
         assert scrape.value("credhook_attempts_total", "done") == 20
         assert scrape.value("credhook_attempts_total", "dead") == 1
         assert scrape.series("credhook_handler_duration_seconds_count") == {("test.first",): 21, ("test.second",): 21}

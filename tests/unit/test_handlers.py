@@ -53,6 +53,13 @@ def test_plain_functions_run_in_a_thread_and_coroutines_on_the_loop() -> None:
     assert [one.is_async for one in both] == [True, False]
 
 
+def opens() -> Any:
+    yield
+
+
+def hides(*arguments: Any) -> Any: ...
+
+
 def swapped(context: Any, event: Any) -> None: ...
 
 
@@ -101,7 +108,7 @@ def named(function: Any, name: str) -> Any:
     (partial(sends, MAILER), "sends", False),
     (partial(MAILER.send), "send", True),
     (named(partial(sends, MAILER), "mail"), "mail", False),
-    (wraps(activate)(sends), "activate", True),
+    (wraps(activate)(hides), "activate", True),
     (named(lambda event, context: None, "mail"), "mail", False),
 ])  # fmt: skip
 def test_what_can_be_called_can_be_a_handler(function: Any, name: str, is_asynchronous: bool) -> None:
@@ -251,11 +258,10 @@ def test_a_plugin_has_one_function_for_start_up_and_one_for_the_end() -> None:
     plugin.startup(lambda: 1)
     with pytest.raises(ValueError, match="'x' already has a startup function"):
         plugin.startup(lambda: 2)
-    for form in (lambda: (yield), contextmanager(lambda: (yield)), asynccontextmanager(lambda: (yield))):
-        with pytest.raises(
-            ValueError, match="the startup function is a generator or context manager: return the state"
-        ):
-            Handlers("y").startup(form)
+    forms: list[Any] = [opens, contextmanager(opens), asynccontextmanager(yields)]
+    for form in forms:
+        with pytest.raises(ValueError, match="the startup function is a generator or context manager: return the"):
+            Handlers[Any]("y").startup(form)
     with pytest.raises(ValueError, match="the startup function should take no argument"):
         Handlers("y").startup(lambda state: 1)  # type: ignore[arg-type, misc]
     with pytest.raises(ValueError, match="the shutdown function should take one argument, the state"):

@@ -32,9 +32,18 @@ async def test_each_plugin_has_what_its_own_start_up_returned() -> None:
         threads.append(threading.get_ident())
         return 7
 
-    span = Lifespan([plugin("first", connects), plugin("second", opens), plugin("third")])
+    async def lacks_an_await() -> Any:
+        return connects()
+
+    def hides() -> Any:
+        return connects()
+
+    plugins = {"first": connects, "second": opens, "third": None, "fourth": lacks_an_await, "fifth": hides}
+    span = Lifespan([plugin(name, startup) for name, startup in plugins.items()])
     await span.start()
-    assert span.states == {"first": "a connection", "second": 7}
+    assert span.states == {
+        "first": "a connection", "second": 7, "fourth": "a connection", "fifth": "a connection",
+    }  # fmt: skip
     assert threads != [threading.get_ident()]
 
 

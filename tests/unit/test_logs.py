@@ -158,6 +158,21 @@ def test_a_handlers_logger_has_all_the_methods_of_a_logger(
     assert line["level"] == level
 
 
+@pytest.mark.parametrize(("text", "arguments", "fields"), [
+    ("got %s", ("m1",), {"event": "got m1"}),
+    ("%d of %(done)s", (1,), {"event": "%d of %(done)s", "positional_args": [1]}),
+    ("%(done)s of 2", ({"done": 1},), {"event": "1 of 2"}),
+    ("got %s: %s", ("m1", ValueError("Jane Doe")), {"event": "got m1: ValueError"}),
+    ("got %s", ("m1", ValueError("Jane Doe")), {"event": "got %s", "positional_args": ["m1", "ValueError"]}),
+    ("100 %", (), {"event": "100 %"}),
+])  # fmt: skip
+def test_arguments_are_put_into_the_text(text: str, arguments: tuple[Any, ...], fields: dict[str, Any]) -> None:
+    output = io.StringIO()
+    configure_logs(output)
+    structlog.get_logger("a").bind(a=1).info(text, *arguments)
+    assert json.loads(output.getvalue()).items() >= fields.items()
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_a_warning_is_its_category_and_its_place_and_nothing_that_it_says(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], form: str

@@ -2,18 +2,28 @@
 
 import asyncio
 import functools
+import io
+import json
+import logging
+import re
 import sys
 import threading
+import warnings
+from collections import Counter
 from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import structlog
 from waiting import until_async
 
+from credhook.logs import configure_logs
+from credhook.logs.places import leaves, places
 from credhook.worker.attempt.running import (
     HUNG_AFTER_SECONDS,
     PATIENCE_SECONDS,
+    CoroutineNotAwaited,
     HandlerCrashed,
     HandlerTimeout,
     Runs,
@@ -35,7 +45,8 @@ async def outcome(
     runs: Runs | None = None,
 ) -> Exception | None:
     """What comes of running the function as a handler, in a process that runs others as far as it is told."""
-    handler, event = Handler("t.f", frozenset(), function), SimpleNamespace(webhook_id=event_id)
+    handler = Handler("t.f", frozenset(), function)
+    event = SimpleNamespace(webhook_id=event_id, type="t", resource_id="r", attempt=1)
     threads, runs = threads or ThreadRunner(10), runs or Runs(10)
     return await run(handler, cast(Any, event), NOTHING, timeout=seconds, threads=threads, runs=runs, grace=0.05)
 
@@ -118,6 +129,95 @@ async def test_a_coroutine_hidden_behind_a_decorator_is_awaited() -> None:
     assert isinstance(await outcome(decorated), ValueError)
     assert isinstance(await outcome(functools.wraps(hidden)(decorated)), ValueError)
     assert ran == [True, True]
+
+
+async def drops(event: Any, context: Any) -> None:
+    asyncio.sleep(0)  # type: ignore[unused-coroutine]
+
+
+async def drops_at_its_end(event: Any, context: Any) -> None:
+    _kept = asyncio.sleep(0)
+
+
+def drops_in_a_thread(event: Any, context: Any) -> None:
+    asyncio.sleep(0)  # type: ignore[unused-coroutine]
+
+
+@pytest.mark.parametrize("function", [drops, drops_at_its_end, drops_in_a_thread])
+async def test_a_call_that_was_not_awaited_is_a_failure_each_time(function: Any) -> None:
+    with warnings.catch_warnings():
+        configure_logs(io.StringIO())
+        for _ in range(2):
+            assert isinstance(await outcome(function), CoroutineNotAwaited)
+    assert await outcome(returns) is None
+
+
+async def test_an_awaitable_that_is_returned_is_awaited() -> None:
+    ran = []
+
+    async def inner() -> None:
+        ran.append(asyncio.current_task())
+
+    async def returns_a_call(event: Any, context: Any) -> Any:
+        return inner()
+
+    async def returns_a_task(event: Any, context: Any) -> Any:
+        return asyncio.create_task(inner())
+
+    for function in (returns_a_call, returns_a_task):
+        assert await outcome(function) is None
+    assert len(ran) == 2
+
+
+async def test_each_line_that_a_handler_logs_carries_its_event_and_its_name() -> None:
+    def logs(event: Any, context: Any) -> None:
+        structlog.get_logger("accounts").info("first", handler="its own")
+        logging.getLogger("accounts").warning("second %s", 2)
+
+    async def logs_elsewhere(event: Any, context: Any) -> None:
+        logs(event, context)
+        await asyncio.create_task(as_coroutine(logs)(event, context))
+        await asyncio.to_thread(logs, event, context)
+
+    output = io.StringIO()
+    with warnings.catch_warnings():
+        configure_logs(output)
+        await asyncio.gather(outcome(logs, event_id="e1"), outcome(logs_elsewhere, event_id="e2"))
+        logging.getLogger("accounts").warning("outside")
+    *lines, outside = map(json.loads, output.getvalue().splitlines())
+    expected = {"event_type": "t", "resource_id": "r", "attempt": 1}
+    assert all(line.items() >= expected.items() for line in lines)
+    assert Counter((line["webhook_id"], line["handler"]) for line in lines) == {
+        ("e1", "its own"): 1, ("e1", "t.f"): 1, ("e2", "its own"): 3, ("e2", "t.f"): 3,
+    }  # fmt: skip
+    assert "webhook_id" not in outside
+
+
+async def waits_deep_within(event: Any, context: Any) -> None:
+    async def inner() -> None:
+        await asyncio.sleep(60)
+
+    await inner()
+
+
+@pytest.mark.parametrize("function", [waits_deep_within, swallows, hangs])
+async def test_a_timeout_names_the_line_at_which_the_handler_was(function: Any) -> None:
+    late = await outcome(function, seconds=0.05)
+    assert isinstance(late, HandlerTimeout)
+    name = "inner" if function is waits_deep_within else function.__name__
+    assert any(re.fullmatch(rf"unit/test_running\.py:\d+ {name}", one) for one in places(late, 9))
+
+
+async def test_a_group_that_would_end_the_loop_keeps_its_members() -> None:
+    def raises_group(event: Any, context: Any) -> None:
+        raise BaseExceptionGroup("", [ValueError(), BaseExceptionGroup("", [SystemExit(3), GeneratorExit()])])
+
+    for form in (raises_group, as_coroutine(raises_group)):
+        group = await outcome(form)
+        assert isinstance(group, ExceptionGroup)
+        assert [repr(one) for one in leaves(group)] == [
+            "ValueError()", "HandlerCrashed('SystemExit')", "HandlerCrashed('GeneratorExit')",
+        ]  # fmt: skip
 
 
 async def test_plain_handlers_that_hang_keep_nobody_out() -> None:

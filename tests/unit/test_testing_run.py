@@ -2,6 +2,8 @@
 
 import asyncio
 import threading
+import time
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -11,12 +13,13 @@ import pytest
 from structlog.stdlib import BoundLogger
 
 from credhook import Backoff, GiveUp, Handlers, Issuance, Retry, UserRequest
-from credhook.testing import FakeApi, Result, arun, event, run
+from credhook.testing import FakeApi, Result, arun, assert_idempotent, event, run
 from credhook.worker.attempt.retry import BACKOFF
 from credhook.worker.attempt.running import HandlerTimeout
 from credhook.worker.handlers.registry import Context, FetchedEvent, SyncContext
 
 handlers = Handlers("accounts")
+computes_until = 0.0
 COMPLETED: Final = "openid4vc.issuance.completed"
 EVENT = event(COMPLETED, webhook_id="m1")
 
@@ -166,6 +169,46 @@ def test_one_that_does_not_return_is_timed_out(handler: Any) -> None:
     assert run(handler, replace(EVENT, attempt=11), timeout=0.02, attempts="until settled").outcome == "dead"
 
 
+async def blocks(event: FetchedEvent, context: Context) -> None:
+    async def block() -> None:
+        time.sleep(1.5)  # noqa: ASYNC251  That is the point.
+
+    await asyncio.create_task(block())
+
+
+async def computes(event: FetchedEvent, context: Context) -> None:
+    while time.thread_time() < computes_until:
+        pass
+
+
+def waits_in_a_thread(event: FetchedEvent, context: SyncContext) -> None:
+    time.sleep(0.4)
+
+
+async def drops(event: FetchedEvent, context: Context) -> None:
+    context.api.users.list()  # type: ignore[unused-coroutine]
+
+
+@pytest.mark.parametrize(("handler", "cause", "logged"), [
+    (blocks, "LoopBlocked", "in block\n"),
+    (computes, "", ""),
+    (waits_in_a_thread, "", ""),
+    (drops, "CoroutineNotAwaited", "AsyncApi"),
+    (raising(ValueError("Ada")), "ValueError", "ValueError: Ada"),
+])  # fmt: skip
+def test_a_test_that_fails_is_told_the_reason(
+    handler: Any, cause: str, logged: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    global computes_until  # noqa: PLW0603
+    computes_until = time.thread_time() + 0.4
+    with warnings.catch_warnings(record=True) as warned:
+        result = run(handler, EVENT)
+    assert len(warned) == (handler is drops)
+    assert (result.outcome, result.cause) == ("waiting" if cause else "done", cause)
+    assert logged in caplog.text
+    assert bool(caplog.text) == bool(cause)
+
+
 async def test_nothing_that_hangs_is_left_on_the_tests_own_loop() -> None:
     before = asyncio.all_tasks()
     await arun(swallows, EVENT, timeout=0.02)
@@ -235,4 +278,8 @@ def test_a_handler_whose_plugin_has_a_start_up_wants_a_state_to_be_said() -> Non
         run(looks_at_state, EVENT)
     assert run(looks_at_state, EVENT, state={"a": 1}).outcome == "done"
     assert run(looks_at_state, EVENT, state=None).outcome == "done"
-    assert states == [{"a": 1}, None]
+    with pytest.raises(ValueError, match=r"stateful has a start-up function: say state=…"):
+        assert_idempotent(looks_at_state, EVENT)
+    assert_idempotent(looks_at_state, EVENT, state=7)
+    assert_idempotent(looks_at_state, EVENT, fresh=lambda: 8)
+    assert states == [{"a": 1}, None, 7, 7, 7, 8, 8, 8]
