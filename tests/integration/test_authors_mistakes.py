@@ -97,9 +97,6 @@ def handler(line: str) -> str:
         "coroutine": "sleep", "at": r"/plugin\.py:8$", "hint": "write await before the call",
     }),
     ("asyncio.sleep(0)", 60, "handler_failed", 2, {"error": "CoroutineNotAwaited", "at": r"/plugin\.py:[67]'"}),
-    ("raise ExceptionGroup('Jane', [KeyError('Jane'), ValueError()])", 60, "handler_failed", 2, {
-        "error": r"^ExceptionGroup \(KeyError, ValueError\)$", "members": r"^\['KeyError', 'ValueError'\]$",
-    }),
     ("return event.details", 60, "handler_returned", 1, {
         "handler": r"accounts\.f", "at": r"/plugin\.py:[67]$", "returned": "Issuance", "hint": "raise Retry or GiveUp",
     }),

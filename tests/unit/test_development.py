@@ -79,6 +79,8 @@ def handler():
     raise ExceptionGroup("two", failed + [ValueError("Joe")])
 """
 
+MEMBERS = ["KeyError accounts.py:6 handler", "OSError accounts.py:6 handler", "ValueError"]
+
 
 @pytest.mark.parametrize(("code", "expected", "frames"), [
     (RECURSIVE, RecursionError,
@@ -95,6 +97,8 @@ def test_each_place_and_each_member_of_a_group_is_told_once(
     names: dict[str, Any] = {}
     exec(compile(code, tmp_path / "accounts.py", "exec"), names)
     line = logged(names["handler"], expected)
+    members = [re.sub(r" \S+/accounts", " accounts", one) for one in line.get("members", [])]
+    assert members == (MEMBERS if expected is ExceptionGroup else [])
     told = [frame for frame in line["frames"] if "test_development" not in frame]
     assert [pattern for pattern, frame in zip(frames, told, strict=True) if not re.fullmatch(pattern, frame)] == []
 
