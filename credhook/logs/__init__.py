@@ -21,6 +21,7 @@ import orjson
 import structlog
 
 from credhook.logs.places import (
+    NEVER_AWAITED,
     authors_frames,
     dropped_coroutine,
     is_authors,
@@ -29,7 +30,6 @@ from credhook.logs.places import (
     place,
     places,
     runs_now,
-    warn_of_each_dropped_coroutine,
 )
 
 #: Control characters, and characters that reverse or hide text: they could forge a line or repaint the screen. Lone
@@ -93,7 +93,7 @@ def configure_logs(stream: Any = None) -> None:
     threading.excepthook = lambda failed: _log_uncaught("thread_failed", failed.exc_value)
     sys.unraisablehook = lambda failed: _log_uncaught("unraisable", failed.exc_value)
     warnings.showwarning = _log_warning
-    warn_of_each_dropped_coroutine()
+    warnings.filterwarnings("always", NEVER_AWAITED, RuntimeWarning)  # Not only of the first at a line.
     structlog.configure(
         processors=[structlog.stdlib.filter_by_level, _format_arguments, *shared, renderer],
         logger_factory=lambda name="": LineLogger(name, threshold, handler),

@@ -2,7 +2,6 @@
 
 import os
 import re
-import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
@@ -35,22 +34,15 @@ class Running(NamedTuple):
 
 
 #: Python's warning about a dropped coroutine. It quotes only a name in the code.
-_NEVER_AWAITED: Final = re.compile(r"coroutine '([A-Za-z_][\w.<>]*)' was never awaited")
+NEVER_AWAITED: Final = r"coroutine '([A-Za-z_][\w.<>]*)' was never awaited"
 
 
 def dropped_coroutine(warning: Warning | str) -> str | None:
     """Return the name of the coroutine that was never awaited, if that is the warning. Note it for the handler."""
-    dropped = _NEVER_AWAITED.fullmatch(str(warning))
-    if dropped is None:
-        return None
-    if running := runs_now.get():
+    dropped = re.fullmatch(NEVER_AWAITED, str(warning))
+    if dropped and (running := runs_now.get()):
         running.dropped.append(dropped[1])
-    return dropped[1]
-
-
-def warn_of_each_dropped_coroutine() -> None:
-    """Have Python warn of each, not only of the first at a line."""
-    warnings.filterwarnings("always", _NEVER_AWAITED.pattern, RuntimeWarning)
+    return dropped and dropped[1]
 
 
 #: Tasks and threads that the function starts with a copy of its context have it as well.

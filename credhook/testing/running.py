@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar, Unpack
 
 import structlog
 
-from credhook.logs.places import dropped_coroutine, leaves, loaded_from, members, places, warn_of_each_dropped_coroutine
+from credhook.logs.places import NEVER_AWAITED, dropped_coroutine, leaves, loaded_from, members, places
 from credhook.testing.fake_platform import ApiCall, FakeApi
 from credhook.worker.api.client import AsyncApi, SyncApi
 from credhook.worker.api.errors import Unavailable
@@ -281,13 +281,13 @@ def _noted_warnings() -> Iterator[None]:
     """Note dropped coroutines, as a worker does. Pass all warnings on."""
     with warnings.catch_warnings():
         shown: Any = warnings.showwarning
-        warn_of_each_dropped_coroutine()
 
         def note(message: Warning | str, *details: Any, **more: Any) -> None:
             dropped_coroutine(message)
             shown(message, *details, **more)
 
         warnings.showwarning = note
+        warnings.filterwarnings("always", NEVER_AWAITED, RuntimeWarning)
         yield
 
 

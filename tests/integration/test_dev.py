@@ -151,7 +151,7 @@ def test_keys_make_things_happen_replay_debug_and_quit(folder: Path) -> None:
         dev.shows(r"^  x  verification\.data --no-is-valid$", times=2)
         os.write(ours, b"o")
         prompted(ours, "(Pdb) ")
-        dev.save(text)
+        dev.save(MODULE)  # Nothing stops at the next attempt.
         dev.ready(2)
         os.write(ours, b"q")
         assert dev.process.wait(60) == 0

@@ -84,7 +84,7 @@ def sends(mailer: Any, event: Any, context: Any) -> None: ...
 
 @pytest.mark.parametrize(("function", "message"), [
     (lambda event, context: None, "no usable name: '<lambda>'; define it with def, or set its __name__"),
-    (MAILER, "no usable name: ''; define it"),
+    (MAILER, "no usable name: '__call__'; define it"),
     (no_arguments, r"x\.no_arguments should take two arguments, \(event, context\)"),
     (yields, "generator"),
     (contextmanager(yields), "generator"),

@@ -75,26 +75,12 @@ class ReadOnlyList(list[Any]):
 def read_only(value: Any) -> Any:
     """Return a JSON value that cannot be changed."""
     if isinstance(value, dict):
-        return ReadOnlyDict([(key, read_only(one) if type(one) in _CONTAINERS else one) for key, one in value.items()])
-    if isinstance(value, list):
-        return ReadOnlyList([read_only(one) if type(one) in _CONTAINERS else one for one in value])
-    return value
-
-
-_CONTAINERS: Final = {dict, list}
-
-
-class _ReadOnlyObject:
-    """Read a JSON object. The schema of `Mapping` would copy it twice."""
-
-    @staticmethod
-    def __get_pydantic_core_schema__(source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        read = core_schema.dict_schema(core_schema.str_schema(), core_schema.any_schema())
-        return core_schema.no_info_after_validator_function(read_only, read)
+        return ReadOnlyDict([(key, read_only(one)) for key, one in value.items()])
+    return ReadOnlyList(map(read_only, value)) if isinstance(value, list) else value
 
 
 #: JSON in an answer, whose shape is not specified.
-JsonObject = Annotated[Mapping[str, Any], _ReadOnlyObject]
+JsonObject = Annotated[dict[str, Any], AfterValidator(read_only)]
 JsonAny = Annotated[Any, AfterValidator(read_only)]
 
 

@@ -196,11 +196,9 @@ def _new_handler(name: str, types: frozenset[str], function: Function, options: 
     return Handler(name, types, function, **given)
 
 
-def name_of(function: object) -> str:
+def name_of(function: Any) -> str:
     """Return the name of a function, a method, or the function in a `functools.partial`; "" if there is none."""
-    while isinstance(function, functools.partial) and "__name__" not in vars(function):
-        function = function.func
-    return getattr(function, "__name__", "")
+    return next((name for one in _chain(function) if (name := getattr(one, "__name__", ""))), "")
 
 
 def definition(function: Any) -> Any:
@@ -238,7 +236,7 @@ def _takes(function: Callable[..., Any], number: int) -> bool:
     except TypeError:
         return False
     except ValueError:
-        return True
+        pass
     return True
 
 

@@ -25,57 +25,43 @@ _POLL_SECONDS: Final = 0.2
 
 def install(pulse: Callable[[], object]) -> None:
     """Have `breakpoint()` start a debugger. `pulse` tells the supervisor that the process is well."""
-    turn = threading.Lock()
 
     def hook(*_: object, **__: object) -> None:
         try:
-            terminal = Terminal(os.open(os.ttyname(0), os.O_RDWR | os.O_NOCTTY))
+            terminal = os.open(os.ttyname(0), os.O_RDWR | os.O_NOCTTY)
         except OSError:
             log.warning("breakpoint_skipped", hint="Run credhook dev in a terminal")
             return
         untimed.set()
-        Debugger(terminal, pulse, turn).set_trace(sys._getframe(1))  # noqa: SLF001  As pdb itself does.
+        Debugger(terminal, pulse).set_trace(sys._getframe(1))  # noqa: SLF001  As pdb itself does.
 
     sys.breakpointhook = hook
 
 
-class Terminal:
-    """The terminal, as the file that pdb reads and writes."""
+class Debugger(pdb.Pdb):
+    """pdb on a terminal, which it reads and writes as its own file."""
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-
-    def read_lines(self, on: bool) -> None:
-        """Take the terminal from the session, or give it back."""
-        mode = termios.tcgetattr(self._descriptor)
-        mode[3] = mode[3] | _LINES if on else mode[3] & ~_LINES
-        termios.tcsetattr(self._descriptor, termios.TCSANOW, mode)
+    def __init__(self, terminal: int, pulse: Callable[[], object]) -> None:
+        file: Any = self
+        super().__init__(stdin=file, stdout=file, nosigint=True)
+        self._terminal, self._pulse = terminal, pulse
 
     def readline(self) -> str:
         """Return the next line; "" if the terminal is closed, or the session has taken it back."""
         try:
-            while termios.tcgetattr(self._descriptor)[3] & termios.ICANON:
-                if select.select([self._descriptor], [], [], _POLL_SECONDS)[0]:
-                    return os.read(self._descriptor, 4096).decode(errors="replace")
+            while termios.tcgetattr(self._terminal)[3] & termios.ICANON:
+                if select.select([self._terminal], [], [], _POLL_SECONDS)[0]:
+                    return os.read(self._terminal, 4096).decode(errors="replace")
         except (OSError, termios.error):
             pass
         return ""
 
     def write(self, text: str) -> None:
         """Write text."""
-        os.write(self._descriptor, text.encode(errors="replace"))
+        os.write(self._terminal, text.encode(errors="replace"))
 
     def flush(self) -> None:
         """Do nothing: nothing is buffered."""
-
-
-class Debugger(pdb.Pdb):
-    """pdb, one prompt at a time in the process."""
-
-    def __init__(self, terminal: Terminal, pulse: Callable[[], object], turn: threading.Lock) -> None:
-        file: Any = terminal
-        super().__init__(stdin=file, stdout=file, nosigint=True)
-        self._terminal, self._pulse, self._turn = terminal, pulse, turn
 
     def interaction(self, *arguments: Any) -> None:
         """Ask for commands. An `async def` blocks the event loop meanwhile, so a thread sends the pulse."""
@@ -86,19 +72,23 @@ class Debugger(pdb.Pdb):
                 self._pulse()
 
         threading.Thread(target=beat, daemon=True).start()
+        self._read_lines(on=True)
         try:
-            with self._turn:
-                self._terminal.read_lines(on=True)
-                super().interaction(*arguments)
+            super().interaction(*arguments)
         finally:
             ended.set()
 
     def set_continue(self) -> None:
         """Go on, and give the terminal back."""
         super().set_continue()
-        self._terminal.read_lines(on=False)
+        self._read_lines(on=False)
 
     def set_quit(self) -> None:
         """Fail the handler, and give the terminal back."""
         super().set_quit()
-        self._terminal.read_lines(on=False)
+        self._read_lines(on=False)
+
+    def _read_lines(self, *, on: bool) -> None:
+        mode = termios.tcgetattr(self._terminal)
+        mode[3] = mode[3] | _LINES if on else mode[3] & ~_LINES
+        termios.tcsetattr(self._terminal, termios.TCSANOW, mode)
