@@ -3,14 +3,14 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextvars import ContextVar
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from traceback import walk_tb
 from types import FrameType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Protocol
 
 #: The folder of our own code. All our modules are imported through it.
 _OURS: Final = f"{Path(__file__).parents[1]}{os.sep}"
@@ -19,18 +19,18 @@ _STANDARD_LIBRARY: Final = f"{Path(os.__file__).parent}{os.sep}"
 _INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
-class Running(NamedTuple):
-    """The author's function that runs now.
+class Running(Protocol):
+    """The author's function that runs now."""
 
-    Attributes:
-        at: where it begins. Python reports some mistakes only after it, at a line of ours.
-        fields: returns what each log line holds that is written meanwhile.
-        dropped: the coroutines that it has made and not awaited.
-    """
+    #: The coroutines that it has made and not awaited.
+    dropped: tuple[str, ...]
 
-    at: str
-    fields: Callable[[], Mapping[str, Any]]
-    dropped: list[str]
+    @property
+    def at(self) -> str:
+        """Return where it begins. Python reports some mistakes only after it, at a line of ours."""
+
+    def fields(self) -> Mapping[str, Any]:
+        """Return what each log line holds that is written meanwhile."""
 
 
 #: Python's warning about a dropped coroutine. It quotes only a name in the code.
@@ -41,7 +41,7 @@ def dropped_coroutine(warning: Warning | str) -> str | None:
     """Return the name of the coroutine that was never awaited, if that is the warning. Note it for the handler."""
     dropped = re.fullmatch(NEVER_AWAITED, str(warning))
     if dropped and (running := runs_now.get()):
-        running.dropped.append(dropped[1])
+        running.dropped += (dropped[1],)
     return dropped and dropped[1]
 
 

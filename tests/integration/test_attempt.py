@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,6 +28,9 @@ from credhook.worker.queue.replay import How, Replay, Settled
 DATA = "openid4vc.verification.data"
 VERIFIED = "openid4vc.verification.verified"
 REQUESTED = "openid4vc.verification.requested"
+
+#: As far as a run needs it.
+E1: Any = SimpleNamespace(webhook_id="e1")
 
 KEY = "a-key-of-thirty-two-characters-1"
 
@@ -261,7 +265,7 @@ async def test_nothing_is_fetched_for_an_event_whose_handlers_all_run_still(
     made: Attempts, told: Told, stub: Stub
 ) -> None:
     await made.accept("e1", DATA, "pre_1")
-    runs = [made.processor.runs.begin("e1", f"test.{name}") for name in ("first", "second")]
+    runs = [made.processor.runs.begin(E1, handler) for handler in told.handlers]
     for run in runs:
         assert run is not None
         run.hold()
@@ -273,7 +277,7 @@ async def test_nothing_is_fetched_for_an_event_whose_handlers_all_run_still(
 
 async def test_a_failure_counts_although_another_handler_is_held_up(made: Attempts, told: Told) -> None:
     await made.accept("e1", DATA, "pre_1")
-    run = made.processor.runs.begin("e1", "test.second")
+    run = made.processor.runs.begin(E1, [*told.handlers][1])
     assert run is not None
     run.hold()
     told.ends["first"] = Unavailable("down", operation="x")

@@ -3,13 +3,14 @@ import json
 import logging
 import warnings
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import structlog
 
 from credhook.logs import configure_logs
-from credhook.logs.places import Running, runs_now
+from credhook.logs.places import runs_now
 from credhook.store import State
 from credhook.worker.attempt import running
 
@@ -212,7 +213,8 @@ def test_a_coroutine_that_was_never_awaited_is_named_with_its_place() -> None:
 def test_the_place_of_one_that_ends_with_its_handler_is_the_handlers() -> None:
     output = io.StringIO()
     configure_logs(output)
-    runs_now.set(Running("app/handlers.py:5", dict, []))
+    run: Any = SimpleNamespace(at="app/handlers.py:5", fields=dict, dropped=())
+    runs_now.set(run)
     for category, text in ((RuntimeWarning, "coroutine 'A.b' was never awaited"), (UserWarning, "Jane Doe")):
         warnings.showwarning(category(text), category, running.__file__, 1)
     first, second = map(json.loads, output.getvalue().splitlines())

@@ -11,16 +11,15 @@ import inspect
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from functools import partial
 from traceback import walk_stack
 from types import FrameType, TracebackType
 from typing import Any, Final
 
 import structlog
 
-from credhook.logs.places import Running, runs_now
+from credhook.logs.places import runs_now
 from credhook.worker.attempt.retry import Defer
 from credhook.worker.handlers.registry import Context, FetchedEvent, Handler
 
@@ -65,16 +64,35 @@ class StillRunning(Defer):
 class Run:
     """One run of a handler for an event. It ends when both its task and its thread have ended."""
 
-    def __init__(self, runs: "dict[tuple[str, str], Run]", key: tuple[str, str]) -> None:
+    def __init__(self, runs: "dict[tuple[str, str], Run]", handler: Handler, event: FetchedEvent) -> None:
         self._runs = runs
-        self._key = key
+        self._key = event.webhook_id, handler.name
         self._parts = 0
+        self.handler, self._event = handler, event
         #: The thread of a plain function.
         self.thread: threading.Thread | None = None
+        #: The coroutines that it has made and not awaited.
+        self.dropped: tuple[str, ...] = ()
         #: When its attempt stopped waiting for it, or None.
         self.abandoned_at: float | None = None
         #: True if an attempt was deferred because of it.
         self.is_awaited = False
+
+    @property
+    def at(self) -> str:
+        """Return where the handler begins."""
+        return self.handler.at
+
+    def fields(self) -> dict[str, Any]:
+        """Return what each log line of the handler holds."""
+        event = self._event
+        return {
+            "webhook_id": event.webhook_id,
+            "event_type": event.type,
+            "resource_id": event.resource_id,
+            "attempt": event.attempt,
+            "handler": self.handler.name,
+        }
 
     def hold(self) -> None:
         """Count its task or thread."""
@@ -104,9 +122,9 @@ class Runs:
             run.is_awaited = True
         return run is not None
 
-    def begin(self, event_id: str, handler: str) -> Run | None:
+    def begin(self, event: FetchedEvent, handler: Handler) -> Run | None:
         """Return a new run, or None if an earlier one has not ended."""
-        return None if self.defer_to(event_id, handler) else Run(self._alive, (event_id, handler))
+        return None if self.defer_to(event.webhook_id, handler.name) else Run(self._alive, handler, event)
 
     def abandon(self, run: Run) -> None:
         """Note that no attempt waits for the run any longer."""
@@ -189,7 +207,7 @@ async def run(
         `StillRunning`, without a run, if an earlier run for this event has not ended. `HandlerTimeout` after
         `timeout` seconds.
     """
-    held = runs.begin(event.webhook_id, handler.name)
+    held = runs.begin(event, handler)
     if held is None:
         return StillRunning()
     loop = asyncio.get_running_loop()
@@ -280,29 +298,21 @@ def _crashed(error: BaseException) -> HandlerCrashed:
     return HandlerCrashed(type(error).__name__).with_traceback(error.__traceback__)
 
 
-def _check_result(handler: Handler, result: object, dropped: Sequence[str]) -> None:
-    """Log a result, which is ignored.
+async def _check_result(result: object, run: Run) -> None:
+    """Await a result whose `return` lacks an await, and log any other, which is ignored.
 
     Raises:
         CoroutineNotAwaited: a call has not run, so the handler is not done.
     """
-    if dropped:
-        raise CoroutineNotAwaited(dropped[0])
-    if result is not None and handler.name not in _reported:
-        _reported.add(handler.name)
+    if isinstance(result, Awaitable):
+        result = await result
+    if run.dropped:
+        raise CoroutineNotAwaited(run.dropped[0])
+    name = run.handler.name
+    if result is not None and name not in _reported:
+        _reported.add(name)
         hint = "Results are ignored. Return nothing; raise Retry or GiveUp to decide"
-        returned = type(result).__name__
-        log.warning("handler_returned", handler=handler.name, at=handler.at, returned=returned, hint=hint)
-
-
-def _fields(handler: Handler, event: FetchedEvent) -> dict[str, Any]:
-    return {
-        "webhook_id": event.webhook_id,
-        "event_type": event.type,
-        "resource_id": event.resource_id,
-        "attempt": event.attempt,
-        "handler": handler.name,
-    }
+        log.warning("handler_returned", handler=name, at=run.at, returned=type(result).__name__, hint=hint)
 
 
 async def _call(
@@ -315,18 +325,17 @@ async def _call(
     ended: "asyncio.Future[None]",
 ) -> None:
     """Call the handler and set `ended`. Exceptions that would end the event loop become `HandlerCrashed`."""
-    dropped: list[str] = []
-    runs_now.set(Running(handler.at, partial(_fields, handler, event), dropped))
+    runs_now.set(held)
     held.hold()
     try:
         if handler.is_async:
             result = handler.function(event, context)
         else:
             result = await threads.call(handler, event, context, held)
-        for _ in range(2):  # A decorator may hide an `async def` behind a plain function, and `return` an await.
-            if result is not None and isinstance(result, Awaitable):
-                result = await result
-        _check_result(handler, result, dropped)
+        if isinstance(result, Awaitable):  # A decorator may hide an `async def` behind a plain function.
+            result = await result
+        if result is not None or held.dropped:
+            await _check_result(result, held)
     except (Exception, asyncio.CancelledError):
         raise
     except BaseException as error:  # noqa: BLE001  Such as SystemExit.
