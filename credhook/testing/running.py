@@ -318,7 +318,7 @@ def make_context(
     """Return the context that a worker gives this handler. Its log lines end up in `capture`."""
     log: structlog.stdlib.BoundLogger = structlog.wrap_logger(
         None,
-        processors=[capture or structlog.testing.LogCapture()],
+        processors=[structlog.stdlib.PositionalArgumentsFormatter(), capture or structlog.testing.LogCapture()],
         wrapper_class=structlog.stdlib.BoundLogger,
         webhook_id=event.webhook_id,
         event_type=event.type,

@@ -32,7 +32,7 @@ async def activate(event: FetchedEvent[Issuance], context: Context) -> None:
 
 @handlers.on(COMPLETED)
 def activate_in_a_thread(event: FetchedEvent, context: SyncContext) -> None:
-    context.log.info("activated", thread=threading.get_ident())
+    context.log.info("acti%s", "vated", thread=threading.get_ident())
     context.api.users.create(UserRequest(username=event.resource_id))
 
 

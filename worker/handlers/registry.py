@@ -37,7 +37,7 @@ from typing import (
 
 import structlog
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
-from typing_extensions import TypedDict, TypeVar, Unpack
+from typing_extensions import TypedDict, TypeVar, Unpack, is_protocol
 
 from credhook.backoff import Backoff
 from credhook.events import EVENT_TYPES, IssuanceType, PresentationType
@@ -260,6 +260,11 @@ def _misfits(function: Function, types: frozenset[str], state: Any) -> Iterator[
     event, context = hints.get(first), hints.get(second)
     if "context" in {first, _origin(event)} or "event" in {second, _origin(context)}:
         yield "takes (context, event): swap the two arguments"
+    if any(
+        isinstance(hint, type) and not _is_kind(kind, hint)
+        for kind, hint in ((FetchedEvent, event), (Context, context))
+    ):
+        yield "should take (event: FetchedEvent[…], context: AsyncContext), or no annotations"
     if not _returns_nothing(hints.get("return")):
         yield "should return nothing: results are ignored; raise Retry or GiveUp to decide"
     details = get_args(event)[0] if _origin(event) == "event" and get_args(event) else Details
@@ -287,7 +292,8 @@ def _returns_nothing(hint: Any) -> bool:
 def _is_kind(given: Any, wanted: Any) -> bool:
     """Return False if both are classes, or `wanted` a union of classes, and `given` is none of them."""
     classes = get_args(wanted) or (wanted,)
-    if Any in {given, *classes} or not all(isinstance(one, type) for one in (given, *classes)):
+    everything = given, *classes
+    if Any in everything or not all(isinstance(one, type) and not is_protocol(one) for one in everything):
         return True
     return issubclass(given, classes)
 

@@ -27,6 +27,10 @@ async def without_a_context(event: FetchedEvent[Issuance]) -> None: ...
 
 
 @handlers.on("openid4vc.issuance.completed")  # refused
+async def takes_its_details(event: Issuance, context: AsyncContext) -> None: ...
+
+
+@handlers.on("openid4vc.issuance.completed")  # refused
 async def of_the_threads_context(event: FetchedEvent[Issuance], context: SyncContext) -> None: ...
 
 
