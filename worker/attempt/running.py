@@ -166,8 +166,8 @@ class ThreadRunner:
                 return
             if error is None:
                 future.set_result(result)
-            else:  # A future refuses StopIteration.
-                future.set_exception(_crashed(error) if isinstance(error, StopIteration) else _harmless(error))
+            else:
+                future.set_exception(_harmless(error))
 
         def work() -> None:
             result: object = None
@@ -285,16 +285,11 @@ def retrieve(future: "asyncio.Future[Any]") -> None:
 
 
 def _harmless(error: BaseException) -> Exception:
-    """Return an error that does not end the event loop. A group keeps its members."""
-    if isinstance(error, Exception):
+    """Return an error that does not end the event loop, and that a future takes. A group keeps its members."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
     if isinstance(error, BaseExceptionGroup):
-        members = [_harmless(one) for one in error.exceptions]
-        return ExceptionGroup(error.message, members).with_traceback(error.__traceback__)
-    return _crashed(error)
-
-
-def _crashed(error: BaseException) -> HandlerCrashed:
+        return ExceptionGroup("", [_harmless(one) for one in error.exceptions]).with_traceback(error.__traceback__)
     return HandlerCrashed(type(error).__name__).with_traceback(error.__traceback__)
 
 
