@@ -18,7 +18,7 @@ LOCK_BUILD := $(COMPILE) --group build
 
 ROOMY := $(shell test -w /dev/shm && test "$$(df -Pk /dev/shm | awk 'NR == 2 {print $$4}')" -gt 2000000 && echo yes)
 
-.PHONY: help demo up test lint types suite soak bench browser debian lock clean
+.PHONY: help demo up test lint types suite soak bench browser debian reference lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets; PYTHON=python3.12 chooses another Python
@@ -79,6 +79,9 @@ browser: $(STAMP) ## the pages of the console in a real browser, which Debian br
 
 debian: ## what some tests want from Debian: a proxy, a browser, a load generator, a database, promtool (as root)
 	apt-get update -q && apt-get install -y -q haproxy chromium chromium-driver wrk postgresql prometheus
+
+reference: $(STAMP) ## write worker/API.md anew from the docstrings
+	@$(BIN)/python tests/support/api_reference.py > worker/API.md.new && mv worker/API.md.new worker/API.md
 
 lock: $(STAMP) ## compile deploy/requirements*.txt anew from pyproject.toml
 	@PATH=$(BIN):$$PATH $(LOCK) -o deploy/requirements.txt

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from credhook.backoff import Backoff
     from credhook.events import EVENT_TYPES
+    from credhook.worker.api.client import AsyncApi, SyncApi
     from credhook.worker.api.errors import (
         ApiError,
+        ErrorObject,
         InvalidRequest,
         InvalidResponse,
         NotFound,
@@ -25,61 +27,72 @@ if TYPE_CHECKING:
         Unavailable,
     )
     from credhook.worker.api.models import (
+        CertificateRecord,
+        CertificateRequest,
+        CertificateSigner,
+        DidSigner,
+        Endpoint,
         EndpointRequest,
+        ExternalIdentifier,
+        Future,
+        IdentityLink,
+        IdentityLinkRequest,
         Issuance,
         IssuedCredential,
+        ListedResource,
+        MdocAttribute,
+        MdocNamespace,
+        MdocPresetRequest,
+        MdocValidUntil,
+        OfferRequest,
+        OnboardingResult,
         Presentation,
+        PresentationError,
         PresentedCredential,
+        Preset,
+        SdJwtAttribute,
+        SdJwtPresetRequest,
+        SdJwtValidUntil,
+        Template,
+        TrustedDidRequest,
+        TrustedEntity,
         TrustedEntityRequest,
         User,
         UserRequest,
+        WalletCredential,
     )
+    from credhook.worker.api.operations import Page
     from credhook.worker.attempt.retry import GiveUp, Retry
-    from credhook.worker.handlers.registry import AsyncContext, Context, FetchedEvent, Handlers, SyncContext
+    from credhook.worker.handlers.registry import AsyncContext, Context, FetchedEvent, Handlers, Options, SyncContext
     from credhook.worker.platform.circuit import PlatformPaused
 
 __all__ = [
-    "EVENT_TYPES",
-    "ApiError",
-    "AsyncContext",
-    "Backoff",
-    "Context",
-    "EndpointRequest",
-    "FetchedEvent",
-    "GiveUp",
-    "Handlers",
-    "InvalidRequest",
-    "InvalidResponse",
-    "Issuance",
-    "IssuedCredential",
-    "NotFound",
-    "PlatformPaused",
-    "Presentation",
-    "PresentedCredential",
-    "Retry",
-    "SyncContext",
-    "TrustedEntityRequest",
-    "Unauthorized",
-    "Unavailable",
-    "User",
-    "UserRequest",
-]
+    "EVENT_TYPES", "ApiError", "AsyncApi", "AsyncContext", "Backoff", "CertificateRecord", "CertificateRequest",
+    "CertificateSigner", "Context", "DidSigner", "Endpoint", "EndpointRequest", "ErrorObject", "ExternalIdentifier",
+    "FetchedEvent", "Future", "GiveUp", "Handlers", "IdentityLink", "IdentityLinkRequest", "InvalidRequest",
+    "InvalidResponse", "Issuance", "IssuedCredential", "ListedResource", "MdocAttribute", "MdocNamespace",
+    "MdocPresetRequest", "MdocValidUntil", "NotFound", "OfferRequest", "OnboardingResult", "Options", "Page",
+    "PlatformPaused", "Presentation", "PresentationError", "PresentedCredential", "Preset", "Retry", "SdJwtAttribute",
+    "SdJwtPresetRequest", "SdJwtValidUntil", "SyncApi", "SyncContext", "Template", "TrustedDidRequest", "TrustedEntity",
+    "TrustedEntityRequest", "Unauthorized", "Unavailable", "User", "UserRequest", "WalletCredential",
+]  # fmt: skip
 
-#: Module → the names that it defines.
-_HOMES = {
-    "credhook.backoff": "Backoff",
-    "credhook.events": "EVENT_TYPES",
-    "credhook.worker.api.errors": "ApiError InvalidRequest InvalidResponse NotFound Unauthorized Unavailable",
-    "credhook.worker.api.models": "EndpointRequest Issuance IssuedCredential Presentation PresentedCredential "
-    "TrustedEntityRequest User UserRequest",
-    "credhook.worker.attempt.retry": "GiveUp Retry",
-    "credhook.worker.handlers.registry": "AsyncContext Context FetchedEvent Handlers SyncContext",
-    "credhook.worker.platform.circuit": "PlatformPaused",
-}
+#: The modules that define these names. Those that cost less to import come first.
+_HOMES = (
+    "credhook.backoff",
+    "credhook.events",
+    "credhook.worker.api.client",
+    "credhook.worker.api.errors",
+    "credhook.worker.api.models",
+    "credhook.worker.api.operations",
+    "credhook.worker.attempt.retry",
+    "credhook.worker.handlers.registry",
+    "credhook.worker.platform.circuit",
+)
 
 
 def __getattr__(name: str) -> object:
-    for home, names in _HOMES.items():
-        if name in names.split():
-            return getattr(import_module(home), name)
+    for home in _HOMES if name in __all__ else ():
+        if (found := getattr(import_module(home), name, None)) is not None:
+            return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

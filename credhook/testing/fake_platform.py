@@ -9,6 +9,7 @@ import weakref
 from typing import Any, Final, NamedTuple
 
 import httpx
+from pydantic_core import to_json
 
 from credhook.events import resource_of
 from credhook.sandbox.app import assemble, load_fixtures
@@ -117,6 +118,10 @@ class FakeApi(AsyncApi):
     def time_out(self) -> None:
         """End the next call without a response, as after a time-out, but at once."""
         self._recording.failures.append(httpx.ReadTimeout("The test asked for a time-out."))
+
+    def answer(self, path: str, json: Any) -> None:
+        """Answer requests to this path with JSON, for operations that the sandbox does not have."""
+        self._recording.known[path] = to_json(json)
 
     def know(self, event: FetchedEvent) -> None:
         """Answer fetches of the event's resource with its details. `run` calls this itself."""

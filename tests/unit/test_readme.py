@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -13,8 +14,9 @@ from credhook.cli import LazyGroup
 from credhook.console.command import ConsoleSettings
 from credhook.events import EVENT_TYPES
 from credhook.receiver.settings import ReceiverSettings
+from credhook.testing import event, run, variants
 from credhook.worker.handlers.loading import load
-from credhook.worker.handlers.registry import Options
+from credhook.worker.handlers.registry import FetchedEvent, Options
 from credhook.worker.settings import EndpointSettings, WorkerSettings
 
 ROOT = Path(__file__).parents[2]
@@ -113,6 +115,21 @@ def test_the_handlers_on_the_first_page_load(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "plugin_of_the_readme.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     assert [one.name for one in load(["plugin_of_the_readme"]).handlers] == ["accounts.open_account"]
+
+
+DATA = "openid4vc.verification.data"
+FORMS = [*({"format": name} for name in ("sd-jwt", "mdoc")), {"is_valid": False}, {"status": "requested"}]
+
+
+@pytest.mark.parametrize("form", [*FORMS, *({"variant": name} for name in variants(DATA))], ids=str)
+def test_the_handler_on_the_first_page_ends_as_it_says_on_every_form_of_the_kit(form: dict[str, Any]) -> None:
+    ((_, _, code),) = [example for example in EXAMPLES if example[0] == "README.md"]
+    page: dict[str, Any] = {"__name__": "accounts"}
+    exec(code, page)
+    made: FetchedEvent[Any] = event(DATA, **form)
+    result = run(page["open_account"], made)
+    said = ("done", "") if made.details.trusted else ("dead", "the presentation is not valid")
+    assert (result.outcome, result.cause) == said
 
 
 @pytest.mark.parametrize(("name", "example"), [example[1:] for example in EXAMPLES if example[0] == "worker/README.md"])

@@ -39,6 +39,15 @@ def test_plain_functions_have_it_without_a_loop_and_on_several_threads() -> None
     assert len(asyncio.run(api.users.list())) == 1
 
 
+def test_an_operation_that_the_sandbox_lacks_is_answered_as_told() -> None:
+    api, path = FakeApi(), "/me-creds/api/offers"
+    with pytest.raises(NotFound):
+        api.sync.request("POST", path, {"templateId": "t"})
+    api.answer(path, {"data": {"id": "iss_1"}})
+    assert api.sync.request("POST", path, {"templateId": "t"}) == {"data": {"id": "iss_1"}}
+    assert api.calls[1:] == (("POST", path, {"templateId": "t"}, 200),)
+
+
 def test_each_has_a_state_of_its_own() -> None:
     one, other = FakeApi(), FakeApi()
     one.sync.users.create(ADA)
