@@ -35,7 +35,6 @@ from credhook.worker.queue.claims import Claim, Claimant, Claims, Settlement
 from credhook.worker.queue.group_commit import GroupCommit, Operation
 from credhook.worker.queue.leases import Leases, put_back, reclaim
 from credhook.worker.queue.replay import Replay, Settled
-from credhook.worker.queue.sweeper import HEAD, MOST, PAGE
 
 DONE = Settlement(State.DONE)
 #: Commands of a script at which it is broken off; none has more.
@@ -371,31 +370,32 @@ def test_a_time_that_no_clock_shows_is_no_time(updated_at: datetime | str | None
 
 def test_only_events_without_a_job_are_put_back_behind_a_long_queue(queue: EventQueue) -> None:
     now = queue.redis.time()[0] * 1_000
-    queued = [f"m{number}" for number in range(HEAD + 100)]
+    queued = [f"m{number}" for number in range(30)]
     queue.plant(*queued, moved=now - 100_000)
     queue.push_job(*queued)
     queue.plant("orphan", moved=now - 200_000)
-    assert queue.sweep() == 1
+    assert queue.sweep(head=20) == 1
     jobs: Any = queue.redis.lrange(INDEX.jobs, 0, -1)
-    assert len(jobs) == len(set(jobs)) == HEAD + 101
+    assert len(jobs) == len(set(jobs)) == 31
 
 
 def test_an_orphan_behind_a_page_of_scheduled_events_is_found(queue: EventQueue) -> None:
-    waiting = [f"m{number}" for number in range(PAGE + 50)]
+    waiting = [f"m{number}" for number in range(15)]
     queue.plant(*waiting, moved=0, state="waiting")
     queue.redis.zadd(INDEX.scheduled, {job_id(name): queue.redis.time()[0] + 3_600 for name in waiting})
     queue.plant("orphan", moved=20_000)
-    assert queue.sweep() == 1
+    assert queue.sweep(page=10) == 1
     assert queue.redis.lrange(INDEX.jobs, 0, -1) == [job_id("orphan").encode()]
 
 
-def test_events_that_cannot_be_put_back_do_not_hide_those_behind_them(queue: EventQueue) -> None:
+def test_orphans_come_back_round_by_round_in_their_order_and_those_that_stay_hide_none(queue: EventQueue) -> None:
     later = int(queue.redis.time()[0]) * 1_000 + 86_400_000
-    queue.plant(*(f"z{number}" for number in range(MOST)), moved=1, state="waiting", due=later)
-    queue.plant("good", moved=MOST + 10)
-    sweeper = queue.sweeper()
-    assert [sweeper.run(), sweeper.run()] == [0, 1]
-    assert queue.redis.lrange(INDEX.jobs, 0, -1) == [job_id("good").encode()]
+    queue.plant("z1", "z2", moved=1, state="waiting", due=later)
+    good = [f"m{number}" for number in range(7)]
+    queue.plant(*good, moved=10)
+    sweeper = queue.sweeper(page=2)
+    assert [sweeper.run() for _ in range(5)] == [0, 2, 2, 2, 1]
+    assert queue.redis.lrange(INDEX.jobs, 0, -1) == [job_id(one).encode() for one in good]
 
 
 def test_settled_events_are_forgotten_after_the_retention_time(queue: EventQueue) -> None:

@@ -1,6 +1,7 @@
 """The cost of `credhook events`, counted in records and scripts, and the events that it lists."""
 
 import json
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +22,7 @@ from credhook.store import State
 from credhook.store.counts import counts_of
 from credhook.worker.commands.search import Selection, read_page
 from credhook.worker.queue.claims import Claimant, Claims, Settlement
-from credhook.worker.queue.sweeper import Sweeper
+from credhook.worker.queue.sweeper import Sizes, Sweeper
 
 MANY = 20_000
 RETENTION = 3_600
@@ -175,6 +176,24 @@ def test_events_without_records_leave_the_index_after_the_retention_and_others_s
     assert not redis_client.exists(gone)
     assert redis_client.zrange(INDEX.event_index(COMPLETED, "r1"), 0, -1) == [b"kept", b"young"]
     assert ids(events("list", "--json").stdout) == ["young", "kept"]
+
+
+def test_a_round_looks_at_the_index_from_where_the_last_one_ended(redis_client: Redis) -> None:
+    index = INDEX.event_index(COMPLETED, "r1")
+    for number in range(4):
+        plant(redis_client, f"kept{number}", State.DEAD, age=2 * RETENTION)
+    redis_client.zadd(index, {f"gone{number}": int(time.time() - 1.5 * RETENTION) * 1_000 for number in range(4)})
+    sweeper = Sweeper(
+        store_on(redis_client, retention=RETENTION), name="n", interval=1, sizes=Sizes(index_page=2, index_pages=1)
+    )
+    left = []
+    for _ in range(5):
+        sweeper.run()
+        left.append(redis_client.zcard(index))
+    assert left == [8, 8, 6, 4, 4]
+    redis_client.zadd(index, {"early": 1})
+    sweeper.run()
+    assert redis_client.zcard(index) == 4
 
 
 def test_what_was_quarantined_is_found_by_its_type_once_that_is_known_and_replayed(

@@ -1,16 +1,23 @@
 """RQ's own tools beside ours: what they show of our workers, what they tell them to do, and stock workers at work."""
 
+from typing import Any
+
 from accepting import record
 from harness import Harness
+from redis import Redis
 from redis_keys import job_id
 from rq import Worker as StockWorker
 from rq.command import send_shutdown_command
 from rq.serializers import JSONSerializer
 from rq.worker import BaseWorker, WorkerStatus
+from scraping import worker_settings
 from stock_rq import rq, stock_worker
+from stores import store_on
 from waiting import until
 
 from credhook.store import Keys
+from credhook.worker.handlers.registry import Registry
+from credhook.worker.process.concurrent import ConcurrentWorker
 
 HELD = """
 @handlers.on("*")
@@ -71,6 +78,19 @@ def test_a_worker_whose_record_has_expired_registers_anew(harness: Harness) -> N
         assert process.stop() == 0
         assert "background_task_failed" not in process.text
     assert StockWorker.count(connection=harness.redis) == 0
+
+
+def test_an_event_is_counted_once_however_often_the_worker_shows_itself(redis_client: Redis) -> None:
+    store, token = store_on(redis_client), "w"
+    worker: Any = ConcurrentWorker(worker_settings(), Registry([]), store, name=token, token=token)
+    worker.register_birth()
+    worker._is_registered, worker._finished = True, 2
+    for _ in range(3):
+        worker.show_to_rq()
+    worker._finished += 3
+    worker.show_to_rq()
+    worker.refresh()
+    assert worker.successful_job_count == 5
 
 
 def test_rq_suspend_is_obeyed_until_rq_resume(harness: Harness) -> None:

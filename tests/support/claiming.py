@@ -15,7 +15,7 @@ from credhook.worker.commands import bulk
 from credhook.worker.commands.search import EventSummary, Selection
 from credhook.worker.queue.claims import Claim, Claimant, Claims, Settlement
 from credhook.worker.queue.failure import worker_died
-from credhook.worker.queue.sweeper import Sweeper
+from credhook.worker.queue.sweeper import Sizes, Sweeper
 
 COMPLETED = "openid4vc.issuance.completed"
 INDEX = Keys("credhook")
@@ -59,12 +59,12 @@ class EventQueue:
     def lapse(self, *events: str) -> None:
         lapse(self.redis, *events)
 
-    def sweeper(self) -> Sweeper:
-        return Sweeper(store_on(self.redis), name="n", interval=1)
+    def sweeper(self, **sizes: int) -> Sweeper:
+        return Sweeper(store_on(self.redis), name="n", interval=1, sizes=Sizes(**sizes))
 
-    def sweep(self) -> int:
+    def sweep(self, **sizes: int) -> int:
         """Run one round of a sweeper, and return the number of events that it put back."""
-        return self.sweeper().run()
+        return self.sweeper(**sizes).run()
 
     def die(self, name: str, *, own_fault: bool = True) -> int:
         """Note that this worker has died, and return the number of its events."""

@@ -7,10 +7,12 @@ from typing import Any, cast
 
 import pytest
 from redis.exceptions import RedisError
+from structlog.testing import capture_logs
+from virtual_time import in_own_time
 from waiting import until_async
 
 from credhook.worker.attempt.attempt import Attempt, Interruption
-from credhook.worker.process.concurrent import ConcurrentWorker
+from credhook.worker.process.concurrent import ConcurrentWorker, _restarted
 from credhook.worker.queue.claims import Taken
 from credhook.worker.queue.leases import Leases
 
@@ -169,6 +171,27 @@ async def test_a_worker_that_was_told_to_stop_while_it_asked_the_breaker_takes_n
     one._stopping.set()
     await one._take(4, idle=True)
     assert (queue.asked, queue.returned, started) == ([], [4], [])
+
+
+def test_background_work_begins_again_whatever_ends_it_and_a_defect_is_logged_each_time() -> None:
+    ends: list[Exception | None] = [ValueError(), RedisError("away"), None, ValueError()]
+    ended = asyncio.Event()
+
+    async def work() -> None:
+        if not ends:
+            ended.set()
+            await asyncio.Event().wait()
+        if (end := ends.pop(0)) is not None:
+            raise end
+
+    async def begin() -> None:
+        restarted = asyncio.create_task(_restarted(work))
+        await asyncio.wait_for(ended.wait(), 60)
+        restarted.cancel()
+
+    with capture_logs() as lines:
+        in_own_time(begin())
+    assert [line["event"] for line in lines] == ["background_task_failed"] * 2
 
 
 def test_an_event_that_is_taken_again_breaks_the_older_attempt_off() -> None:

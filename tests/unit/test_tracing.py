@@ -5,11 +5,13 @@ from contextvars import ContextVar
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.trace import get_current_span
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, get_current_span
 
 from credhook.store import REPLAYED
 from credhook.tracing import exporters, trace_id
-from credhook.tracing.spans import extract, inject, link
+from credhook.tracing.spans import current_span, extract, inject, link
 from credhook.worker.queue.group_commit import GroupCommit, Operation
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -70,6 +72,16 @@ def test_what_names_no_sampled_span_is_no_trace(text: str) -> None:
 def test_a_senders_context_is_a_link_if_it_is_one(said: str, understood: bool) -> None:
     found = [one.context for one in link(extract(said))]
     assert [f"{one.trace_id:032x}-{one.span_id:016x}" for one in found] == [f"{TRACE}-{SPAN}"] * understood
+
+
+def test_a_span_that_an_error_ends_names_its_class_alone() -> None:
+    exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    with pytest.raises(ValueError), current_span(provider.get_tracer("test"), "x", SpanKind.INTERNAL, {}):  # noqa: PT011  Its message is the point.
+        raise ValueError("Canary")
+    (span,) = exporter.get_finished_spans()
+    assert dict(span.attributes or {}) == {"error.type": "ValueError"}
+    assert (len(span.events), span.status.description) == (0, None)
 
 
 async def test_what_is_written_for_many_events_is_of_the_trace_of_none() -> None:

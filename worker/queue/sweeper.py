@@ -12,7 +12,7 @@ events from the event index.
 import itertools
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 import structlog
 from rq import Queue
@@ -27,20 +27,32 @@ from credhook.worker.queue.replay import Unhandled
 
 log = structlog.get_logger("credhook.sweeper")
 
-#: Jobs at the head of the queue that are looked at, to find when the oldest of them moved.
-HEAD: Final = 1_000
-#: Open events that are read at once, and orphans that one round deals with at most.
-PAGE: Final = 10_000
-MOST: Final = 10_000
 #: Time that RQ's record of a started job outlives the last renewal, before it is deleted.
 _RQ_RECORD_LASTS_SECONDS: Final = 600
 #: Events that one line of the log names.
 _MOST_NAMED: Final = 20
-#: Entries of the event index that one script looks at, which takes a millisecond, and scripts of one round.
-_INDEX_PAGE: Final = 500
-_INDEX_PAGES: Final = 40
 #: Time in which nearly all events are settled. From then on a record lives for the retention time.
 _SETTLED_MS: Final = 60_000
+
+
+class Sizes(NamedTuple):
+    """How much one round reads.
+
+    Attributes:
+        head: jobs at the head of the queue that are looked at, to find when the oldest of them moved.
+        page: open events that are read at once, and orphans that one round deals with, about.
+        index_page: entries of the event index that one script looks at, which takes a millisecond.
+        index_pages: such scripts.
+    """
+
+    head: int = 1_000
+    page: int = 10_000
+    index_page: int = 500
+    index_pages: int = 40
+
+
+#: The sizes outside tests.
+_SIZES: Final = Sizes()
 
 
 class Sweeper:
@@ -53,6 +65,7 @@ class Sweeper:
         name: str,
         interval: float,
         wanted: Mapping[str, Collection[str]] = MappingProxyType({}),
+        sizes: Sizes = _SIZES,
     ) -> None:
         """Prepare for a round every `interval` seconds.
 
@@ -61,9 +74,11 @@ class Sweeper:
             name: unique in the fleet.
             interval: seconds between two rounds of this process.
             wanted: event type → names of the handlers that this process has for it.
+            sizes: how much one round reads.
         """
         self._store = store
         self._name = name
+        self._sizes = sizes
         #: Each process does this, since the leader may lack a handler.
         self.unhandled = Unhandled(store, wanted=wanted)
         #: The next entry of the event index to look at: the number of its key, and the entries to skip there.
@@ -124,8 +139,8 @@ class Sweeper:
         """Remove expired events from the event index, in bounded steps."""
         keys = [self._store.keys.prefix, *self._store.keys.event_indexes()]
         before = now - self._store.retention * 1_000 - _SETTLED_MS
-        for _ in range(_INDEX_PAGES):
-            self._next = self._store.run("sweep", [before, *self._next, _INDEX_PAGE], keys=keys)
+        for _ in range(self._sizes.index_pages):
+            self._next = self._store.run("sweep", [before, *self._next, self._sizes.index_page], keys=keys)
             if self._next == [0, 0]:
                 return
 
@@ -136,22 +151,23 @@ class Sweeper:
         need not be read to its end.
         """
         keys, redis = self._store.keys, self._store.redis
-        jobs = cast(list[bytes], redis.lrange(keys.jobs, 0, HEAD - 1))
+        jobs = cast(list[bytes], redis.lrange(keys.jobs, 0, self._sizes.head - 1))
         until: float = now - IN_TRANSIT_MS
-        if len(jobs) == HEAD:
+        if len(jobs) == self._sizes.head:
             until = min(until, self._oldest(jobs) - IN_TRANSIT_MS)
         # A job that is overdue has no scheduler: RQ lets the lock of a dead scheduler stand for a minute.
         overdue = (now - IN_TRANSIT_MS) / 1_000
         scheduled = cast(list[bytes], redis.zrangebyscore(keys.scheduled, overdue, "+inf"))
         in_lists = {*jobs, *scheduled}
         found: list[str] = []
-        for start in itertools.count(self._start, PAGE):
-            page = cast(list[bytes], redis.zrangebyscore(keys.open, 0, until, start=start, num=PAGE))
+        size = self._sizes.page
+        for start in itertools.count(self._start, size):
+            page = cast(list[bytes], redis.zrangebyscore(keys.open, 0, until, start=start, num=size))
             ids = [one.decode(errors="surrogateescape") for one in page]
             found += (one for one in ids if job_id(keys.queue, one).encode() not in in_lists)
-            if len(page) < PAGE or len(found) >= MOST:
+            if len(page) < size or len(found) >= size:
                 # Events that stay where they are must not hide the events behind them.
-                self._start = 0 if len(page) < PAGE else start + PAGE
+                self._start = 0 if len(page) < size else start + size
                 break
         return found
 
