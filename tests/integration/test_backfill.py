@@ -3,12 +3,13 @@
 import json
 from collections import Counter
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import pytest
 import redis.asyncio
 from accepting import record
+from backfill_setup import backfilled_ids
 from events_command import Run
 from fleet_harness import Answer, Stub
 from redis import Redis
@@ -20,6 +21,7 @@ from credhook.events import Event
 from credhook.store import BACKFILLED, Keys
 from credhook.store.job import accept_arguments
 from credhook.worker.backfill.run import Backfill, BackfillResult, MissableEvent, TooLate, Window
+from credhook.worker.platform.shared_circuit import circuit_key
 
 OFFERED, COMPLETED = "openid4vc.issuance.offered", "openid4vc.issuance.completed"
 INDEX = Keys("credhook")
@@ -85,21 +87,62 @@ async def test_what_the_store_may_have_forgotten_meanwhile_is_not_accepted(async
         await backfill.run(api, Window(datetime(2020, 1, 1, tzinfo=UTC), NOW), (), dry=False)
 
 
-def test_nothing_is_said_of_what_carries_no_time(events: Run, redis_client: Redis) -> None:
+OFFERS = ("backfill", "--since", "1d", "--type", "issuance.offered")
+
+
+def leading_to(stub: Stub) -> dict[str, str]:
+    platform = {"API_URL": stub.url, "TOKEN_URL": f"{stub.url}/token", "CLIENT_ID": "me", "CLIENT_SECRET": "s3cret"}
+    return {f"CREDHOOK_{name}": value for name, value in platform.items()}
+
+
+def test_more_events_than_a_page_and_a_batch_hold_are_accepted_once(
+    events: Run, redis_client: Redis, stub: Stub
+) -> None:
+    """Two pages of the platform, three of the store, and two batches, which keep the events of a resource together."""
+    at = f"{datetime.now(UTC) - timedelta(hours=2):%Y-%m-%dT%H:%M:%S}"
+    pages = [
+        [
+            {"id": f"iss_{number}", "status": "completed", "createdAt": f"{at}.000Z", "updatedAt": f"{at}.500Z"}
+            for number in some
+        ]
+        for some in (range(75), range(75, 150))
+    ]
+    next_ = {"links": {"next": f"{stub.url}/credentials?after=iss_74"}}
+    stub.answer = lambda call: Answer(body={"data": pages[call.total - 1], **(next_ if call.total == 1 else {})})
+    with redis_client.pipeline(transaction=False) as pipeline:
+        for number in range(1_200):
+            pipeline.hset(f"{EVENT}other{number}", mapping={"type": COMPLETED, "resource": f"other{number}"})
+        pipeline.execute()
+    for number in (0, 10, 100):
+        deliver(redis_client, f"m{number}", OFFERED, f"iss_{number}")
+    result = events(*OFFERS, "--type", "issuance.completed", "--json", **leading_to(stub))
+    printed: Any = json.loads(result.stdout)
+    assert (result.exit_code, printed["listed"], printed["happened"], printed["accepted"]) == (0, 150, 300, 297)
+    brought = backfilled_ids(redis_client)
+    assert len(brought) == 297
+    assert not {f"{BACKFILLED}{OFFERED}:iss_{number}" for number in (0, 10, 100)}.intersection(brought)
+
+
+def test_a_platform_that_asks_for_a_longer_pause_than_a_page_may_take_ends_it_and_the_fleet_knows(
+    events: Run, redis_client: Redis, stub: Stub
+) -> None:
+    stub.answer = lambda _: Answer(429, retry_after="3600")
+    result = events(*OFFERS, **leading_to(stub))
+    assert (result.exit_code, len(stub.calls)) == (1, 1)
+    assert "accepted events stay, run the command again for the rest" in result.stderr
+    assert redis_client.hget(circuit_key(stub.url, "credhook"), "open") == b"1"
+
+
+def test_nothing_is_said_of_what_carries_no_time(events: Run, redis_client: Redis, stub: Stub) -> None:
     shown = [
         {"id": "iss_1", "status": "offered"},
         {"id": "iss_2", "status": "shredded", "updatedAt": "2026-11-22T10:00:00Z"},
     ]
-    with Stub().running() as stub:
-        stub.answer = lambda _: Answer(body={"data": shown})
-        settings = {
-            "CREDHOOK_API_URL": stub.url, "CREDHOOK_TOKEN_URL": f"{stub.url}/token",
-            "CREDHOOK_CLIENT_ID": "me", "CREDHOOK_CLIENT_SECRET": "s3cret",
-        }  # fmt: skip
-        before = contents(redis_client)
-        result = events("backfill", "--since", "1d", "--type", "issuance.offered", "--dry-run", "--json", **settings)
-        assert contents(redis_client) == before
-        assert [call.resource for call in stub.calls] == ["credentials"]  # Nothing wanted is about presentations.
+    stub.answer = lambda _: Answer(body={"data": shown})
+    before = contents(redis_client)
+    result = events(*OFFERS, "--dry-run", "--json", **leading_to(stub))
+    assert contents(redis_client) == before
+    assert [call.resource for call in stub.calls] == ["credentials"]  # Nothing wanted is about presentations.
     assert result.exit_code == 1
     printed: Any = json.loads(result.stdout)
     assert printed["untold"] == {"undated": 1, "unknown_status": 1}

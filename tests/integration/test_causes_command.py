@@ -11,6 +11,7 @@ from harness import DATA
 from redis import Redis
 from redis_keys import EVENT
 from stored_events import INDEX, plant
+from stores import store_on
 
 from credhook.store import State
 from credhook.worker.commands import search
@@ -84,6 +85,16 @@ def test_the_events_of_one_are_listed_and_nothing_that_is_done(events: Run) -> N
     assert listed(events("list", "--json", "--cause", BAD)) == ["m3", "m2", "m1"]
     assert listed(events("list", "--json", "--cause", BAD, "--state", "dead")) == ["m1"]
     assert listed(events("list", "--json", "--cause", BAD, "--id", "m2", "--id", "m4")) == ["m2"]
+
+
+def test_more_events_than_a_page_have_one_cause(redis_client: Redis) -> None:
+    ids = [f"m{number}" for number in range(1_100)]
+    with redis_client.pipeline(transaction=False) as pipeline:
+        for one in ids:
+            pipeline.hset(EVENT + one, mapping={"state": "dead", "c:a.bad": BAD})
+        pipeline.execute()
+    cause(redis_client, BAD, "a.bad", dict.fromkeys(ids, 1), last=1_000, failures=1)
+    assert sorted(still_standing(store_on(redis_client), BAD) or ()) == sorted(ids)
 
 
 def test_what_is_done_while_they_are_read_is_not_done_again(

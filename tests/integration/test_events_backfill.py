@@ -136,6 +136,7 @@ PLATFORM = {
     "CREDHOOK_TOKEN_URL": "http://127.0.0.1:1/token",
     "CREDHOOK_CLIENT_ID": "me",
     "CREDHOOK_CLIENT_SECRET": "s3cret",
+    "CREDHOOK_HANDLERS": "not.loaded.before.the.options.are.checked",
 }
 
 

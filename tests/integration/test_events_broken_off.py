@@ -4,6 +4,7 @@ import signal
 import subprocess
 from contextlib import suppress
 
+import pytest
 from accepting import record
 from events_command import Run, asked, process, terminal
 from redis import Redis
@@ -12,6 +13,7 @@ from stored_events import INDEX, plant, plant_many
 from waiting import until
 
 from credhook.store import State
+from credhook.worker.commands.batches import BATCH, work_through
 
 
 def test_a_terminal_is_asked_and_what_changes_meanwhile_is_left(redis_client: Redis, redis_url: str) -> None:
@@ -49,6 +51,18 @@ def test_ctrl_c_ends_between_two_batches_with_what_was_done(redis_client: Redis,
             assert running.communicate(timeout=60) == ("replayed 200; stopped by Ctrl-C before the other 300\n", "")
             assert running.returncode == 130
     assert redis_client.llen(INDEX.jobs) == 200
+
+
+def test_ctrl_c_ends_what_follows_the_batches_as_well() -> None:
+    def step(batch: list[int]) -> list[bytes]:
+        if batch[0] == BATCH:
+            signal.raise_signal(signal.SIGINT)
+        return [b"erased"] * len(batch)
+
+    result = work_through(range(3 * BATCH), step, "erasing")
+    assert (result.interrupted, result.outcomes) == (True, {"erased": 2 * BATCH})
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
 
 
 def test_a_redis_that_goes_in_the_middle_is_one_line_and_the_rest_can_follow(

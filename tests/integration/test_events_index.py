@@ -122,6 +122,17 @@ def test_pages_meet_no_event_twice_and_miss_none_while_others_arrive(
     assert len(before) == 100
 
 
+@pytest.mark.usefixtures("in_memory")
+def test_more_events_of_one_millisecond_than_pages_hold_are_all_found(redis_client: Redis) -> None:
+    with redis_client.pipeline(transaction=False) as pipeline:
+        for number in range(5_000):
+            plant(pipeline, f"m{number}", State.DONE, age=1_000)
+        pipeline.execute()
+    redis_client.zadd(INDEX.event_index(COMPLETED, "r1"), {f"m{number}": 1_000_000 for number in range(5_000)})
+    found = read_page(store_on(redis_client), Selection(limit=10_000), patience=10_000)
+    assert (len(found.events), found.looked_back_to) == (5_000, None)
+
+
 def test_a_look_for_what_is_rare_says_how_far_it_has_come_and_goes_on_from_there(redis_client: Redis) -> None:
     plant_many(redis_client, 300, State.DONE)
     plant(redis_client, "rare", State.DONE, age=100_000, ended={"a.rare": "done"})

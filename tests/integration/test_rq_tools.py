@@ -75,7 +75,10 @@ def test_a_worker_whose_record_has_expired_registers_anew(harness: Harness) -> N
         assert the_worker(harness).name == worker.name
         assert harness.redis.sismember("rq:workers:credhook", worker.key)
         assert 0 < harness.redis.ttl(worker.key) <= 600
+        harness.redis.delete(worker.key)
+        harness.redis.set(worker.key, "of another program")
         assert process.stop() == 0
+        assert '"death_not_registered"' in process.text
         assert "background_task_failed" not in process.text
     assert StockWorker.count(connection=harness.redis) == 0
 

@@ -29,6 +29,7 @@ from credhook.store import State
 from credhook.worker.attempt.attempt import Attempt, Interruption
 from credhook.worker.attempt.retry import GiveUp, Retry
 from credhook.worker.handlers.registry import Handlers
+from credhook.worker.platform.shared_circuit import circuit_key
 from credhook.worker.queue import replay
 from credhook.worker.queue.replay import Replay, Settled, Unhandled
 from credhook.worker.queue.sweeper import Sweeper
@@ -109,6 +110,16 @@ async def test_an_event_without_a_handler_is_kept_at_no_cost_and_handled_by_the_
     assert fleet.ran == ["a"]
     assert not fleet.redis.exists(INDEX.unhandled + COMPLETED)
     assert "attempts" not in fleet.record()
+
+
+async def test_an_admission_that_cannot_be_given_back_costs_the_event_nothing(fleet: Fleet) -> None:
+    async with fleet.worker("a", on=FAILED, RATE="1000") as old:
+        await old.accept("m1", COMPLETED, "r1")
+        attempt = Attempt(await old.claim(), admitted=True)
+        fleet.redis.rpush(circuit_key(fleet.stub.url, "credhook") + ":bucket", "no bucket")
+        settlement, _ = await old.make(attempt)
+    assert settlement is not None
+    assert (settlement.state, fleet.record()["state"]) == (State.UNHANDLED, "unhandled")
 
 
 async def test_passing_between_workers_with_and_without_the_handler_spends_no_attempt(fleet: Fleet) -> None:

@@ -18,14 +18,14 @@ LEASE, SILENT, TOO_SILENT = 15.0, 5.0, 10.0
 
 
 class Worker(Child):
-    """A worker that beats from one second of its life to another."""
+    """A worker that beats in these spans of its life, from one second to another."""
 
-    def __init__(self, clock: Clock, number: int, beats: tuple[float, float]) -> None:
+    def __init__(self, clock: Clock, number: int, beats: tuple[tuple[float, float], ...]) -> None:
         super().__init__(clock)
         self.token = f"token{number}"
         self.checked, self.heard = 0.0, float("inf")
         self.asked = self.replaced = False
-        self._from, self._to = beats
+        self._beats = beats
         self.asked_at: list[float] = []
         self._unread: list[str] = []
         self.ended_at = 0.0
@@ -38,7 +38,8 @@ class Worker(Child):
 
     def read_report(self) -> tuple[bool, list[str]]:
         stack, self._unread = self._unread, []
-        return self._from <= self._clock.now - self.born <= self._to, stack
+        age = self._clock.now - self.born
+        return any(first <= age <= last for first, last in self._beats), stack
 
     def kill(self) -> None:
         self.ended_at = self._clock.now - self.born
@@ -56,8 +57,8 @@ class Fleet:
         self.commands: list[list[str]] = []
         self.workers: list[Worker] = []
         self.exits: list[int] = []
-        #: From which second of its life to which each of them beats; then for ever.
-        self.beats: list[tuple[float, float]] = []
+        #: The spans in which each of them beats; the others always do.
+        self.beats: list[tuple[tuple[float, float], ...]] = []
         self.refusals = 0
         self.supervisor = WorkerSupervisor(
             1,
@@ -76,7 +77,7 @@ class Fleet:
             self.refusals -= 1
             raise BlockingIOError
         number = len(self.workers)
-        beats = self.beats[number] if number < len(self.beats) else (0.0, float("inf"))
+        beats = self.beats[number] if number < len(self.beats) else ((0.0, float("inf")),)
         self.commands.append([*command])
         self.workers.append(Worker(self.clock, number, beats))
         return cast("SupervisedWorker", self.workers[-1])
@@ -134,7 +135,7 @@ def test_who_has_finished_is_not_replaced(fleet: Fleet) -> None:
 
 
 def test_a_silent_worker_is_asked_where_it_is_and_then_ended(fleet: Fleet, logs: list[Any]) -> None:
-    fleet.beats = [(1.0, 20.0)]
+    fleet.beats = [((1.0, 20.0),)]
     assert fleet.run(60) == 0
     silent = fleet.workers[0]
     (asked_at,) = silent.asked_at
@@ -146,15 +147,22 @@ def test_a_silent_worker_is_asked_where_it_is_and_then_ended(fleet: Fleet, logs:
     assert fleet.workers[1].asked_at == []
 
 
+def test_a_worker_that_falls_silent_again_is_asked_again(fleet: Fleet, logs: list[Any]) -> None:
+    fleet.beats = [((1.0, 20.0), (27.0, 40.0), (47.0, 60.0), (67.0, float("inf")))]
+    assert fleet.run(90) == 0
+    assert fleet.workers[0].asked_at == pytest.approx([20 + SILENT, 40 + SILENT, 60 + SILENT], abs=0.3)
+    assert [entry["event"] for entry in logs] == ["loop_blocked"] * 3
+
+
 def test_a_worker_that_starts_is_not_silent(fleet: Fleet, logs: list[Any]) -> None:
-    fleet.beats = [(1e9, 1e9)]
+    fleet.beats = [((1e9, 1e9),)]
     assert fleet.run(300) == 0
     assert logs == []
 
 
 def test_if_we_have_stood_still_the_silence_of_others_means_nothing(fleet: Fleet, logs: list[Any]) -> None:
     """Stop all processes, and let the supervisor wake first."""
-    fleet.beats = [(1.0, 20.0)]
+    fleet.beats = [((1.0, 20.0),)]
 
     def stand_still() -> None:
         fleet.clock.now += 600.0
