@@ -41,6 +41,20 @@ def test_nothing_of_an_erased_event_is_left(redis_client: Redis, redis_url: str,
     assert redis_client.hkeys(CONFLICT + "kept") == [f"{DATA} r_third".encode()]
 
 
+def test_an_erasure_crosses_pages_and_spares_what_has_a_similar_name(redis_client: Redis, events: Run) -> None:
+    with redis_client.pipeline(transaction=False) as pipeline:
+        for number in range(1_200):
+            pipeline.hset(f"{CONFLICT}c{number}", mapping={"some.type iss_1": 1, "some.type xiss_1": 1})
+        pipeline.execute()
+    redis_client.hset(INDEX.locks, mapping={"r1": "m1 1 1 w", "r10": "m10 1 1 w"})
+    redis_client.zadd(INDEX.started, {f"{job_id('m1')}:1": 1, f"{job_id('m10')}:1": 1})
+    assert events("erase", "--resource", "iss_1", "--id", "m1").exit_code == 1  # No such event is in the store.
+    left = everything(redis_client)
+    assert (left.count(" iss_1"), left.count(" xiss_1")) == (0, 1_200)
+    assert redis_client.hgetall(INDEX.locks) == {b"r10": b"m10 1 1 w"}
+    assert redis_client.zrange(INDEX.started, 0, -1) == [f"{job_id('m10')}:1".encode()]
+
+
 def test_what_expired_is_erased_with_what_outlived_it(redis_client: Redis, events: Run) -> None:
     redis_client.hset(CONFLICT + "m1", "some.type r1", 1)
     redis_client.set(RESOURCE + "r2", "3:0")

@@ -45,7 +45,10 @@ class Plugin:
                 if name in self.ends:
                     raise self.ends[name]
             except asyncio.CancelledError:
-                self.notes.append(f"{name} is cancelled")
+                try:
+                    await asyncio.sleep(0.05)  # It cleans up.
+                finally:
+                    self.notes.append(f"{name} is cancelled")
                 raise
             self.notes.append(f"{name} ends")
 

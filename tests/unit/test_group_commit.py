@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from virtual_time import in_own_time
 from waiting import until_async
 
-from credhook.worker.queue.group_commit import GroupCommit, Operation, operation
+from credhook.worker.queue.group_commit import MOST_WRITTEN, GroupCommit, Operation, operation
 
 LONG = 3_600.0
 
@@ -32,6 +33,21 @@ async def test_settlements_wait_for_each_other_until_something_else_is_written()
     written.set()
     assert await asyncio.gather(*settlements, record, *meanwhile) == [1, 1, 1, 2, 2]
     assert groups == [[("s1",), ("s2",), ("r1",)], [("s3",), ("r2",)]]
+
+
+def test_operations_beyond_the_size_of_a_group_go_out_with_the_next() -> None:
+    sizes: list[int] = []
+
+    async def run(operations: Sequence[Operation]) -> list[Any]:
+        sizes.append(len(operations))
+        return [name for (name,) in operations]
+
+    async def write() -> list[Any]:
+        commit = GroupCommit(run)
+        return await asyncio.gather(*(commit.write((number,)) for number in range(2 * MOST_WRITTEN + 1)))
+
+    assert in_own_time(write()) == list(range(2 * MOST_WRITTEN + 1))
+    assert sizes == [MOST_WRITTEN, MOST_WRITTEN, 1]
 
 
 async def test_settlements_alone_wait_no_longer_than_the_window() -> None:

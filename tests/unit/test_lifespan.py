@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -82,12 +81,15 @@ async def test_what_has_started_is_shut_down_the_last_first_whatever_one_of_them
 ) -> None:
     monkeypatch.setattr(build, "_SHUTDOWN_SECONDS", 0.05)
     ended: list[Any] = []
+    cancelled: list[Any] = []
     enough = asyncio.Event()
 
     async def hangs(state: Any) -> None:
         while not enough.is_set():
-            with suppress(asyncio.CancelledError):
+            try:
                 await enough.wait()
+            except asyncio.CancelledError:
+                cancelled.append(state)
 
     def fails(state: Any) -> None:
         raise ValueError
@@ -104,9 +106,10 @@ async def test_what_has_started_is_shut_down_the_last_first_whatever_one_of_them
     await span.start()
     with capture_logs() as lines:
         await span.stop()
-    assert ended == [5, None, 1]
-    assert [line["plugin"] for line in lines] == ["third", "second"]
+    await asyncio.sleep(0)
     enough.set()
+    assert (ended, cancelled) == ([5, None, 1], [2])
+    assert [line["plugin"] for line in lines] == ["third", "second"]
 
 
 async def test_a_start_up_that_is_slow_is_named_and_a_cancellation_of_its_own_is_a_failure(
