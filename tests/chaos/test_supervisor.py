@@ -103,7 +103,7 @@ def test_a_worker_process_that_is_killed_is_replaced(harness: Harness) -> None:
 def test_a_handler_that_blocks_the_loop_is_named_and_its_process_replaced(harness: Harness) -> None:
     harness.plugin(BLOCKING)
     harness.happens("m1")
-    with harness.worker(CREDHOOK_MAX_ATTEMPTS="2") as worker:
+    with harness.worker(CREDHOOK_MAX_ATTEMPTS="2", CREDHOOK_GRACE="3600") as worker:  # Its lease decides.
         until(lambda: harness.notes() == ["run 1"])
         for one in ("m2", "m3"):
             harness.happens(one, DATA)

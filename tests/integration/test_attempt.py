@@ -11,10 +11,12 @@ import pytest
 from accepting import record
 from attempts import Attempts, attempts
 from fleet_harness import Answer, Call, Stub, presentation
+from pydantic import SecretStr
 from redis import Redis
 from redis.exceptions import RedisError
 from redis_keys import EVENT
 from stores import store_on
+from structlog.testing import capture_logs
 
 from credhook.store import State
 from credhook.worker.api.errors import Unavailable
@@ -158,6 +160,20 @@ async def test_a_snapshot_goes_with_its_event_although_only_an_earlier_attempt_h
     assert len(stub.calls) == 1
     assert told.ran == [("first", False), ("second", False), ("second", False)]
     assert not redis_client.exists("credhook:credhook:snapshot:e1")
+
+
+async def test_a_snapshot_of_another_version_is_left_and_the_platform_asked(
+    made: Attempts, told: Told, stub: Stub
+) -> None:
+    await made.accept("e1", DATA, "pre_1")
+    told.ends["first"] = Retry(after=0.02)
+    await made.next()
+    await Snapshots(store_on(made.redis), SecretStr(KEY)).keep("e1", b'{"credentials": "of another model"}')
+    told.ends["first"] = None
+    with capture_logs() as lines:
+        assert (await made.next()).state is State.DONE
+    assert "snapshot_unreadable" in [line["event"] for line in lines]
+    assert len(stub.calls) == 2
 
 
 async def test_who_has_lost_the_event_to_another_is_told_when_it_settles(made: Attempts, redis_client: Redis) -> None:

@@ -87,7 +87,8 @@ async def test_what_the_store_may_have_forgotten_meanwhile_is_not_accepted(async
         await backfill.run(api, Window(datetime(2020, 1, 1, tzinfo=UTC), NOW), (), dry=False)
 
 
-OFFERS = ("backfill", "--since", "1d", "--type", "issuance.offered")
+#: Little more than the hour younger than the retention that a backfill may take.
+OFFERS = ("backfill", "--since", "166h", "--type", "issuance.offered")
 
 
 def leading_to(stub: Stub) -> dict[str, str]:

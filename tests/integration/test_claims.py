@@ -27,13 +27,14 @@ from structlog.testing import capture_logs
 from waiting import until_async
 
 from credhook.store import State
+from credhook.store.connection import BRIEFLY, open_redis_sync
 from credhook.store.errors import is_unwell
 from credhook.worker.attempt.details import state_of
 from credhook.worker.commands import bulk
 from credhook.worker.commands.search import EventSummary, Selection
 from credhook.worker.queue.claims import Claim, Claimant, Claims, Settlement
 from credhook.worker.queue.group_commit import GroupCommit, Operation
-from credhook.worker.queue.leases import Leases, put_back, reclaim
+from credhook.worker.queue.leases import Leases, put_back, reclaim, reclaim_all
 from credhook.worker.queue.replay import Replay, Settled
 
 DONE = Settlement(State.DONE)
@@ -517,6 +518,11 @@ async def test_an_event_that_killed_its_worker_comes_before_later_ones(queue: Ev
     (first,) = await queue.take("idle", idle=True)
     assert (first.event_id, first.killed, first.attempt) == ("e1", 1, 2)
     assert await queue.follow(first, "idle") == "e2"
+
+
+def test_deaths_that_redis_could_not_note_are_told_to_the_next_worker() -> None:
+    with open_redis_sync("redis://127.0.0.1:1/0", **BRIEFLY) as nobody:
+        assert reclaim_all(store_on(nobody), ["w1:1", "w2:0"]) == ["w1:1", "w2:0"]
 
 
 async def test_a_lock_is_kept_for_a_dead_worker_no_longer_than_its_lease(queue: EventQueue) -> None:

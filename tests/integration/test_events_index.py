@@ -150,7 +150,7 @@ def test_a_handler_selects_what_it_has_ended_for_and_what_waits_for_it(redis_cli
     plant(redis_client, "ended", State.DEAD, ended=HANDLED, age=3)
     plant(redis_client, "pending", State.WAITING, pending="a.other a.bad", age=2)
     plant(redis_client, "only", State.UNHANDLED, only="a.bad", age=1)
-    plant(redis_client, "another", State.DONE, ended={"a.badly": "done"})
+    plant(redis_client, "another", State.DONE, ended={"a.badly": "done"}, pending="a.badly an.a.bad")
     assert ids(events("list", "--json", "--handler", "a.bad").stdout) == ["only", "pending", "ended"]
     assert events("erase", "--handler", "a.bad", "--yes").stdout == "erased 3\n"
     assert ids(events("list", "--json").stdout) == ["another"]

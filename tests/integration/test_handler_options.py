@@ -140,6 +140,14 @@ async def test_one_that_needs_another_is_given_up_with_it(plugin: Plugin, redis_
     assert record(redis_client, "e1")["h:test.mail"] == "dead: test.account was given up"
 
 
+async def test_one_that_needs_another_is_skipped_with_it(plugin: Plugin, redis_client: Redis) -> None:
+    plugin.handler("account", condition=lambda _: False)
+    plugin.handler("mail", after="account")
+    async with plugin.worker() as made:
+        assert (await made.next()).state is State.DONE
+    assert (plugin.notes, record(redis_client, "e1")["h:test.mail"]) == ([], "skipped")
+
+
 async def test_one_that_needs_another_runs_alone_for_events_that_the_other_does_not_want(plugin: Plugin) -> None:
     plugin.handler("account", DATA)
     plugin.handler("mail", after="account")
@@ -206,6 +214,16 @@ async def test_a_handler_has_so_many_events_at_a_time_in_the_whole_fleet(plugin:
         assert (await made.next()).state is State.DONE
         assert int(record(redis_client, "e3").get("attempts", 1)) == 1
     assert plugin.notes.count("limited begins") == 3
+
+
+async def test_one_that_is_tried_again_has_its_own_place_still(plugin: Plugin) -> None:
+    plugin.handler("limited", concurrency=1)
+    plugin.ends["limited"] = Retry(after=0.02)
+    async with plugin.worker() as made:
+        assert (await made.next()).error == "test.limited: Retry"
+        assert (await made.next()).error == "test.limited: Retry"
+        plugin.ends.clear()
+        assert (await made.next()).state is State.DONE
 
 
 async def test_the_place_of_one_whose_lease_has_ended_is_free(plugin: Plugin, redis_client: Redis) -> None:

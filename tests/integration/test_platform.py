@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+from attempts import told
 from fleet_harness import Answer, Stub
 from fleet_members import DOWN, WELL, Member, member, members, paused_briefly
 from redis import Redis
@@ -15,8 +16,11 @@ from stores import store_on
 from structlog.testing import capture_logs
 from waiting import until_async
 
+from credhook.sandbox.local.environment import free_port
 from credhook.store.connection import open_redis
 from credhook.worker.api.errors import Unavailable
+from credhook.worker.attempt.build import build_worker
+from credhook.worker.handlers.registry import Registry
 from credhook.worker.platform.circuit import THRESHOLD, Circuit, PlatformPaused
 from credhook.worker.platform.circuit_breaker import CircuitBreaker
 from credhook.worker.platform.shared_circuit import circuit_key
@@ -52,6 +56,21 @@ async def test_a_pause_reaches_the_other_processes(redis_url: str, stub: Stub) -
     assert len(stub.calls) == 1
     assert [entry["event"] for entry in logs] == ["platform_paused"]
     assert (logs[0]["cause"], logs[0]["seconds"]) == ("503", pytest.approx(600, abs=60))
+
+
+async def test_a_platform_that_does_not_answer_is_paused(redis_url: str) -> None:
+    async with member(redis_url, f"http://127.0.0.1:{free_port()}") as one:
+        await one.call()
+        assert one.breaker.pause() == 0
+        for _ in range(THRESHOLD - 1):
+            await one.call()
+        assert one.breaker.pause() > 0
+
+
+async def test_each_time_out_of_the_settings_reaches_its_place(redis_url: str, stub: Stub) -> None:
+    settings = told(redis_url, stub, FETCH_TIMEOUT=3, HANDLER_TIMEOUT=5, LEASE=7)
+    async with build_worker(settings, Registry([])) as parts:
+        assert (parts.breaker._timeout, parts.processor._timeout, parts.claims.lease) == (3.0, 5.0, 7.0)
 
 
 async def test_a_process_that_starts_during_a_pause_keeps_to_it(

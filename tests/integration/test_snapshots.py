@@ -72,7 +72,7 @@ async def test_after_a_rotation_the_first_key_seals_and_all_open(async_redis: re
     assert await snapshots(async_redis, NEW).find("e2") == b"two"
 
 
-@pytest.mark.parametrize("broken", ["another key", "moved", "cut", "empty"])
+@pytest.mark.parametrize("broken", ["another key", "moved", "cut", "empty", "no text"])
 async def test_what_cannot_be_opened_is_logged_and_counts_as_absent(
     async_redis: redis.asyncio.Redis, broken: str
 ) -> None:
@@ -81,6 +81,9 @@ async def test_what_cannot_be_opened_is_logged_and_counts_as_absent(
     assert isinstance(sealed, bytes)
     event, key = ("e2", OLD) if broken == "moved" else ("e1", NEW if broken == "another key" else OLD)
     await async_redis.set(SNAPSHOT + event, {"cut": sealed[:-1], "empty": b""}.get(broken, sealed))
+    if broken == "no text":
+        await async_redis.delete(SNAPSHOT + event)
+        await async_redis.hset(SNAPSHOT + event, "of", "another program")
     kept = snapshots(async_redis, key)
     with capture_logs() as logs:
         assert await kept.find(event) is None

@@ -166,6 +166,21 @@ async def test_nothing_is_taken_beside_a_poison_candidate() -> None:
     await running
 
 
+@pytest.mark.parametrize(("error", "event"), [(RedisError("away"), "redis_unusable"), (ValueError(), "take_failed")])
+def test_a_take_that_fails_is_tried_again_and_again(error: Exception, event: str) -> None:
+    async def work() -> None:
+        one, queue, _ = taking(error)
+        running = asyncio.create_task(one._take_and_start(burst=False))
+        await asyncio.sleep(30)
+        one._stop()
+        await running
+        assert len(queue.asked) > 3
+
+    with capture_logs() as lines:
+        in_own_time(work())
+    assert {line["event"] for line in lines} == {event, "worker_draining"}
+
+
 async def test_a_worker_that_was_told_to_stop_while_it_asked_the_breaker_takes_nothing() -> None:
     one, queue, started = taking(Taken((NOTHING,), None))
     one._stopping.set()

@@ -1,13 +1,17 @@
 """What a refused sender can do to the log, and what it is told."""
 
 import json
+from typing import Any
 from uuid import UUID
 
+import httpx
+from signing import SECRET, body, headers
 from structlog.testing import capture_logs
 
 from credhook.logs import FloodGuard
-from credhook.receiver.app import MAX_LOGGED, RefusalLog
+from credhook.receiver.app import MAX_LOGGED, RefusalLog, create_app
 from credhook.receiver.inbox import StoreUnavailable
+from credhook.receiver.settings import ReceiverSettings
 from credhook.receiver.signature import OutsideTolerance, Unauthenticated
 
 
@@ -23,6 +27,31 @@ def test_each_refusal_is_logged_until_they_become_a_flood_and_all_are_counted() 
     ids = {json.loads(bytes(body))["errors"][0]["id"] for body in bodies}
     assert len(ids) == 1_000
     assert {UUID(each).version for each in ids} == {4}
+
+
+async def test_a_defect_of_ours_is_a_500_so_that_the_sender_keeps_the_delivery() -> None:
+    class Broken:
+        async def accept(self, *_: object) -> None:
+            raise ValueError("Canary")
+
+        examine = accept
+
+    inbox: Any = Broken()
+    settings: Any = ReceiverSettings
+    app = create_app(settings(CREDHOOK_WEBHOOK_SECRETS=SECRET), inbox, RefusalLog())
+    content = body()
+    with capture_logs() as logs:
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://inbox") as client:
+            answers = [
+                await client.post("/webhooks", content=content, headers=headers("m1", content)),
+                await client.get("/readyz"),
+            ]
+    for answer in answers:
+        (error,) = answer.json()["errors"]
+        assert (answer.status_code, error["code"]) == (500, "INTERNAL_SERVER_ERROR")
+        assert "Canary" not in answer.text
+    assert [line["event"] for line in logs] == ["receiver_failed"] * 2
 
 
 def test_a_kind_is_admitted_again_after_a_minute_and_kinds_are_counted_apart() -> None:

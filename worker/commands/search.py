@@ -64,11 +64,6 @@ class Cursor(NamedTuple):
             raise ValueError(f"{text!r} is no cursor; a page ends with the one that the next begins with")
         return cls(int(text[:_DIGITS], 16), text[_DIGITS:])
 
-    @property
-    def above(self) -> Self:
-        """Return the place directly before this one in a list, newest first."""
-        return self.read(f"{int(str(self), 16) + 1:024x}")
-
     def __str__(self) -> str:
         return f"{self.received:0{_DIGITS}x}{self.digest}"
 
