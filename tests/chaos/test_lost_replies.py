@@ -5,8 +5,8 @@ import re
 import pytest
 from accepting import inbox_on, record
 from claiming import take_one
-from handled_events import HELD, INDEX, begun, handled_once
-from harness import COMPLETED, Harness
+from handled_events import INDEX, begun, handled_once
+from harness import COMPLETED, HELD, Harness
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import TimeoutError as RedisTimeoutError

@@ -8,8 +8,8 @@ import os
 import signal
 from typing import Any
 
-from handled_events import HELD, INDEX, begun, handled_once
-from harness import Harness
+from handled_events import INDEX, begun, handled_once
+from harness import HELD, Harness
 from redis import Redis
 from redis_keys import job_id
 from rq import Queue

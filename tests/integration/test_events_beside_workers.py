@@ -5,7 +5,7 @@ from collections import Counter
 
 from accepting import everything, record
 from events_command import Run
-from harness import Harness
+from harness import HELD, Harness
 from redis_keys import EVENT
 from waiting import until
 
@@ -68,14 +68,7 @@ def test_replays_beside_busy_workers_never_run_a_recorded_handler_twice(harness:
 
 
 def test_an_event_that_is_erased_from_a_workers_hands_stays_erased(harness: Harness, events: Run) -> None:
-    harness.plugin("""
-@handlers.on("*")
-async def slow(event, context):
-    note("begun")
-    while not (here / "go").exists():
-        await asyncio.sleep(0.01)
-    note("ended")
-""")
+    harness.plugin(HELD)
     resource_id = harness.happens("doomed")
     with harness.worker() as worker:
         until(harness.notes)

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 from accepting import record
-from harness import DATA, Harness
+from harness import DATA, HELD, Harness
 from redis import Redis
 from redis_keys import job_id
 from rq import Queue
@@ -15,15 +15,7 @@ from waiting import until
 from credhook.worker.process.jobs import EventJob, IsolatingWorker, NotOurJob
 
 FORK = ("--isolation", "fork")
-
-SLOW = """
-@handlers.on("*")
-async def slow(event, context):
-    note("begun", event.attempt)
-    while not (here / "go").exists():
-        await asyncio.sleep(0.01)
-    note("ended", event.attempt)
-"""
+ISOLATIONS = [(), FORK]
 
 
 def test_each_event_is_handled_in_a_process_of_its_own(harness: Harness) -> None:
@@ -48,20 +40,23 @@ def second(event, context):
     assert first == second != third == fourth
 
 
-def test_a_planted_job_is_refused_and_kept_aside(harness: Harness) -> None:
+@pytest.mark.parametrize("isolation", ISOLATIONS, ids=["loop", "fork"])
+def test_a_planted_job_is_refused_and_kept_aside(harness: Harness, isolation: tuple[str, ...]) -> None:
     queue = Queue("credhook", connection=harness.redis, serializer=JSONSerializer)
     planted = harness.folder / "planted"
-    queue.enqueue("os.system", args=(f"touch {planted}",), job_id="evil")
-    queue.enqueue("credhook.worker.process.jobs.process", args=("m1", "m2"), job_id="evil_too")
+    queue.enqueue("os.system", args=(f"touch {planted}",), job_id="evil", description="canary")
+    queue.enqueue("credhook.worker.process.jobs.process", args=("m1", "canary"), job_id="evil_too")
     ours = queue.enqueue("os.system", args=(f"touch {planted}",), job_id=job_id("m2"))
-    harness.redis.hset(ours.key, "success_callback_name", "os.getcwd")
+    callbacks = ("success_callback_name", "failure_callback_name", "stopped_callback_name")
+    harness.redis.hset(ours.key, mapping=dict.fromkeys(callbacks, "plugin.note"))
     harness.happens("m1")
-    with harness.worker("worker", *FORK) as worker:
+    with harness.worker("worker", *isolation) as worker:
         harness.reaches("m1", "done")
-        until(lambda: worker.text.count('"jobs_refused"') == 2, what="two refusals")
+        until(lambda: all(job in worker.text for job in ("evil", "evil_too")), what="two refusals")
         assert worker.stop() == 0
     assert not planted.exists()
-    assert '"event_left"' in worker.text  # The event that the id names: it is not there.
+    assert ('"event_left"' in worker.text) == bool(isolation)  # The event that the id names: it is not there.
+    assert [line.split()[:2] for line in harness.notes()] == [["first", "m1"]]  # And RQ has called nothing.
     assert '"job_failed"' not in worker.text
     for job in ("evil", "evil_too"):
         assert not harness.redis.exists(f"rq:job:{job}")
@@ -69,6 +64,7 @@ def test_a_planted_job_is_refused_and_kept_aside(harness: Harness) -> None:
     assert not harness.redis.exists("rq:queue:credhook:intermediate")
     assert not harness.redis.exists("rq:wip:credhook")
     assert "Traceback" not in worker.text
+    assert "canary" not in worker.text
 
 
 def test_a_foreign_job_calls_nothing_in_a_stock_worker_with_our_class(redis_client: Redis) -> None:
@@ -118,10 +114,10 @@ async def other(event, context):
 
 
 def test_sigterm_finishes_the_event_at_hand_and_leaves_the_next_to_others(harness: Harness) -> None:
-    harness.plugin(SLOW)
+    harness.plugin(HELD)
     harness.happens("m1")
     with harness.worker("worker", *FORK) as worker:
-        until(lambda: harness.notes() == ["begun 1"])
+        until(lambda: harness.notes() == ["begun m1"])
         worker.process.send_signal(signal.SIGTERM)
         harness.happens("m2")
         (harness.folder / "go").touch()
@@ -129,7 +125,7 @@ def test_sigterm_finishes_the_event_at_hand_and_leaves_the_next_to_others(harnes
     assert record(harness.redis, "m1")["state"] == "done"
     with harness.worker("other", *FORK):
         harness.reaches("m2", "done")
-    assert harness.notes() == ["begun 1", "ended 1"] * 2
+    assert harness.notes() == ["begun m1", "first m1", "begun m2", "first m2"]
 
 
 def test_sigterm_ends_an_idle_worker(harness: Harness) -> None:
@@ -147,11 +143,12 @@ def _waits(harness: Harness) -> bool:
     return any(client["cmd"] in {"blmove", "brpoplpush"} for client in harness.redis.client_list())
 
 
-def test_burst_ends_when_the_queue_is_empty(harness: Harness) -> None:
+@pytest.mark.parametrize("isolation", ISOLATIONS, ids=["loop", "fork"])
+def test_burst_ends_when_the_queue_is_empty(harness: Harness, isolation: tuple[str, ...]) -> None:
     ids = ["m1", "m2", "m3"]
     for one in ids:
         harness.happens(one)
-    with harness.worker("worker", *FORK, "--burst") as worker:
+    with harness.worker("worker", *isolation, "--burst") as worker:
         assert worker.process.wait(60) == 0
     assert {record(harness.redis, one)["state"] for one in ids} == {"done"}
     assert len(harness.notes()) == 3

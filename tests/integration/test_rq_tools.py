@@ -3,7 +3,7 @@
 from typing import Any
 
 from accepting import record
-from harness import Harness
+from harness import HELD, Harness
 from redis import Redis
 from redis_keys import job_id
 from rq import Worker as StockWorker
@@ -18,15 +18,6 @@ from waiting import until
 from credhook.store import Keys
 from credhook.worker.handlers.registry import Registry
 from credhook.worker.process.concurrent import ConcurrentWorker
-
-HELD = """
-@handlers.on("*")
-async def first(event, context):
-    note("begun", event.webhook_id)
-    while not (here / "go").exists():
-        await asyncio.sleep(0.01)
-    note("first", event.webhook_id)
-"""
 
 
 def the_worker(harness: Harness) -> BaseWorker:

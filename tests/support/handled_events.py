@@ -1,21 +1,10 @@
-"""A handler that holds events until it may go on, and the events that it has begun and ended."""
+"""The events that the handler of `harness.HELD` has begun and ended."""
 
 from harness import Harness
 from redis import Redis
 from waiting import until
 
 from credhook.store import Keys
-
-HELD = """
-import os
-
-@handlers.on("*")
-async def held(event, context):
-    note("begun", event.webhook_id, os.getpid())
-    while not (here / "go").exists():
-        await asyncio.sleep(0.01)
-    note("first", event.webhook_id)
-"""
 
 INDEX = Keys("credhook")
 

@@ -36,6 +36,16 @@ async def first(event, context):
     note("first", event.webhook_id, event.attempt, event.details.status)
 """
 
+#: Runs until the test says `go`.
+HELD = """
+@handlers.on("*")
+async def first(event, context):
+    note("begun", event.webhook_id)
+    while not (here / "go").exists():
+        await asyncio.sleep(0.01)
+    note("first", event.webhook_id)
+"""
+
 
 class Workers:
     """A folder, a Redis and a platform, and workers that use them."""
