@@ -172,12 +172,17 @@ def test_a_stop_lets_what_is_under_way_finish(harness: Harness, whom: str, numbe
     assert harness.redis.lrange("rq:queue:credhook", 0, -1) == [job_id("m2").encode()]
 
 
-def test_what_the_grace_time_does_not_suffice_for_is_handed_back_unspent(harness: Harness) -> None:
+@pytest.mark.parametrize("grace", ["0.5", "3600"], ids=["the grace ends", "a second signal"])
+def test_what_does_not_end_in_time_is_handed_back_unspent(harness: Harness, grace: str) -> None:
     harness.plugin(HELD)
     harness.happens("m1")
-    with harness.worker("first", CREDHOOK_GRACE="0.5") as first:
+    with harness.worker("first", CREDHOOK_GRACE=grace) as first:
         until(lambda: len(begun(harness)) == 1)
-        assert first.stop() == 0
+        first.process.send_signal(signal.SIGTERM)
+        if grace == "3600":
+            until(lambda: '"worker_draining"' in first.text)
+            first.process.send_signal(signal.SIGTERM)
+        assert first.process.wait(60) == 0
     assert record(harness.redis, "m1")["attempts"] == "0"
     assert harness.redis.lrange("rq:queue:credhook", 0, -1) == [job_id("m1").encode()]
     (harness.folder / "go").touch()
@@ -185,19 +190,6 @@ def test_what_the_grace_time_does_not_suffice_for_is_handed_back_unspent(harness
         assert "attempts" not in harness.reaches("m1", "done")
     assert [attempt for _, attempt, _ in begun(harness)] == ["1", "1"]
     assert ended(harness) == ["m1"]
-
-
-def test_a_second_sigterm_hands_back_at_once(harness: Harness) -> None:
-    harness.plugin(HELD)
-    harness.happens("m1")
-    with harness.worker() as worker:
-        until(lambda: len(begun(harness)) == 1)
-        worker.process.send_signal(signal.SIGTERM)
-        until(lambda: '"worker_draining"' in worker.text)
-        worker.process.send_signal(signal.SIGTERM)
-        assert worker.process.wait(60) == 0
-    assert record(harness.redis, "m1")["attempts"] == "0"
-    assert harness.redis.lrange("rq:queue:credhook", 0, -1) == [job_id("m1").encode()]
 
 
 def test_a_process_whose_handlers_hang_is_replaced(harness: Harness) -> None:

@@ -12,6 +12,7 @@ from accepting import record
 from backfill_setup import backfilled_ids
 from events_command import Run
 from fleet_harness import Answer, Stub
+from platform_settings import leading_to
 from redis import Redis
 from redis_keys import EVENT
 from stored_events import contents
@@ -91,11 +92,6 @@ async def test_what_the_store_may_have_forgotten_meanwhile_is_not_accepted(async
 OFFERS = ("backfill", "--since", "166h", "--type", "issuance.offered")
 
 
-def leading_to(stub: Stub) -> dict[str, str]:
-    platform = {"API_URL": stub.url, "TOKEN_URL": f"{stub.url}/token", "CLIENT_ID": "me", "CLIENT_SECRET": "s3cret"}
-    return {f"CREDHOOK_{name}": value for name, value in platform.items()}
-
-
 def test_more_events_than_a_page_and_a_batch_hold_are_accepted_once(
     events: Run, redis_client: Redis, stub: Stub
 ) -> None:
@@ -116,7 +112,7 @@ def test_more_events_than_a_page_and_a_batch_hold_are_accepted_once(
         pipeline.execute()
     for number in (0, 10, 100):
         deliver(redis_client, f"m{number}", OFFERED, f"iss_{number}")
-    result = events(*OFFERS, "--type", "issuance.completed", "--json", **leading_to(stub))
+    result = events(*OFFERS, "--type", "issuance.completed", "--json", **leading_to(stub.url))
     printed: Any = json.loads(result.stdout)
     assert (result.exit_code, printed["listed"], printed["happened"], printed["accepted"]) == (0, 150, 300, 297)
     brought = backfilled_ids(redis_client)
@@ -128,7 +124,7 @@ def test_a_platform_that_asks_for_a_longer_pause_than_a_page_may_take_ends_it_an
     events: Run, redis_client: Redis, stub: Stub
 ) -> None:
     stub.answer = lambda _: Answer(429, retry_after="3600")
-    result = events(*OFFERS, **leading_to(stub))
+    result = events(*OFFERS, **leading_to(stub.url))
     assert (result.exit_code, len(stub.calls)) == (1, 1)
     assert "accepted events stay, run the command again for the rest" in result.stderr
     assert redis_client.hget(circuit_key(stub.url, "credhook"), "open") == b"1"
@@ -141,7 +137,7 @@ def test_nothing_is_said_of_what_carries_no_time(events: Run, redis_client: Redi
     ]
     stub.answer = lambda _: Answer(body={"data": shown})
     before = contents(redis_client)
-    result = events(*OFFERS, "--dry-run", "--json", **leading_to(stub))
+    result = events(*OFFERS, "--dry-run", "--json", **leading_to(stub.url))
     assert contents(redis_client) == before
     assert [call.resource for call in stub.calls] == ["credentials"]  # Nothing wanted is about presentations.
     assert result.exit_code == 1

@@ -11,6 +11,7 @@ import trustme
 from accepting import accept, record
 from backfill_setup import Scene, backfilled_ids, scene
 from events_command import Run
+from platform_settings import leading_to
 from redis import Redis
 from redis_keys import EVENT, RECEIVERS
 from stored_events import contents
@@ -131,15 +132,6 @@ def test_ctrl_c_ends_it_with_what_it_has_found(lossy: Scene) -> None:
     )
 
 
-PLATFORM = {
-    "CREDHOOK_API_URL": "http://127.0.0.1:1",
-    "CREDHOOK_TOKEN_URL": "http://127.0.0.1:1/token",
-    "CREDHOOK_CLIENT_ID": "me",
-    "CREDHOOK_CLIENT_SECRET": "s3cret",
-    "CREDHOOK_HANDLERS": "not.loaded.before.the.options.are.checked",
-}
-
-
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -152,6 +144,7 @@ PLATFORM = {
     ],
 )
 def test_what_cannot_be_meant_is_refused(events: Run, options: tuple[str, ...], says: str) -> None:
-    result = events("backfill", *options, **PLATFORM)
+    unread = {"CREDHOOK_HANDLERS": "not.loaded.before.the.options.are.checked"}
+    result = events("backfill", *options, **leading_to("http://127.0.0.1:1"), **unread)
     assert result.exit_code == 2
     assert says in result.stderr.replace("\n", " ")

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from in_thread import Asked, http_server
+from platform_settings import leading_to
 
 ROOT = Path(__file__).parents[2]
 
@@ -120,13 +121,6 @@ def test_a_new_resource_is_accepted_fetched_and_handled_once_it_has_a_row_and_a_
         return 200, {}, b'{"data": {"id": "order-1", "status": "paid", "sum": 12}}'
 
     with http_server(answer) as url:
-        environment |= {
-            "REDIS_URL": redis_url,
-            "CREDHOOK_API_URL": url,
-            "CREDHOOK_TOKEN_URL": f"{url}/token",
-            "CREDHOOK_CLIENT_ID": "c",
-            "CREDHOOK_CLIENT_SECRET": "s",
-            "CREDHOOK_HANDLERS": "shop",
-        }
+        environment |= {"REDIS_URL": redis_url, "CREDHOOK_HANDLERS": "shop", **leading_to(url)}
         run(tmp_path, environment, "-m", "credhook", "worker", "--burst")
     assert (tmp_path / "shipped").read_text() == "Order order-1 12 paid"

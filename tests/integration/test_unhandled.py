@@ -186,6 +186,16 @@ async def test_an_event_waits_for_the_handler_that_has_not_ended(
     assert not {"only", "pending"} & fleet.record().keys()
 
 
+async def test_a_handler_of_another_worker_stays_awaited_while_ours_is_tried_again(fleet: Fleet) -> None:
+    fleet.ends = {"a": Retry(after=0.01), "b": Retry(after=0.01)}
+    async with fleet.worker("a", "b") as both, fleet.worker("b") as one:
+        await both.accept("m1", COMPLETED, "r1")
+        assert [(await worker.next()).state for worker in (both, one)] == [State.WAITING] * 2
+        fleet.ends.clear()
+        assert (await one.next()).state is State.UNHANDLED
+    assert fleet.record()["only"] == "test.a"
+
+
 async def test_a_worker_that_lacks_the_handler_gives_nothing_up_for_it(fleet: Fleet) -> None:
     """Neither for the attempts that the handler has left, nor for another handler that was given up."""
     fleet.ends = {"a": GiveUp("closed"), "b": ValueError()}

@@ -19,6 +19,7 @@ import pytest
 from accepting import record
 from growing_files import whole_lines
 from harness import Workers
+from platform_settings import leading_to
 from redis.asyncio import Redis as AsyncRedis
 from serving import Process
 from stores import store_on
@@ -207,13 +208,7 @@ class FleetHarness(Workers):
     header = PLUGIN
 
     def __init__(self, folder: Path, redis_url: str, stub: Stub) -> None:
-        platform = {
-            "CREDHOOK_API_URL": stub.url,
-            "CREDHOOK_TOKEN_URL": f"{stub.url}/token",
-            "CREDHOOK_CLIENT_ID": "fleet",
-            "CREDHOOK_CLIENT_SECRET": "s3cret",
-        }
-        super().__init__(folder, redis_url, platform)
+        super().__init__(folder, redis_url, leading_to(stub.url))
         self.stub = stub
 
     def notes(self) -> list[Note]:

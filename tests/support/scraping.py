@@ -8,6 +8,7 @@ from typing import Any
 
 import plain
 import pytest
+from platform_settings import leading_to
 from prometheus_client.parser import text_string_to_metric_families
 
 from credhook.worker.settings import WorkerSettings
@@ -49,12 +50,7 @@ class Scrape:
 
 def worker_settings() -> WorkerSettings:
     """Those of a worker that calls nobody."""
-    values: dict[str, Any] = {
-        "CREDHOOK_API_URL": "https://platform.example",
-        "CREDHOOK_TOKEN_URL": "https://id.example/token",
-        "CREDHOOK_CLIENT_ID": "me",
-        "CREDHOOK_CLIENT_SECRET": "secret",
-    }
+    values: dict[str, Any] = {**leading_to("https://platform.example")}
     return WorkerSettings(**values)
 
 

@@ -10,6 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 from in_thread import Asked, http_server
+from platform_settings import leading_to
 from wallet import WALLET
 
 from credhook.worker.commands.api import api
@@ -61,13 +62,7 @@ def platform() -> Iterator[Platform]:
 
 
 def run(platform: Platform, *arguments: str, stdin: str | bytes | None = None) -> Result:
-    environment = {
-        "CREDHOOK_API_URL": platform.url,
-        "CREDHOOK_TOKEN_URL": f"{platform.url}/token",
-        "CREDHOOK_CLIENT_ID": "me",
-        "CREDHOOK_CLIENT_SECRET": "s3cret",
-    }
-    return CliRunner(env=environment).invoke(api, arguments, input=stdin)
+    return CliRunner(env=leading_to(platform.url)).invoke(api, arguments, input=stdin)
 
 
 USERS = "/consumer-onboarding/api/users"

@@ -170,3 +170,4 @@ def test_a_cause_never_holds_the_message() -> None:
     assert error_text(InvalidResponse("no", status=200, cause="ignored")) == "InvalidResponse 200"
     assert error_text(Unavailable("no")) == "Unavailable"
     assert error_text(GiveUp("account is closed")) == "account is closed"
+    assert error_text(GiveUp("x" * 10_000)) == "x" * 200  # Redis and the log keep it.
