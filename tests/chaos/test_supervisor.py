@@ -223,19 +223,6 @@ def test_sigterm_while_the_workers_are_still_starting_ends_it_with_0(harness: Ha
     assert "Traceback" not in worker.text
 
 
-def test_the_end_of_the_terminal_drains_forks_too(harness: Harness) -> None:
-    harness.plugin(HELD)
-    harness.happens("m1")
-    with harness.worker("worker", "--isolation", "fork") as worker:
-        until(lambda: len(begun(harness)) == 1)
-        for _ in range(2):
-            os.killpg(worker.process.pid, signal.SIGHUP)
-        (harness.folder / "go").touch()
-        assert worker.process.wait(60) == 0
-    assert ended(harness) == ["m1"]
-    assert record(harness.redis, "m1")["state"] == "done"
-
-
 def test_under_nohup_the_end_of_the_terminal_ends_nothing(harness: Harness) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # Processes that are started inherit it.
     try:

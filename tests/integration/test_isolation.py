@@ -1,5 +1,6 @@
 """`credhook worker --isolation fork`: one event at a time, each in a process of its own."""
 
+import os
 import signal
 
 import pytest
@@ -113,12 +114,17 @@ async def other(event, context):
     assert harness.notes() == ["run 1", "other", "run 2"]
 
 
-def test_sigterm_finishes_the_event_at_hand_and_leaves_the_next_to_others(harness: Harness) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_stop_finishes_the_event_at_hand_and_leaves_the_next_to_others(
+    harness: Harness, number: signal.Signals
+) -> None:
     harness.plugin(HELD)
     harness.happens("m1")
     with harness.worker("worker", *FORK) as worker:
         until(lambda: harness.notes() == ["begun m1"])
-        worker.process.send_signal(signal.SIGTERM)
+        worker.process.send_signal(number)
+        if number == signal.SIGHUP:  # The end of a terminal reaches all processes, twice.
+            os.killpg(worker.process.pid, number)
         harness.happens("m2")
         (harness.folder / "go").touch()
         assert worker.process.wait(60) == 0

@@ -222,33 +222,25 @@ async def test_a_probe_lasts_as_long_as_its_call_may_take(redis_url: str, stub: 
         assert asked == [6.0]  # The time-out of a call, and a second.
 
 
+@pytest.mark.parametrize("when", ["before its call", "during its call"])
 async def test_a_process_whose_probe_has_lapsed_leaves_the_next_probe_alone(
-    redis_url: str, redis_client: Redis, stub: Stub
-) -> None:
-    async with members(1, redis_url, stub.url) as (one,):
-        await paused_briefly([one], stub)
-        assert await one.breaker.admit(1) == 1
-        (probe,) = redis_client.keys("credhook:credhook:platform:*:probe")
-        stub.takes = 0.5
-        call = asyncio.create_task(one.fetch())
-        await until_async(lambda: stub.under_way, what="the call")
-        redis_client.set(probe, "another's", px=60_000)
-        await call
-        await one.breaker.aclose()
-        assert redis_client.get(probe) == b"another's"
-
-
-async def test_a_probe_that_lapsed_before_its_call_began_is_not_made(
-    redis_url: str, redis_client: Redis, stub: Stub
+    redis_url: str, redis_client: Redis, stub: Stub, when: str
 ) -> None:
     async with members(1, redis_url, stub.url) as (one,):
         await paused_briefly([one], stub)
         calls = len(stub.calls)
         assert await one.breaker.admit(1) == 1
         (probe,) = redis_client.keys("credhook:credhook:platform:*:probe")
-        redis_client.set(probe, "another's", px=60_000)
-        assert isinstance(await one.fetch(), PlatformPaused)
-        assert len(stub.calls) == calls
+        stub.takes = 0.5
+        if when == "before its call":
+            redis_client.set(probe, "another's", px=60_000)
+        call = asyncio.create_task(one.fetch())
+        if when == "during its call":
+            await until_async(lambda: stub.under_way, what="the call")
+            redis_client.set(probe, "another's", px=60_000)
+        assert isinstance(await call, PlatformPaused) == (len(stub.calls) == calls) == (when == "before its call")
+        await one.breaker.aclose()
+        assert redis_client.get(probe) == b"another's"
 
 
 async def test_failures_during_a_publication_are_published_next(
