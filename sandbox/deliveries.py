@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from typing import Literal
 from uuid import uuid4
 
@@ -184,14 +183,13 @@ def parse_key(text: str) -> SigningKey:
     if form == "whsk" and len(raw) in {SEED_BYTES, 2 * SEED_BYTES}:
         private = Ed25519PrivateKey.from_private_bytes(raw[:SEED_BYTES])
         public = base64.b64encode(private.public_key().public_bytes_raw()).decode()
-        return SigningKey(f"whpk_{public}", partial(_sign_v1a, private))
+
+        def sign_v1a(webhook_id: str, moment: datetime, body: str) -> str:
+            signature = private.sign(f"{webhook_id}.{int(moment.timestamp())}.{body}".encode())
+            return f"v1a,{base64.b64encode(signature).decode()}"
+
+        return SigningKey(f"whpk_{public}", sign_v1a)
     raise ValueError("a signing key should be whsec_ with 24 to 64 bytes, or whsk_ with 32 or 64 bytes, in base64")
-
-
-def _sign_v1a(private: Ed25519PrivateKey, webhook_id: str, moment: datetime, body: str) -> str:
-    """Sign with ed25519, which the library does not know."""
-    signature = private.sign(f"{webhook_id}.{int(moment.timestamp())}.{body}".encode())
-    return f"v1a,{base64.b64encode(signature).decode()}"
 
 
 def headers(keys: Sequence[SigningKey], webhook_id: str, timestamp: float, body: str) -> dict[str, str]:
