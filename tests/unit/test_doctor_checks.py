@@ -7,7 +7,8 @@ import pytest
 from redis.exceptions import NoPermissionError, ResponseError
 
 from credhook.ops.attention import Finding, fail, ok, skipped, split_remedy, warn
-from credhook.ops.doctor import TRIALS, exit_code, line, of_answer, of_clock, refused
+from credhook.ops.doctor import TRIALS, exit_code, line, of_answer, of_clock, of_endpoints, refused
+from credhook.worker.api.models import Endpoint
 
 ROOT = Path(__file__).parents[2]
 
@@ -82,3 +83,29 @@ def test_where_the_public_url_leads(status: int, body: bytes, verdict: str, word
     found = of_answer(status, body)
     assert found.verdict == verdict
     assert words in found.what
+
+
+URL, OLD, TYPES = (
+    "https://inbox.example/webhooks",
+    "https://inbox.example/webhooks/" + "s" * 22,
+    ("openid4vc.issuance.failed",),
+)
+
+
+@pytest.mark.parametrize(
+    ("others", "verdict", "what"),
+    [
+        ([], "ok", "delivers what handlers want"),
+        ([("credhook-1-r", OLD)], "ok", "delivers what handlers want"),
+        ([("credhook-1-q", OLD)], "warn", "also delivers to https://inbox.example/webhooks/ssss…, perhaps an earlier"),
+        ([("by-hand", OLD)], "warn", "also delivers to"),
+        ([("credhook-1-q", "https://old.example/webhooks")], "warn", "also delivers to https://old.example/webhooks"),
+        ([("credhook-1-q", URL)], "warn", "or it twice"),
+    ],
+)
+def test_an_earlier_url_that_is_still_registered_is_named(
+    others: list[tuple[str, str]], verdict: str, what: str
+) -> None:
+    registered = [Endpoint(id=id_, url=url, filter_types=TYPES) for id_, url in (("credhook-2-q", URL), *others)]
+    finding = of_endpoints(URL, frozenset(TYPES), registered, "q")
+    assert (finding.verdict, what in finding.what) == (verdict, True), finding
