@@ -5,6 +5,7 @@ writes to a queue without workers, and receivers whose settings differ.
 """
 
 import asyncio
+import os
 import socket
 import time
 from contextlib import suppress
@@ -41,6 +42,7 @@ class Announcer:
             queue=settings.queue,
             version=version(),
             host=socket.gethostname(),
+            pid=os.getpid(),
             strict=settings.durability == "strict",
             # Without secrets, not even as a digest. A receiver with another secret shows by its refusals.
             config_fingerprint=fingerprint(
@@ -73,6 +75,7 @@ class Announcer:
             "unauthenticated": self._refusals.unauthenticated,
             "outside_tolerance": self._refusals.outside_tolerance,
             "refused": None if refused is None else round(now - refused, 3),
+            "unavailable": self._inbox.unavailable,
         }
         self._counted, self._at = count, now
         mine = self._identity.model_copy(update=figures).model_dump_json()

@@ -100,6 +100,8 @@ class Inbox:
         self._waiting: list[_Waiting] = []
         self._writer: asyncio.Task[None] | None = None
         self._acknowledged, self._last = 0, 0.0
+        #: Why the last group was refused, "" if it was written: `problem; remedy`.
+        self.unavailable = ""
 
     @property
     def acknowledged(self) -> tuple[int, float | None]:
@@ -196,6 +198,7 @@ class Inbox:
 
     def _confirm(self, group: list[_Waiting], outcomes: list[Outcome]) -> None:
         self._acknowledged, self._last = self._acknowledged + len(group), time.monotonic()
+        self.unavailable = ""
         for (_, waiting), outcome in zip(group, outcomes, strict=True):
             if waiting.done():  # Its request was cancelled; the event stays.
                 continue
@@ -212,6 +215,7 @@ class Inbox:
         if not isinstance(error, (*STORE_ERRORS, StoreUnavailable)):
             log.error("inbox_failed", exc_info=error)
         refusal = error if isinstance(error, StoreUnavailable) else StoreUnavailable(_reason(error), hint(error))
+        self.unavailable = "; ".join(filter(None, (str(refusal), refusal.hint)))
         for _, waiting in group:
             if not waiting.done():
                 waiting.set_exception(refusal)

@@ -15,8 +15,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from credhook.ops.attention import age, look_at
-from credhook.ops.status import arriving
+from credhook.ops.attention import age, elsewhere, look_at
+from credhook.ops.status import arriving, verdict
 from credhook.settings import StoreSettings
 from credhook.store.connection import BRIEFLY
 from credhook.store.store import SyncStore
@@ -72,6 +72,7 @@ TEMPLATES: Final = Environment(
 )
 TEMPLATES.filters |= {
     "age": age,
+    "elsewhere": elsewhere,
     "day_and_time": day_and_time,
     "machine_time": machine_time,
     "number": number,
@@ -102,6 +103,7 @@ def routes(backend: Backend) -> list[Route]:
     async def show_fleet(request: Request) -> Response:
         fleet, findings = await backend.ask(lambda store: look_at(store, backend.address))
         context: dict[str, Any] = {"fleet": fleet, "arriving": fleet and arriving(fleet), "findings": findings}
+        context["verdict"] = verdict(fleet).capitalize()
         return page(request, "now.html", title="Now", queue=backend.store.queue, events_of=_EVENTS_OF, **context)
 
     async def show_causes(request: Request) -> Response:

@@ -11,7 +11,8 @@ from typing import Any
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from credhook.settings import valid_until
-from credhook.store.announcements import ANNOUNCEMENT_SECONDS, announced, version
+from credhook.store import Keys
+from credhook.store.announcements import SILENT_SECONDS, announced, version
 from credhook.store.counts import read_counts, request_counts
 from credhook.store.errors import STORE_ERRORS, StoreRefusal
 from credhook.store.health import Check
@@ -39,6 +40,7 @@ class QueueFigures:
     async def __call__(self) -> list[Metric]:
         """Return all figures; none if Redis fails or another target exports them."""
         memory: dict[str, Any] = {}
+        forsaken: dict[tuple[str, ...], float] = {}
         try:
             if self._exporter and not self._exporter.is_held_by(await self._redis.get(self._exporter.key)):
                 return []
@@ -47,11 +49,13 @@ class QueueFigures:
             pipeline.hgetall(self._keys.handlers)
             pipeline.time()
             *replies, announcements, (seconds, microseconds) = await pipeline.execute()
+            now = seconds + microseconds / 1_000_000
             with suppress(StoreRefusal):  # The user may not ask.
                 memory = await self._redis.info("memory")
+            with suppress(StoreRefusal):  # The user may not read other queues.
+                forsaken = await self._forsaken(now)
         except STORE_ERRORS:
             return []
-        now = seconds + microseconds / 1_000_000
         counts = read_counts(replies, self._keys, now=now)
         by_state: dict[tuple[str, ...], float] = {
             ("queued",): counts.queued,
@@ -64,7 +68,7 @@ class QueueFigures:
             ("quarantined",): counts.quarantined,
             ("unreadable",): counts.unreadable,
         }
-        alive = [one for one in announced(announcements) if one.renewed >= (now - ANNOUNCEMENT_SECONDS) * 1_000]
+        alive = [one for one in announced(announcements) if one.renewed >= (now - SILENT_SECONDS) * 1_000]
         versions = Counter(str(json.loads(one.text)["version"]) for one in alive) or {"unknown": 0}
         figures = (
             gauge(
@@ -85,6 +89,12 @@ class QueueFigures:
                 ["version"],
                 {(version,): number for version, number in versions.items()},
             ),
+            gauge(
+                "credhook_forsaken_events",
+                "Open events of each queue on this Redis that no live worker takes from; absent if there are none.",
+                ["queue"],
+                forsaken,
+            ),
             GaugeMetricFamily("credhook_redis_memory_used_bytes", "Memory that Redis uses.", memory.get("used_memory")),
             GaugeMetricFamily(
                 "credhook_redis_memory_limit_bytes",
@@ -93,6 +103,22 @@ class QueueFigures:
             ),
         )
         return [family for family in figures if family.samples]
+
+    async def _forsaken(self, now: float) -> dict[tuple[str, ...], float]:
+        """Return the number of open events of each queue without a live worker, such as a misspelt one."""
+        listed: Any = await self._redis.smembers("rq:queues")
+        queues = sorted(key.decode().removeprefix("rq:queue:") for key in listed)
+        pipeline = self._redis.pipeline(transaction=False)
+        for keys in map(Keys, queues):
+            pipeline.zcard(keys.open)
+            pipeline.zrevrange(keys.workers, 0, 0, withscores=True)
+        replies = await pipeline.execute()
+        alive = (now - SILENT_SECONDS) * 1_000
+        return {
+            (queue,): events
+            for queue, events, last in zip(queues, replies[::2], replies[1::2], strict=True)
+            if events and not (last and last[0][1] >= alive)
+        }
 
 
 class TargetFigures:

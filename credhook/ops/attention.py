@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from credhook.ops.fleet import Fleet, FleetProcess, ReceiverProcess, RedisServer, read_fleet
 from credhook.store import health
 from credhook.store.announcements import DEPLOY_SECONDS, handler_difference
+from credhook.store.counts import EventCounts
 from credhook.store.errors import STORE_ERRORS
 from credhook.store.store import SyncStore
 
@@ -18,6 +19,8 @@ from credhook.store.store import SyncStore
 OLDEST_SECONDS: Final = 900.0
 #: Seconds during which a refused delivery is reported.
 _REFUSED_SECONDS: Final = 900.0
+#: Hosts or processes that one finding names.
+_MOST_NAMED: Final = 5
 #: Used part of maxmemory from which a warning is given.
 _NEARLY_FULL: Final = 0.8
 
@@ -103,11 +106,13 @@ def of_fleet(fleet: Fleet) -> Iterator[Finding]:
     """Check whether receivers and workers are alive and fit together."""
     yield _finding("fleet.receivers", _receivers(fleet))
     yield _finding("fleet.workers", _workers(fleet))
+    yield _finding("fleet.missing", _missing(fleet))
     yield _finding("fleet.queues", _queues(fleet))
     yield _finding("fleet.versions", _versions(fleet))
     yield _finding("fleet.handlers", _handlers(fleet))
     yield _finding("fleet.settings", _settings(fleet))
     yield _finding("fleet.refusals", _refusals(fleet.receivers))
+    yield _finding("fleet.unavailable", _unavailable(fleet.receivers))
 
 
 def of_events(fleet: Fleet) -> Iterator[Finding]:
@@ -151,6 +156,17 @@ def of_events(fleet: Fleet) -> Iterator[Finding]:
         yield _finding(f"events.{name}", [(what, remedy)] if is_wrong else [])
 
 
+def elsewhere(counts: EventCounts) -> str:
+    """Return how many events wait in another queue, and since when."""
+    oldest = f", the oldest since {age(counts.oldest_age)}" if counts.oldest_age is not None else ""
+    return f"{counts.waiting} events wait{oldest}"
+
+
+def process(one: FleetProcess) -> str:
+    """Return host and process id."""
+    return f"{one.host} pid {one.pid}"
+
+
 def age(seconds: float) -> str:
     """Return the duration in one unit: `45 s`, `12 min`, `3 h`, `2 d`."""
     for unit, name in ((86_400, "d"), (3_600, "h"), (60, "min")):
@@ -166,7 +182,7 @@ def _finding(name: str, problems: Iterable[Problem]) -> Finding:
     return warn(name, "; ".join(what for what, _ in found), "; ".join(dict.fromkeys(remedy for _, remedy in found)))
 
 
-def _hosts(processes: Iterable[FleetProcess], limit: int = 5) -> str:
+def _hosts(processes: Iterable[FleetProcess], limit: int = _MOST_NAMED) -> str:
     return ", ".join(sorted({process.host for process in processes})[:limit])
 
 
@@ -183,13 +199,29 @@ def _workers(fleet: Fleet) -> Iterator[Problem]:
         yield what, f"start `credhook worker` with CREDHOOK_QUEUE={fleet.queue} and the REDIS_URL of the receivers"
 
 
+def _missing(fleet: Fleet) -> Iterator[Problem]:
+    """Find workers that have gone without a goodbye."""
+    if fleet.missing:
+        gone = ", ".join(f"{process(one)} {age(one.silent)} ago" for one in fleet.missing[-_MOST_NAMED:])
+        what = f"{len(fleet.missing)} workers have ended without a goodbye and were not replaced, the last: {gone}"
+        yield what, "see their hosts, and start `credhook worker` there or elsewhere"
+
+
+def _unavailable(receivers: Sequence[ReceiverProcess]) -> Iterator[Problem]:
+    """Find receivers whose last delivery Redis did not take."""
+    for one in receivers:
+        if one.unavailable:
+            what, remedy = split_remedy(one.unavailable)
+            yield f"the receiver {process(one)} answered its last delivery with 503: {what}", remedy
+
+
 def _queues(fleet: Fleet) -> Iterator[Problem]:
     """Find queues that only receivers or only workers have, and other queues whose events cannot move."""
     written = {receiver.queue for receiver in fleet.receivers}
     taken = {worker.queue for worker in fleet.workers}
     for queue in sorted(fleet.others.keys() - taken):
-        remedy = f"start `credhook worker` with CREDHOOK_QUEUE={queue}"
-        yield f"{fleet.others[queue].open} events wait in the queue {queue}, and no worker takes from it", remedy
+        remedy = f"run `credhook events move --from {queue}`, or start `credhook worker` with CREDHOOK_QUEUE={queue}"
+        yield f"{elsewhere(fleet.others[queue])} in the queue {queue}, and no worker takes from it", remedy
     if not written or not taken:
         return
     remedy = "set the same CREDHOOK_QUEUE for both, unless that is intended"

@@ -22,12 +22,13 @@ from pydantic import ValidationError
 
 from credhook.events import EVENT_TYPES
 from credhook.ops.attention import Finding, Verdict, fail, of_fleet, of_server, ok, skipped, split_remedy, warn
-from credhook.ops.fleet import read_fleet
+from credhook.ops.fleet import read_fleet, read_server
 from credhook.receiver.settings import ReceiverSettings
 from credhook.settings import StoreSettings, settings_errors, valid_until
+from credhook.store import health
 from credhook.store.connection import BRIEFLY
 from credhook.store.errors import STORE_ERRORS, Forbidden
-from credhook.store.health import unanswered
+from credhook.store.permissions import Part, refused, rule
 from credhook.store.store import SyncStore
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import ApiError, hint
@@ -35,6 +36,7 @@ from credhook.worker.api.http.transport import shared_ssl_context
 from credhook.worker.api.models import Endpoint
 from credhook.worker.commands.api import PATIENCE
 from credhook.worker.commands.endpoints import filter_of, is_at, plan, shown
+from credhook.worker.commands.search import open_store
 from credhook.worker.handlers.loading import CannotLoad, load
 from credhook.worker.settings import EndpointSettings, WorkerSettings
 
@@ -62,30 +64,6 @@ _SETTINGS: Final[Mapping[str, tuple[type[Any], tuple[str, ...], str]]] = {
     "settings.endpoint": (EndpointSettings, ("CREDHOOK_PUBLIC_URL",), "CREDHOOK_PUBLIC_URL is not set here"),
 }
 
-_KEY: Final = "credhook:doctor"
-#: Each command that our scripts, clients and RQ send, in a form that does little or nothing. `ACL DRYRUN` would need
-#: Redis 7 and an administrator. `:s`, `:h`, … stand for keys of the doctor, one for each type.
-TRIALS: Final = tuple(
-    tuple(_KEY + word if word.startswith(":") else word for word in trial.split())
-    for trial in (
-        *("PING", "TIME", "INFO", "SCAN 0 COUNT 1", "EXISTS rq:doctor"),
-        *("SET :s 1 PX 5000", "GET :s", "MGET :s", "EXISTS :s", "TYPE :s", "TTL :s", "PTTL :s", "PERSIST :o"),
-        *("EXPIRE :s 5", "PEXPIRE :s 5000", "COPY :s :o REPLACE", "RENAME :o :s"),
-        *("HSET :h f 1", "HSETNX :h f 1", "HINCRBY :h f 1", "HGET :h f", "HMGET :h f", "HGETALL :h", "HEXISTS :h f"),
-        *("HLEN :h", "HKEYS :h", "HSCAN :h 0", "HDEL :h f"),
-        *("RPUSH :l 1", "LPUSH :l 1", "LLEN :l", "LRANGE :l 0 0", "LREM :l 1 1", "LTRIM :l 0 -1"),
-        *("BLMOVE :l :l LEFT LEFT 1", "LPOP :l"),
-        *("SADD :m 1", "SISMEMBER :m 1", "SMEMBERS :m", "SRANDMEMBER :m", "SREM :m 1"),
-        *("ZADD :z 1 m", "ZCARD :z", "ZCOUNT :z 0 1", "ZSCORE :z m", "ZMSCORE :z m", "ZRANGE :z 0 0"),
-        *("ZRANGEBYSCORE :z 0 1", "ZREMRANGEBYSCORE :z 2 3", "ZSCAN :z 0", "ZREM :z m", "ZPOPMIN :z"),
-        *("EVAL return 0", "SCRIPT LOAD return", "EVALSHA e0e1f9fabfc9d4800c877a703b823ac0578ff8db 0"),
-        *("PUBLISH credhook:doctor 1", "PUBSUB NUMSUB credhook:doctor"),
-        *("UNLINK :o", "DEL :s :h :l :m :z :o"),
-    )
-)
-#: The ACL rules that grant access. Redis refuses a command that repeats a rule.
-_GRANTS: Final = {"keys": "~credhook:* ~rq:*", "channels": "&credhook:* &rq:*"}
-
 #: A certificate that expires within this time is a warning.
 SOON: Final = timedelta(days=14)
 _RENEW: Final = "renew the certificate of the proxy or receiver that ends TLS there"
@@ -108,7 +86,8 @@ _UNREACHED: Final = (
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
-def doctor(*, as_json: bool) -> None:
+@click.option("--acl", is_flag=True, help="Only print the commands that make a user of Redis for each process.")
+def doctor(*, as_json: bool, acl: bool) -> None:
     """Try everything that receivers and workers depend on, and say what to do about each problem.
 
     It uses the settings of this host: a receiver's host has no platform, a worker's host no webhook secrets. Checks
@@ -116,6 +95,12 @@ def doctor(*, as_json: bool) -> None:
     headers to the public URL, which a receiver refuses. Exit codes: 0 all is well, 1 something needs attention, 2 wrong
     usage or a wrong setting.
     """
+    if acl:
+        with open_store() as store:
+            version = health.read(store.redis.info("server"), {}).version
+        for part in Part:
+            click.echo(rule(part, store.keys, version))
+        return
     findings = []
     for finding in check_all():
         findings.append(finding)
@@ -154,7 +139,9 @@ def check_all() -> Iterator[Finding]:
         else:
             yield skipped(name, f"{variable} is not set here")
     if store:
-        yield from _check_redis(store)
+        parts = [part for part, found in ((Part.RECEIVER, receiver), (Part.WORKER, worker)) if found]
+        strict = not receiver or receiver.durability == "strict"
+        yield from _check_redis(store, parts or [Part.OPERATOR], strict=strict)
     public_url = endpoint.public_url if endpoint else None
     if public_url:
         yield from _check_public_url(public_url)
@@ -193,48 +180,38 @@ def of_certificate(name: str, until: datetime, remedy: str) -> Finding:
     return ok(name, f"the certificate is valid for another {left.days} days")
 
 
-def _check_redis(settings: StoreSettings) -> Iterator[Finding]:
+def _check_redis(settings: StoreSettings, parts: Sequence[Part], *, strict: bool) -> Iterator[Finding]:
     store, address = settings.open_store_sync(**BRIEFLY), settings.redis_address
     with store.redis as redis:
         try:
             with suppress(Forbidden):  # The next check names it, with all other refused commands.
                 redis.ping()
-            yield _permissions(store)
+            permissions = _permissions(store, parts)
+            yield permissions
             before = time.time()
             seconds, microseconds = redis.time()
             yield of_clock(seconds + microseconds / 1_000_000 - (before + time.time()) / 2)
-            fleet = read_fleet(store, address)
+            try:
+                fleet = read_fleet(store, address)
+            except Forbidden:  # A receiver's or worker's user needs only its own queue.
+                if permissions.needs_attention:
+                    raise
+                fleet = None
             yield ok("redis.reached", f"{address} answers")
-            yield from of_server(fleet.server)
-            yield from of_fleet(fleet)
-        except STORE_ERRORS as error:
-            yield fail("redis.reached", *split_remedy(unanswered(error)))
-
-
-def _permissions(store: SyncStore) -> Finding:
-    """Try every command, and name the ones that an access control list forbids."""
-    pipeline = store.redis.pipeline(transaction=False)
-    for trial in TRIALS:
-        pipeline.execute_command(*trial)  # type: ignore[no-untyped-call]  # redis-py's gap
-    commands, closed = refused(TRIALS, pipeline.execute(raise_on_error=False))
-    if not commands and not closed:
-        return ok("redis.permissions", "every command that we need is allowed")
-    problems = [f"REDIS_URL's user may not run {', '.join(commands)}"] if commands else []
-    problems += [f"REDIS_URL's user has no access to our {kind}" for kind in closed]
-    rules = [*(f"+{command.lower()}" for command in commands), *(_GRANTS[kind] for kind in closed)]
-    return fail("redis.permissions", "; ".join(problems), f"ACL SETUSER <user> {' '.join(rules)}")
-
-
-def refused(trials: Sequence[tuple[str, ...]], replies: Sequence[Any]) -> tuple[list[str], list[str]]:
-    """Return the forbidden commands, and which of `keys` and `channels` are closed. Other errors do not count. Pure."""
-    commands, closed = dict[str, None](), dict[str, None]()
-    for (command, *_), reply in zip(trials, replies, strict=True):
-        if isinstance(reply, Forbidden):
-            if "to run the" in str(reply):
-                commands[command] = None
+            yield from of_server(fleet.server if fleet else read_server(store, address, strict=strict))
+            if fleet:
+                yield from of_fleet(fleet)
             else:
-                closed["channels" if "channel" in str(reply) else "keys"] = None
-    return list(commands), list(closed)
+                yield skipped("fleet.workers", "REDIS_URL's user may not read the fleet; the operator's may")
+        except STORE_ERRORS as error:
+            yield fail("redis.reached", *split_remedy(health.unanswered(error)))
+
+
+def _permissions(store: SyncStore, parts: Sequence[Part]) -> Finding:
+    """Try what these processes need of Redis, as the user of this host's REDIS_URL."""
+    if problem := refused(store, *parts):
+        return fail("redis.permissions", *split_remedy(problem))
+    return ok("redis.permissions", f"what {' and '.join(parts)} need is allowed")
 
 
 def of_clock(ahead: float) -> Finding:

@@ -3,6 +3,7 @@
 Status, doctor and console all use this reader. It writes nothing.
 """
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
@@ -11,6 +12,8 @@ from rq.suspension import WORKERS_SUSPENDED
 from credhook.store import Keys, health
 from credhook.store.announcements import (
     ANNOUNCEMENT_SECONDS,
+    MISSED_SECONDS,
+    SILENT_SECONDS,
     Announced,
     PlatformKeys,
     ReceiverAnnouncement,
@@ -48,10 +51,11 @@ class ReceiverProcess(ReceiverAnnouncement):
 
 
 class WorkerProcess(WorkerAnnouncement):
-    """A live worker process; `age` is in seconds."""
+    """A worker process; `age` and `silent`, since its last beat, are in seconds."""
 
     queue: str
     age: float
+    silent: float = 0.0
 
 
 FleetProcess = ReceiverProcess | WorkerProcess
@@ -76,9 +80,10 @@ class Fleet(BaseModel):
 
     Attributes:
         counts: the events of this queue.
-        others: the events of other queues that have open events, by queue.
+        others: the events of other queues in which events wait, by queue.
         oldest_open: seconds since the oldest open event of this queue was received.
         suspended: whether `rq suspend` has stopped the workers.
+        missing: workers of this queue that fell silent within a day, and that no younger worker replaces.
         platforms: more than one if workers have different settings.
     """
 
@@ -90,6 +95,7 @@ class Fleet(BaseModel):
     suspended: bool = False
     receivers: tuple[ReceiverProcess, ...] = ()
     workers: tuple[WorkerProcess, ...] = ()
+    missing: tuple[WorkerProcess, ...] = ()
     platforms: tuple[PlatformState, ...] = ()
 
     @property
@@ -105,7 +111,9 @@ class Fleet(BaseModel):
     def as_json(self) -> dict[str, Any]:
         """Return everything except the digests of settings."""
         digests = {"__all__": {"config_fingerprint"}}
-        return self.model_dump(mode="json", exclude={"receivers": digests, "workers": digests, "server": {"checks"}})
+        return self.model_dump(
+            mode="json", exclude={"receivers": digests, "workers": digests, "missing": digests, "server": {"checks"}}
+        )
 
 
 def read_fleet(store: SyncStore, address: str) -> Fleet:
@@ -117,23 +125,38 @@ def read_fleet(store: SyncStore, address: str) -> Fleet:
     now, queue = store.clock() / 1_000, store.queue
     queues = sorted(queues_of(store) | {queue})
     counts = {name: counts_of(store, Keys(name), now=now) for name in queues}
-    receivers = [_receiver(one, now) for name in queues for one in _announced(store, Keys(name).receivers, now)]
-    workers = [_worker(one, name, now) for name in queues for one in _announced(store, Keys(name).handlers, now)]
+    receivers, known = list[ReceiverProcess](), list[WorkerProcess]()
+    for name in queues:
+        keys = Keys(name)
+        receivers += (_receiver(one, now) for one in _announced(store, keys.receivers, now, ANNOUNCEMENT_SECONDS))
+        known += (_worker(one, name, now) for one in _announced(store, keys.handlers, now, MISSED_SECONDS))
+    workers = [one for one in known if one.silent <= SILENT_SECONDS]
     strict = any(receiver.strict for receiver in receivers) or not receivers  # It is the default.
     return Fleet(
         queue=queue,
-        server=_server(store, address, strict=strict),
+        server=read_server(store, address, strict=strict),
         counts=counts[queue],
-        others={name: found for name, found in counts.items() if name != queue and found.open},
+        others={name: found for name, found in counts.items() if name != queue and found.waiting},
         oldest_open=counts[queue].oldest_age,
         suspended=bool(store.redis.exists(WORKERS_SUSPENDED)),
         receivers=tuple(sorted(receivers, key=lambda receiver: (receiver.queue, receiver.host))),
         workers=tuple(sorted(workers, key=lambda worker: (worker.queue, worker.host))),
+        missing=missing([one for one in known if one.queue == queue]),
         platforms=tuple(_platform(store, keys, now) for keys in dict.fromkeys(worker.platform for worker in workers)),
     )
 
 
-def _server(store: SyncStore, address: str, *, strict: bool) -> RedisServer:
+def missing(known: Sequence[WorkerProcess]) -> tuple[WorkerProcess, ...]:
+    """Return the silent workers, but those for which another one started later. Pure."""
+    silent = sorted((one for one in known if one.silent > SILENT_SECONDS), key=lambda one: -one.silent)
+    for age in sorted((one.age for one in known if one.silent <= SILENT_SECONDS), reverse=True):
+        if silent and age < silent[0].silent:
+            del silent[0]
+    return tuple(silent)
+
+
+def read_server(store: SyncStore, address: str, *, strict: bool) -> RedisServer:
+    """Return what Redis says of itself. Raises as `read_fleet` does."""
     info: Any = store.redis.info()
     try:
         config: Any = store.redis.config_get("*appendfsync*")
@@ -151,9 +174,9 @@ def _server(store: SyncStore, address: str, *, strict: bool) -> RedisServer:
     )
 
 
-def _announced(store: SyncStore, key: str, now: float) -> list[Announced]:
-    """Return the announcements of live processes in this hash."""
-    return [one for one in announced(store.redis.hgetall(key)) if now - one.renewed / 1_000 <= ANNOUNCEMENT_SECONDS]
+def _announced(store: SyncStore, key: str, now: float, seconds: float) -> list[Announced]:
+    """Return the announcements in this hash that were renewed within so many seconds."""
+    return [one for one in announced(store.redis.hgetall(key)) if now - one.renewed / 1_000 <= seconds]
 
 
 def _receiver(one: Announced, now: float) -> ReceiverProcess:
@@ -168,7 +191,8 @@ def _receiver(one: Announced, now: float) -> ReceiverProcess:
 
 def _worker(one: Announced, queue: str, now: float) -> WorkerProcess:
     said = WorkerAnnouncement.model_validate_json(one.text)
-    return WorkerProcess(**said.model_dump(), queue=queue, age=now - one.since / 1_000)
+    age, silent = (max(0.0, now - at / 1_000) for at in (one.since, one.renewed))
+    return WorkerProcess(**said.model_dump(), queue=queue, age=age, silent=silent)
 
 
 def queues_of(store: SyncStore) -> set[str]:

@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from credhook.ops.attention import Finding, age, look_at
+from credhook.ops.attention import Finding, age, elsewhere, look_at, process
 from credhook.ops.fleet import Fleet, FleetProcess, RedisServer, WorkerProcess
 from credhook.settings import StoreSettings
 from credhook.store.connection import BRIEFLY
@@ -45,10 +45,18 @@ def lines(fleet: Fleet | None, findings: Sequence[Finding]) -> Iterator[str]:
             yield f"{name:<13}{value}".rstrip()
         yield ""
     if not findings:
-        retrying = fleet is not None and fleet.counts.retrying
-        yield "nothing needs attention yet: events that are retried may still succeed" if retrying else "all is well"
+        yield verdict(fleet)
     for one in findings:
         yield f"attention: {one.what}: {one.remedy}" if one.remedy else f"attention: {one.what}"
+
+
+def verdict(fleet: Fleet | None) -> str:
+    """Return the last line if nothing needs attention. Pure."""
+    if fleet and fleet.counts.retrying:
+        return "nothing needs attention yet: events that are retried may still succeed"
+    if fleet and not fleet.own_workers:
+        return "no worker runs: nothing waits, but the next event will"
+    return "all is well"
 
 
 def arriving(fleet: Fleet) -> tuple[float, str]:
@@ -73,7 +81,7 @@ def _rows(fleet: Fleet) -> Iterator[tuple[str, str]]:
     yield "quarantined", str(counts.quarantined)
     yield "unreadable", str(counts.unreadable)
     for queue, other in fleet.others.items():
-        yield "other queue", f"{queue}: {other.open} open, the oldest came {age(other.oldest_age or 0.0)} ago"
+        yield "other queue", f"{queue}: {elsewhere(other)}"
     for platform in fleet.platforms:
         rate = "no rate limit" if platform.rate is None else f"at most {platform.rate:g} requests/s"
         yield "platform", f"breaker {platform.breaker}, {rate}"
@@ -83,6 +91,8 @@ def _rows(fleet: Fleet) -> Iterator[tuple[str, str]]:
     yield "workers", str(len(fleet.workers)) if fleet.workers else "none alive"
     for worker in fleet.workers:
         yield "", _worker(worker, fleet.queue)
+    for worker in fleet.missing:
+        yield "missing", f"{process(worker)}  {worker.version}  last heard {age(worker.silent)} ago"
 
 
 def _server(server: RedisServer) -> str:
@@ -99,5 +109,5 @@ def _worker(worker: WorkerProcess, queue: str) -> str:
     return f"{_process(worker)}{elsewhere}  {in_flight}/{worker.slots} in flight  {names}"
 
 
-def _process(process: FleetProcess) -> str:
-    return f"{process.host}  {process.version}  up {age(process.age)}"
+def _process(one: FleetProcess) -> str:
+    return f"{process(one)}  {one.version}  up {age(one.age)}"

@@ -5,21 +5,28 @@ both in ms of Redis's clock. Announcements hold no secret and no path.
 """
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-#: Seconds that an announcement lasts unless it is renewed.
+#: Seconds that a receiver's announcement lasts unless it is renewed.
 ANNOUNCEMENT_SECONDS: Final = 60.0
+#: Seconds after its last beat from which a worker counts as missing, and those during which it is missed.
+SILENT_SECONDS: Final = 15.0
+MISSED_SECONDS: Final = 86_400.0
 #: Seconds that a deploy may take, during which processes may differ.
 DEPLOY_SECONDS: Final = 600
 #: Bytes of the digest of a setting: enough to see a difference, and too few to guess the value.
 _DIGEST_BYTES: Final = 2
+#: Bytes of the digest of our code.
+_BUILD_BYTES: Final = 4
 
 #: Name of a handler → its event types.
 HandlerTypes = Mapping[str, tuple[str, ...]]
@@ -69,6 +76,7 @@ class ReceiverAnnouncement(BaseModel):
         unauthenticated: deliveries refused since start, because no signature was valid.
         outside_tolerance: the part of these that was refused for the timestamp alone.
         refused: seconds since the last refusal; None before the first.
+        unavailable: why Redis did not take the last delivery, "" if it did: `problem; remedy`.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -76,6 +84,7 @@ class ReceiverAnnouncement(BaseModel):
     queue: str
     version: str
     host: str
+    pid: int = 0
     strict: bool
     config_fingerprint: dict[str, str]
     acknowledged: int = 0
@@ -84,6 +93,7 @@ class ReceiverAnnouncement(BaseModel):
     unauthenticated: int = 0
     outside_tolerance: int = 0
     refused: float | None = None
+    unavailable: str = ""
 
 
 class Announced(NamedTuple):
@@ -128,8 +138,12 @@ def handler_difference(mine: HandlerTypes, others: Iterable[HandlerTypes]) -> Ha
 
 @cache
 def version() -> str:
-    """Return the version of this package."""
+    """Return the build: the version of this package, and a digest of its code, since not every commit has a version."""
+    package = Path(__file__).parents[1]  # In a checkout it holds links to folders, which `rglob` does not follow.
+    files = sorted(Path(folder, name) for folder, _, names in os.walk(package, followlinks=True) for name in names)
+    code = b"".join(file.read_bytes() for file in files if file.suffix in {".py", ".lua"})
+    digest = blake2b(code, digest_size=_BUILD_BYTES).hexdigest()
     try:
-        return version_of("credhook")
+        return f"{version_of('credhook')}+{digest}"
     except PackageNotFoundError:  # Started from a folder that is not installed.
-        return "unknown"
+        return f"unknown+{digest}"

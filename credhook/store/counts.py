@@ -45,6 +45,11 @@ class EventCounts:
     unreadable: int = 0
     oldest_age: float | None = None
 
+    @property
+    def waiting(self) -> int:
+        """Return the number of events that wait for a worker, a handler, an upgrade or a repair."""
+        return self.open + sum(self.unhandled.values()) + self.quarantined + self.unreadable
+
 
 def request_counts(pipeline: Pipeline | AsyncPipeline, keys: Keys, *, now: float) -> None:
     """Add the commands that `read_counts` needs to the pipeline; `now` is in seconds since the epoch."""

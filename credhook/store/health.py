@@ -51,7 +51,7 @@ class Facts:
     Attributes:
         version: major and minor.
         appendonly: True if it keeps an append-only file.
-        fsync: `always`, `everysec`, `no`, or "" if it does not tell.
+        fsync: `always`, `everysec`, `no`, or "" if it does not tell, since CONFIG is denied.
         eviction: the policy for a full memory.
         cluster: True for a cluster.
         master: False for a replica.
@@ -97,7 +97,7 @@ async def ask(redis: Redis) -> Facts:
     info = await redis.info()
     try:
         config: Mapping[Any, Any] = await redis.config_get("*appendfsync*")
-    except ResponseError:  # Managed services forbid CONFIG.
+    except ResponseError:  # Access control lists and managed services forbid CONFIG.
         config = {}
     return read(info, config)
 
@@ -137,7 +137,14 @@ def checks(facts: Facts, *, strict: bool) -> tuple[Check, ...]:
 def promises(facts: Facts, *, strict: bool) -> tuple[Check, ...]:
     """Return the checks on which each 202 depends. Redis accepts writes if they fail, so the receiver refuses."""
     version = ".".join(map(str, facts.version))
-    if strict:
+    if strict and not facts.fsync:
+        fsync = Check(
+            "fsync",
+            facts.can_wait,
+            "CONFIG GET is denied, so we cannot tell whether Redis fsyncs each event; allow it "
+            "(`ACL SETUSER <user> +config|get`), or use Redis 7.2, or accept it with CREDHOOK_DURABILITY=standard",
+        )
+    elif strict:
         fsync = Check(
             "fsync",
             facts.fsyncs_each_write or facts.can_wait,

@@ -4,10 +4,11 @@ import re
 from pathlib import Path
 
 import pytest
-from redis.exceptions import NoPermissionError, ResponseError
 
 from credhook.ops.attention import Finding, fail, ok, skipped, split_remedy, warn
-from credhook.ops.doctor import TRIALS, exit_code, line, of_answer, of_clock, of_endpoints, refused
+from credhook.ops.doctor import exit_code, line, of_answer, of_clock, of_endpoints
+from credhook.store import Keys
+from credhook.store.permissions import TRIALS, Part, command_of, rule
 from credhook.worker.api.models import Endpoint
 
 ROOT = Path(__file__).parents[2]
@@ -42,20 +43,22 @@ def test_every_command_of_our_scripts_is_tried() -> None:
         name
         for top in ("credhook", "receiver", "worker")
         for path in (ROOT / top).rglob("*.lua")
-        for name in re.findall(r"(?:redis\.p?call|if_hash)\('([A-Z]+)'", path.read_text())
-    }
-    assert called
-    assert called <= {str(trial[0]) for trial in TRIALS}
+        for name in re.findall(r"[(=] ?'([A-Z]{3,})'", path.read_text())
+    } - {"WRONGTYPE"}
+    assert len(called) > 40
+    assert called <= {trial.split()[0] for trial in TRIALS}
 
 
-def test_refusals_are_told_apart_from_other_errors() -> None:
-    trials = (("HSET", "k"), ("GET", "k"), ("SET", "k"))
-    replies = [
-        NoPermissionError("this user has no permissions to run the 'hset' command or its subcommand"),
-        NoPermissionError("this user has no permissions to access one of the keys used as arguments"),
-        ResponseError("OOM command not allowed when used memory > 'maxmemory'."),
-    ]
-    assert refused(trials, replies) == (["HSET"], ["keys"])
+@pytest.mark.parametrize("part", Part)
+def test_a_rule_names_a_command_only_to_a_redis_that_has_it(part: Part) -> None:
+    old, new = rule(part, Keys("q"), (6, 2)), rule(part, Keys("q"), (7, 2))
+    assert "setinfo" not in old
+    assert "+client|setinfo" in new
+    assert ("+waitaof" in new) == (part is Part.RECEIVER)
+    assert "%R~credhook:*:open" not in old
+    assert ("%R~credhook:*:open" in new) == (part is not Part.OPERATOR)
+    assert ("~credhook:* " in old) == (part is Part.OPERATOR)  # The others see their own queue alone.
+    assert {command_of(trial) for trial in TRIALS} >= set(re.findall(r"\+(\S+)", new))
 
 
 @pytest.mark.parametrize(("ahead", "verdict"), [(0, "ok"), (-4, "ok"), (6, "warn"), (-3_600, "warn")])

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from credhook.store import MOST_CAUSES
 from credhook.store.errors import STORE_ERRORS
 from credhook.store.store import SyncStore
-from credhook.worker.commands import bulk
+from credhook.worker.commands import bulk, move
 from credhook.worker.commands.history import causes as read_causes
 from credhook.worker.commands.history import event_with_history, lines, plain, records, time_of
 from credhook.worker.commands.search import BY_HANDLER, OPTIONS, WATCHING, Selection, open_store, read_page, selecting
@@ -64,11 +64,12 @@ class _Events(click.Group):
 
 @click.group(cls=_Events)
 def events() -> None:
-    """List, show, watch, export, replay and erase events, and accept missing ones."""
+    """List, show, watch, export, replay, erase and move events, and accept missing ones."""
 
 
 events.add_command(bulk.replay)
 events.add_command(bulk.erase)
+events.add_command(move.move)
 
 
 @events.command("list")

@@ -7,16 +7,19 @@ beat: a handler that blocks it must not look like a dead host. The supervisor en
 
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Optional
 
 import structlog
 
 from credhook.store.announcements import (
-    ANNOUNCEMENT_SECONDS,
+    MISSED_SECONDS,
     PlatformKeys,
     WorkerAnnouncement,
+    announced,
     fingerprint,
     version,
 )
@@ -59,6 +62,7 @@ class Heartbeat:
         #: Seconds between two beats.
         self.interval = min(BEAT_SECONDS, _BEAT_PART * self._silence)
         self._last = self._since = -float("inf")
+        self._beating, self._left = threading.Lock(), False
         self._identity = WorkerAnnouncement(
             version=version(),
             host=socket.gethostname(),
@@ -80,21 +84,23 @@ class Heartbeat:
 
     def beat(self) -> None:
         """Beat once. The intake of events logs an outage of Redis, so nothing is logged here."""
-        try:
+        with self._beating, suppress(*STORE_ERRORS):
+            if self._left:
+                return
             now = self._renew()
             # After a gap in our own beats, an outage of Redis may have silenced the others as well.
             if self._last - self._since >= self._silence:
                 self._reclaim_silent(now)
-        except STORE_ERRORS:
-            pass
 
     def leave(self) -> None:
-        """Remove the announcement, and stop counting as alive."""
-        try:
-            self._store.redis.hdel(self._store.keys.handlers, self._token)
-            self._store.redis.zrem(self._store.keys.workers, self._token)
-        except STORE_ERRORS as error:
-            log.debug("announcement_not_removed", error=type(error).__name__)
+        """Remove the announcement, and stop counting as alive. A beat after that would make this process missed."""
+        with self._beating:
+            self._left = True
+            try:
+                self._store.redis.hdel(self._store.keys.handlers, self._token)
+                self._store.redis.zrem(self._store.keys.workers, self._token)
+            except STORE_ERRORS as error:
+                log.debug("announcement_not_removed", error=type(error).__name__)
 
     def _renew(self) -> int:
         """Renew the announcement and RQ's record; return the time in ms by Redis's clock."""
@@ -103,7 +109,7 @@ class Heartbeat:
             self._since = began
         in_flight = worker.in_flight if worker else None
         announcement = self._identity.model_copy(update={"in_flight": in_flight}).model_dump_json()
-        keys, arguments = self._store.keys, [self._token, announcement, int(ANNOUNCEMENT_SECONDS * 1_000)]
+        keys, arguments = self._store.keys, [self._token, announcement, int(MISSED_SECONDS * 1_000)]
         now: int = self._store.run("announce", arguments, keys=[keys.handlers, keys.workers])
         if worker:
             worker.show_to_rq()
@@ -118,3 +124,6 @@ class Heartbeat:
             if redis.zrem(key, token):
                 log.warning("worker_missed", silent=self._silence, hint="its host is down, or out of reach of Redis")
                 reclaim(self._store, token.decode(), "host")
+                known = announced(redis.hgetall(self._store.keys.handlers))
+                if lapsed := [one.token for one in known if now - one.renewed > MISSED_SECONDS * 1_000]:
+                    redis.hdel(self._store.keys.handlers, *lapsed)

@@ -20,6 +20,7 @@ from credhook.backoff import Backoff, Waits
 from credhook.logs import in_development
 from credhook.settings import in_force
 from credhook.store.errors import STORE_ERRORS, hint
+from credhook.store.permissions import Part, refused
 from credhook.store.store import SyncStore
 from credhook.supervisor import stop_on
 from credhook.worker.handlers.loading import load
@@ -102,12 +103,16 @@ def _work(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool
     _every(heartbeat.interval, heartbeat.beat, "heartbeat")
     _end_with(pipes.lifeline)
     code = 0
-    if concurrent:
-        if not concurrent.work(burst=burst, pulse=lambda: _pulse(pipes.report)):
-            code = _REPLACE_ME
-    else:
-        jobs.prepare()
-        _work_isolated(settings, name, burst=burst)
+    try:
+        if concurrent:
+            if not concurrent.work(burst=burst, pulse=lambda: _pulse(pipes.report)):
+                code = _REPLACE_ME
+        else:
+            jobs.prepare()
+            _work_isolated(settings, name, burst=burst)
+    except _StopAsked:
+        heartbeat.leave()
+        raise
     heartbeat.leave()
     log.info("worker_stopped", name=name)
     tracing.flush()
@@ -143,6 +148,7 @@ def _work_isolated(settings: WorkerSettings, name: str, *, burst: bool) -> None:
             return
         signal.signal(signal.SIGTERM, _stop)  # RQ's signal handlers belong to the worker that has ended.
         signal.signal(signal.SIGINT, _stop)
+        time.sleep(_BACKOFF.first)  # The error may come back at once, as a refused permission does.
         _wait_for(store)
 
 
@@ -164,16 +170,18 @@ def _end_with(lifeline: int) -> None:
 
 
 def _wait_for(store: SyncStore) -> None:
-    """Return once Redis accepts writes; log each failed try."""
+    """Return once Redis accepts writes and allows all that a worker needs; log each failed try."""
     waits = Waits(_BACKOFF)
     while True:
         try:
             store.check_schema()  # On a full or read-only Redis its SET fails.
-        except STORE_ERRORS as error:
-            wait = waits.next()
-            log.error("redis_unusable", error=type(error).__name__, retry_in=wait, hint=hint(error))  # noqa: TRY400  No traceback.
-        else:
+            error, advice = "Forbidden", refused(store, Part.WORKER)
+        except STORE_ERRORS as failed:
+            error, advice = type(failed).__name__, hint(failed)
+        if not advice:
             return
+        wait = waits.next()
+        log.error("redis_unusable", error=error, retry_in=wait, hint=advice)
         time.sleep(wait)
 
 

@@ -121,8 +121,9 @@ def reclaim(store: SyncStore, token: str, how: str) -> bool:
     except STORE_ERRORS as error:
         log.warning("death_not_noted", error=type(error).__name__)
         return False
-    with suppress(*STORE_ERRORS):  # It lapses by itself.
-        store.redis.hdel(store.keys.handlers, token)
+    if how != "host":  # Its supervisor replaces it. A host's workers are missed until others start.
+        with suppress(*STORE_ERRORS):  # It lapses by itself.
+            store.redis.hdel(store.keys.handlers, token)
     log.info("death_noted", events=len(held), put_back=became.count(1), own_fault=how == "1")
 
     from credhook.worker import metrics

@@ -1,0 +1,159 @@
+"""What each process may do in Redis: its access control rule, and a trial of every command in that rule."""
+
+import re
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import Any, Final, get_args
+
+from redis import Redis
+from redis.exceptions import ResponseError
+
+from credhook.store import Keys, lua
+from credhook.store.errors import Forbidden
+from credhook.store.health import WAITAOF
+from credhook.store.job import job_id
+from credhook.store.store import Script, SyncStore
+
+
+class Part(StrEnum):
+    """A process that has a user of its own in Redis. The operator types commands and runs the console."""
+
+    RECEIVER = "receiver"
+    WORKER = "worker"
+    OPERATOR = "operator"
+
+
+#: What redis-py sends to connect, what each process asks, and what a scrape of its metrics reads.
+_ALL: Final = (
+    "hello select client|setname client|setinfo ping time info config|get script|load evalsha multi exec get hgetall "
+    "smembers zcard zcount zrange zrevrange llen"
+)
+#: What else the parts send themselves; of a worker, the second line is sent by RQ alone.
+_SENT: Final = {
+    Part.RECEIVER: "set sadd hdel waitaof",
+    Part.WORKER: "set hdel zrem zrangebyscore zremrangebyscore lrange zmscore blmove del exists hincrby hmget "
+    "subscribe unsubscribe hexists",
+    Part.OPERATOR: "set exists hget hmget hkeys hscan zscan scan hdel zrem zscore lrange del expire sismember "
+    "srandmember srem zadd copy renamenx subscribe unsubscribe",
+}
+#: The scripts that the receiver runs. The other parts may run any.
+_RECEIVERS_SCRIPTS: Final[tuple[Script, ...]] = ("accept", "announce", "lease")
+_CALL: Final = re.compile(r"(?:call|if_hash)\(\s*'([A-Z]+)'")
+
+#: Every command that processes, scripts and RQ send, in a form that does little or nothing. `ACL DRYRUN` would need
+#: Redis 7 and an administrator. `:s`, `:h`, … stand for keys of the trial, one for each type.
+TRIALS: Final = (
+    *("PING", "TIME", "INFO server", "CONFIG GET appendfsync", "SELECT :db", "HELLO", "SCAN 0 COUNT 1"),
+    *("CLIENT SETNAME credhook", "CLIENT SETINFO LIB-NAME credhook", "WAITAOF 0 0 1"),
+    *("SET :s 1 PX 5000", "GET :s", "MGET :s", "EXISTS :s", "TYPE :s", "TTL :s", "PTTL :s", "PERSIST :o"),
+    *("EXPIRE :s 5", "PEXPIRE :s 5000", "PEXPIREAT :s 1", "COPY :s :o REPLACE", "RENAME :o :s", "RENAMENX :s :o"),
+    *("HSET :h f 1", "HSETNX :h f 1", "HINCRBY :h f 1", "HGET :h f", "HMGET :h f", "HGETALL :h", "HEXISTS :h f"),
+    *("HLEN :h", "HKEYS :h", "HSCAN :h 0", "HDEL :h f"),
+    *("RPUSH :l 1", "LPUSH :l 1", "LLEN :l", "LRANGE :l 0 0", "LREM :l 1 1", "LTRIM :l 0 -1"),
+    *("BLMOVE :l :l LEFT LEFT 1", "LPOP :l"),
+    *("SADD :m 1", "SCARD :m", "SISMEMBER :m 1", "SMEMBERS :m", "SRANDMEMBER :m", "SREM :m 1"),
+    *("ZADD :z 1 m", "ZCARD :z", "ZCOUNT :z 0 1", "ZSCORE :z m", "ZMSCORE :z m", "ZRANGE :z 0 0"),
+    *("ZREVRANGE :z 0 0", "ZRANGEBYSCORE :z 0 1", "ZREMRANGEBYSCORE :z 2 3", "ZSCAN :z 0", "ZREM :z m", "ZPOPMIN :z"),
+    *("SCRIPT LOAD return", "EVALSHA e0e1f9fabfc9d4800c877a703b823ac0578ff8db 0", "PUBLISH :channel 1"),
+    *("PUBSUB NUMSUB :channel", "UNLINK :o", "DEL :s :h :l :m :z :o"),
+    # After these, a refusal may leave a transaction open, in which the trials go on all the same.
+    *("WATCH :s", "UNWATCH", "MULTI", "EXEC", "DISCARD", "SUBSCRIBE :channel", "UNSUBSCRIBE :channel"),
+)
+#: Older versions cannot allow keys to be read only.
+_READ_ONLY: Final = (7, 0)
+#: Commands that older versions of Redis lack.
+_SINCE: Final = {"waitaof": WAITAOF, "client|setinfo": WAITAOF}
+
+
+def command_of(trial: str) -> str:
+    """Return the trial's command as a rule names it, such as `config|get`."""
+    first, *rest = trial.lower().split()
+    return f"{first}|{rest[0]}" if first in {"client", "config", "pubsub", "script"} else first
+
+
+def commands(part: Part) -> list[str]:
+    """Return what the part sends, and what its scripts call, as a rule names it."""
+    scripts: Iterable[Script] = _RECEIVERS_SCRIPTS if part is Part.RECEIVER else get_args(Script)
+    called = {name.lower() for script in scripts for name in _CALL.findall(lua.load(script))}
+    if part is not Part.RECEIVER:
+        called |= {"lpush", "rpush"}  # put_back.lua takes the name as an argument.
+    wanted = called.union(_ALL.split(), _SENT[part].split())
+    return [name for name in map(command_of, TRIALS) if name in wanted or name.partition("|")[0] in called]
+
+
+def patterns(part: Part, keys: Keys) -> tuple[list[str], list[str]]:
+    """Return the patterns of the keys and of the channels that the part uses."""
+    if part is Part.OPERATOR:  # It sees the events of every queue, and moves them.
+        return ["credhook:*", "rq:*"], ["credhook:*"]
+    own = f"{keys.prefix}*"
+    if part is Part.RECEIVER:
+        job = job_id(keys.queue, "-")[1:-1]
+        return [own, "rq:queues", keys.jobs, f"rq:job:e{job}*", f"rq:job:x{job}*"], [own]
+    # Any job: a job that is not ours is moved out of RQ's reach.
+    shared = ["rq:queues", "rq:suspended", "rq:worker*", "rq:job:*", "rq:execution*", "rq:results:*"]
+    shared += [f"rq:{name}:{keys.queue}" for name in ("clean_registries", "finished", "deferred", "canceled")]
+    queue = [keys.jobs, keys.intermediate, keys.started, keys.scheduled, keys.failed]
+    return [own, *queue, *shared], [own, "rq:pubsub:*"]
+
+
+def rule(part: Part, keys: Keys, version: tuple[int, int]) -> str:
+    """Return the command that makes a user of Redis with the part's permissions and no more."""
+    allowed = [name for name in commands(part) if version >= _SINCE.get(name, (0, 0))]
+    own, channels = patterns(part, keys)
+    rights = [*(f"~{one}" for one in own), *(f"&{one}" for one in channels), *(f"+{one}" for one in allowed)]
+    if part is not Part.OPERATOR and version >= _READ_ONLY:  # For the metric of events in queues without workers.
+        rights += ["%R~credhook:*:open", "%R~credhook:*:workers"]
+    return f"ACL SETUSER credhook-{part} reset resetchannels on >PASSWORD {' '.join(rights)}"
+
+
+def refused(store: SyncStore, *parts: Part) -> str:
+    """Try what these parts need: each command, key and channel. Return `problem; remedy`, or "" if all is allowed.
+
+    Errors that are no refusal do not count.
+
+    Raises:
+        RedisError, OSError: Redis failed.
+    """
+    wanted = {name for part in parts for name in commands(part)}
+    rights = [patterns(part, store.keys) for part in parts]
+    prefix = f"{store.keys.prefix}doctor:"
+    trials = [f"EXISTS {pattern.rstrip('*')}" for keys, _ in rights for pattern in keys]
+    trials += [trial.replace(" :", f" {prefix}") for trial in TRIALS if command_of(trial) in wanted]
+    if Part.WORKER in parts:
+        trials.append("SUBSCRIBE rq:pubsub:doctor")
+    denied, absent, closed = dict[str, None](), dict[str, None](), set[int]()
+    for trial, reply in zip(trials, _replies(store.redis, trials), strict=True):
+        if isinstance(reply, Forbidden):
+            if "to run" in str(reply):
+                denied[command_of(trial)] = None
+            else:
+                closed.add(int("channel" in str(reply)))
+        elif "unknown command" in str(reply) and command_of(trial) not in _SINCE:
+            absent[command_of(trial)] = None
+    problems = [f"Redis has no command {', '.join(absent).upper()}"] if absent else []
+    problems += [f"REDIS_URL's user may not run {', '.join(denied).upper().replace('|', ' ')}"] if denied else []
+    problems += [f"REDIS_URL's user has no access to our {('keys', 'channels')[kind]}" for kind in sorted(closed)]
+    allowed = [
+        f"{'~&'[kind]}{one}" for kind in sorted(closed) for one in dict.fromkeys(p for r in rights for p in r[kind])
+    ]
+    remedies = ["remove its rename-command from Redis's configuration"] if absent else []
+    if denied or closed:
+        remedies.append(f"ACL SETUSER <user> {' '.join([*(f'+{one}' for one in denied), *allowed])}")
+    return f"{' and '.join(problems)}; {'; '.join(remedies)}" if problems else ""
+
+
+def _replies(client: Redis, trials: Sequence[str]) -> list[Any]:
+    """Send the commands on one connection, which is closed afterwards. A refusal is returned as a reply."""
+    connection: Any = client.connection_pool.get_connection()
+    replies: list[Any] = []
+    try:
+        connection.send_packed_command(connection.pack_commands([trial.split() for trial in trials]))
+        for _ in trials:
+            try:
+                replies.append(connection.read_response(disconnect_on_error=False, push_request=True))
+            except ResponseError as error:
+                replies.append(error)
+    finally:
+        connection.disconnect()
+        client.connection_pool.release(connection)
+    return replies

@@ -1,0 +1,88 @@
+"""Each process as a user of Redis with no more than the rule that `credhook doctor --acl` prints for it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import plain
+import pytest
+from commands import credhook
+from console import console
+from events_command import process
+from harness import DATA, Harness
+from serving import receiver
+from signing import body, headers
+from waiting import until
+
+from credhook.sandbox.local.environment import free_port
+from credhook.store import Keys
+from credhook.store.permissions import Part, commands
+
+#: Commands that this test itself, or the server, sends.
+OURS = {"acl", "auth", "flushall", "config", "info", "command", "pubsub", "client"}
+
+
+@pytest.fixture
+def users(harness: Harness) -> Iterator[dict[Part, dict[str, str]]]:
+    """Make the users that the doctor names; return their REDIS_URL."""
+    rules = credhook("doctor", "--acl", environment={"REDIS_URL": harness.redis_url}).stdout.splitlines()
+    for line in rules:
+        harness.redis.execute_command(line.replace("PASSWORD", "secret"))  # type: ignore[no-untyped-call]
+    harness.redis.execute_command("ACL LOG RESET")  # type: ignore[no-untyped-call]
+    yield {part: {"REDIS_URL": harness.redis_url.replace("//", f"//credhook-{part}:secret@")} for part in Part}
+    harness.redis.execute_command("ACL DELUSER " + " ".join(f"credhook-{part}" for part in Part))  # type: ignore[no-untyped-call]
+
+
+def denied(harness: Harness) -> list[str]:
+    log: Any = harness.redis.acl_log()
+    # redis-py tells its name to each Redis, and older ones do not know the command.
+    return [f"{one['username']}: {one['object']} ({one['reason']})" for one in log if one["object"] != "client"]
+
+
+@pytest.mark.parametrize("isolation", ["loop", "fork"])
+def test_an_event_from_its_delivery_to_its_end(
+    harness: Harness, users: dict[Part, dict[str, str]], tmp_path: Path, isolation: str
+) -> None:
+    admin = free_port()
+    taking = {**users[Part.WORKER], "CREDHOOK_ADMIN": f"127.0.0.1:{admin}"}
+    harness.redis.config_resetstat()
+    by_operator = users[Part.OPERATOR]
+    with (
+        receiver(tmp_path, users[Part.RECEIVER]["REDIS_URL"]) as server,
+        harness.worker("worker", "--isolation", isolation, **taking) as worker,
+        process(by_operator["REDIS_URL"], "tail") as tail,
+        console(tmp_path, by_operator["REDIS_URL"]) as pages,
+        pages.operator() as browser,
+    ):
+        changes = Keys("credhook").changes
+        until(lambda: harness.redis.pubsub_numsub(changes)[0][1], what="tail's subscription")
+        sent = body(event_type=DATA, resource_id=harness.sandbox.make(DATA))
+        httpx.post(server.url, content=sent, headers=headers("m1", sent)).raise_for_status()
+        harness.reaches("m1", "done")
+        assert denied(harness) == []
+        assert tail.stdout is not None
+        assert "m1" in tail.stdout.readline()
+        tail.kill()
+        assert plain.get(f"http://127.0.0.1:{admin}/metrics").is_success
+        for command in (
+            ("events", "list"),
+            ("events", "show", "m1"),
+            ("events", "replay", "--all", "--yes"),
+            ("causes",),
+            ("status",),
+            ("doctor",),
+            ("events", "erase", "--resource", "nothing", "--yes"),
+        ):
+            done = credhook(*command, environment=by_operator)
+            assert "NOPERM" not in done.stdout + done.stderr
+        for page in ("/", "/events", "/event?id=m1", "/causes"):
+            assert browser.get(page).is_success
+        until(lambda: len(harness.notes()) == 2, what=f"the replay; {worker.text}")
+        assert credhook("events", "erase", "--all", "--yes", environment=by_operator).returncode == 0
+        assert worker.stop() == 0
+    assert denied(harness) == []
+    stats: Any = harness.redis.info("commandstats")
+    sent_to_redis = {name.removeprefix("cmdstat_") for name in stats} - OURS
+    allowed = {name.partition("|")[0] for part in Part for name in commands(part)}
+    assert sent_to_redis <= allowed
