@@ -25,7 +25,7 @@ class Part(StrEnum):
 
 #: What redis-py sends to connect, what each process asks, and what a scrape of its metrics reads.
 _ALL: Final = (
-    "hello select client|setname client|setinfo ping time info config|get script|load evalsha multi exec get hgetall "
+    "hello select ping time info config|get script|load evalsha multi exec get hgetall "
     "smembers zcard zcount zrange zrevrange llen"
 )
 #: What else the parts send themselves; of a worker, the second line is sent by RQ alone.
@@ -44,7 +44,7 @@ _CALL: Final = re.compile(r"(?:call|if_hash)\(\s*'([A-Z]+)'")
 #: Redis 7 and an administrator. `:s`, `:h`, … stand for keys of the trial, one for each type.
 TRIALS: Final = (
     *("PING", "TIME", "INFO server", "CONFIG GET appendfsync", "SELECT :db", "HELLO", "SCAN 0 COUNT 1"),
-    *("CLIENT SETNAME credhook", "CLIENT SETINFO LIB-NAME credhook", "WAITAOF 0 0 1"),
+    "WAITAOF 0 0 1",
     *("SET :s 1 PX 5000", "GET :s", "MGET :s", "EXISTS :s", "TYPE :s", "TTL :s", "PTTL :s", "PERSIST :o"),
     *("EXPIRE :s 5", "PEXPIRE :s 5000", "PEXPIREAT :s 1", "COPY :s :o REPLACE", "RENAME :o :s", "RENAMENX :s :o"),
     *("HSET :h f 1", "HSETNX :h f 1", "HINCRBY :h f 1", "HGET :h f", "HMGET :h f", "HGETALL :h", "HEXISTS :h f"),
@@ -62,13 +62,13 @@ TRIALS: Final = (
 #: Older versions cannot allow keys to be read only.
 _READ_ONLY: Final = (7, 0)
 #: Commands that older versions of Redis lack.
-_SINCE: Final = {"waitaof": WAITAOF, "client|setinfo": WAITAOF}
+_SINCE: Final = {"waitaof": WAITAOF}
 
 
 def command_of(trial: str) -> str:
     """Return the trial's command as a rule names it, such as `config|get`."""
     first, *rest = trial.lower().split()
-    return f"{first}|{rest[0]}" if first in {"client", "config", "pubsub", "script"} else first
+    return f"{first}|{rest[0]}" if first in {"config", "pubsub", "script"} else first
 
 
 def commands(part: Part) -> list[str]:

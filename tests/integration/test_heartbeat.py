@@ -20,6 +20,7 @@ from credhook.worker.commands.history import records
 from credhook.worker.handlers.registry import Handlers, Registry
 from credhook.worker.process.heartbeat import Heartbeat
 from credhook.worker.queue.claims import Claimant, Claims
+from credhook.worker.queue.leases import reclaim
 
 COMPLETED = "openid4vc.issuance.completed"
 LEASE, SILENCE = 15.0, 6.0
@@ -56,7 +57,7 @@ async def hold(async_redis: AsyncRedis, token: str, number: int) -> list[str]:
     return [claim.event_id for claim in (await claims.take(number, urgent=0)).claims]
 
 
-def test_a_process_announces_itself_for_a_minute(redis_client: Redis) -> None:
+def test_a_process_announces_itself_for_a_day(redis_client: Redis) -> None:
     Member(redis_client, "w1", one=COMPLETED).beats()
     (found,) = announced(redis_client.hgetall(INDEX.handlers))
     announcement = json.loads(found.text)
@@ -64,7 +65,7 @@ def test_a_process_announces_itself_for_a_minute(redis_client: Redis) -> None:
         "version", "host", "pid", "handlers", "slots", "in_flight", "platform", "config_fingerprint"
     }  # fmt: skip
     assert announcement["handlers"] == {"test.one": [COMPLETED]}
-    assert 0 < redis_client.pttl(INDEX.handlers) <= 60_000
+    assert 80_000_000 < redis_client.pttl(INDEX.handlers) <= 86_400_000
 
 
 async def test_the_events_of_a_silent_process_go_first_and_count_no_failure(
@@ -87,7 +88,7 @@ async def test_the_events_of_a_silent_process_go_first_and_count_no_failure(
     assert [one["attempts"] for one in records(store_on(redis_client), ("m1", "m2"))] == [2, 2]
     for event_id in ("m1", "m2"):
         assert not {"deaths", "killed"} & record(redis_client, event_id).keys()
-    assert redis_client.hkeys(INDEX.handlers) == [b"here"]
+    assert sorted(redis_client.hkeys(INDEX.handlers)) == [b"gone", b"here"]  # It is missed.
 
 
 def test_a_silent_process_is_reclaimed_by_one_process_only(redis_client: Redis) -> None:
@@ -133,6 +134,24 @@ def test_a_process_that_leaves_is_not_missed(redis_client: Redis) -> None:
     here.beats(SILENCE + 1)
     assert redis_client.zrange(INDEX.workers, 0, -1) == redis_client.hkeys(INDEX.handlers) == [b"here"]
     assert 0 < redis_client.ttl(INDEX.workers) <= 86_400
+    gone.beats()  # From its thread, which goes on until the process has ended.
+    assert redis_client.hkeys(INDEX.handlers) == [b"here"]
+
+
+def test_a_host_that_is_gone_is_missed_for_a_day_and_a_dead_process_that_is_replaced_is_not(
+    redis_client: Redis,
+) -> None:
+    replaced, gone, here = (Member(redis_client, token) for token in ("replaced", "gone", "here"))
+    for member in (replaced, gone):
+        member.beats()
+    assert reclaim(here.store, "replaced", "0")
+    now = here.store.clock()
+    redis_client.hset(INDEX.handlers, "long ago", f"1 {now - 87_000_000} {{}}")
+    for silence in (SILENCE + 1, 60):
+        here.beats(SILENCE + 1)
+        gone.falls_silent(silence)
+        here.beats()
+        assert sorted(redis_client.hkeys(INDEX.handlers)) == [b"gone", b"here"]
 
 
 @pytest.mark.parametrize(("lease", "interval"), [(1.0, 1 / 3), (15.0, 1.0), (300.0, 1.0)])

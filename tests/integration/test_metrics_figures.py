@@ -17,7 +17,7 @@ from stores import store_on
 
 from credhook.listener.admin import create_admin
 from credhook.metrics.figures import TargetFigures
-from credhook.store import State
+from credhook.store import Keys, State
 from credhook.store.health import examine
 from credhook.store.lease import EXPORTER_LEASE_SECONDS, ExporterLease
 from credhook.worker.platform.circuit import Circuit
@@ -99,7 +99,7 @@ async def test_workers_are_counted_by_version_while_they_announce_themselves(
 ) -> None:
     assert (await target.scrape()).series("credhook_workers") == {("unknown",): 0}
     now = int(time.time() * 1_000)
-    before = now - 61_000
+    before = now - 16_000
     announcements: dict[Any, Any] = {
         "a": f"{now} {now} " + json.dumps({"version": "1.2.0"}),
         "b": f"{now} {now} " + json.dumps({"version": "1.2.0"}),
@@ -109,6 +109,19 @@ async def test_workers_are_counted_by_version_while_they_announce_themselves(
     redis_client.hset(INDEX.handlers, mapping=announcements)
     found = (await target.scrape()).series("credhook_workers")
     assert found == {("1.2.0",): 2, ("1.3.0rc1",): 1}
+
+
+async def test_events_in_a_queue_without_workers_are_counted_by_queue(target: Target, redis_client: Redis) -> None:
+    plant_many(redis_client, 2, State.ACCEPTED)
+    for queue, beat in (("typo", None), ("left", 20), ("well", 0), ("empty", None)):
+        redis_client.sadd("rq:queues", f"rq:queue:{queue}")
+        if queue != "empty":
+            redis_client.zadd(Keys(queue).open, {"m1": 1})
+        if beat is not None:
+            redis_client.zadd(Keys(queue).workers, {"w": int(time.time() - beat) * 1_000})
+    redis_client.sadd("rq:queues", INDEX.jobs)
+    found = (await target.scrape()).series("credhook_forsaken_events")
+    assert found == {("typo",): 1, ("left",): 1, ("credhook",): 2}
 
 
 async def test_breaker_and_pause(
@@ -173,7 +186,7 @@ async def test_a_scrape_writes_nothing_and_asks_as_much_of_a_full_store_as_of_an
     assert {name for name in commands if {"write", "may_replicate"} & set(flags[name])} == set()
     assert commands <= {
         "EXISTS", "GET", "HGET", "HGETALL", "INFO", "CONFIG", "LLEN", "MULTI", "EXEC", "TIME",
-        "ZCARD", "ZCOUNT", "ZRANGE",
+        "SMEMBERS", "ZCARD", "ZCOUNT", "ZRANGE", "ZREVRANGE",
     }  # fmt: skip
     assert len(asked[0]) == len(asked[1]) == len(asked[2])
 

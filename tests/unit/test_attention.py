@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from credhook.ops.attention import age, attention
-from credhook.ops.fleet import Fleet, PlatformState, ReceiverProcess, RedisServer, WorkerProcess
+from credhook.ops.fleet import Fleet, PlatformState, ReceiverProcess, RedisServer, WorkerProcess, missing
 from credhook.ops.status import lines
-from credhook.store.announcements import DEPLOY_SECONDS
+from credhook.store.announcements import DEPLOY_SECONDS, SILENT_SECONDS
 from credhook.store.counts import EventCounts
 from credhook.store.health import Check
 
@@ -61,6 +61,20 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("fleet.workers", {"workers": (), "counts": EventCounts(open=7)}, "7 events wait"),
     ("fleet.queues", {"receivers": (receiver(), receiver(queue="typo"))}, "to typo, and no worker takes from it"),
     ("fleet.queues", {"others": {"old": EventCounts(open=3)}}, "3 events wait in the queue old, and no worker takes"),
+    ("fleet.queues", {"others": {"old": EventCounts(quarantined=2)}}, "2 events wait in the queue old, and no worker"),
+    (
+        "fleet.queues",
+        {"others": {"old": EventCounts(open=1, oldest_age=300)}},
+        "the oldest since 5 min in the queue old",
+    ),
+    ("fleet.queues", {"others": {"old": EventCounts(open=1)}}, "credhook events move --from old"),
+    ("fleet.missing", {"missing": (worker(pid=7, silent=200.0),)}, "1 workers have ended without a goodbye"),
+    ("fleet.missing", {"missing": (worker(pid=7, silent=200.0),)}, "w1 pid 7 3 min ago"),
+    (
+        "fleet.unavailable",
+        {"receivers": (receiver(pid=5, unavailable="CONFIG is denied; allow it"),)},
+        "the receiver r1 pid 5 answered its last delivery with 503: CONFIG is denied allow it",
+    ),
     (
         "fleet.queues",
         {"receivers": (receiver(), receiver(queue="old")), "workers": (), "others": {"old": EventCounts(open=3)}},
@@ -92,6 +106,11 @@ def test_each_thing_that_is_wrong_is_remarked_on_alone(check: str, otherwise: di
     [
         {},
         {"workers": ()},  # Nothing waits: a fleet may be scaled to none.
+        {
+            "others": {"b": EventCounts(open=3)},
+            "workers": (worker(), worker(queue="b")),
+            "receivers": (receiver(), receiver(queue="b")),
+        },
         {"oldest_open": 900.0},
         {"counts": EventCounts(dead=5, open=3, queued=3)},
         {"workers": (worker(), worker(version="2", handlers={}, age=DEPLOY_SECONDS - 1))},  # A deploy is under way.
@@ -116,6 +135,34 @@ def test_events_that_fail_are_not_called_well_while_they_are_tried_again() -> No
     assert "retrying     9; `credhook causes` says why" in shown
     assert shown[-1].startswith("nothing needs attention yet")
     assert list(lines(Fleet(**WELL), ()))[-1] == "all is well"
+    assert list(lines(Fleet(**{**WELL, "workers": ()}), ()))[-1].startswith("no worker runs")
+
+
+def test_the_page_names_processes_missing_ones_and_other_queues() -> None:
+    facts = {**WELL, "others": {"typo": EventCounts(open=3, oldest_age=300)}, "missing": (worker(pid=7, silent=200.0),)}
+    shown = list(lines(Fleet(**{**facts, "receivers": (receiver(pid=5),)}), ()))
+    assert "other queue  typo: 3 events wait, the oldest since 5 min" in shown
+    assert "missing      w1 pid 7  1  last heard 3 min ago" in shown
+    assert any("r1 pid 5  1  up" in line for line in shown)
+
+
+@pytest.mark.parametrize(
+    ("silent", "started", "missed"),
+    [
+        ((), (900.0,), 0),
+        ((SILENT_SECONDS + 1,), (), 1),
+        ((100.0,), (900.0,), 1),  # It was there before.
+        ((100.0,), (90.0,), 0),  # It has come since.
+        ((100.0, 500.0), (90.0,), 1),
+        ((100.0, 500.0), (90.0, 400.0), 0),
+        ((100.0, 500.0), (400.0, 300.0), 1),
+    ],
+)
+def test_a_worker_is_missed_until_another_starts(
+    silent: tuple[float, ...], started: tuple[float, ...], missed: int
+) -> None:
+    known = [*(worker(silent=one, age=2_000.0) for one in silent), *(worker(age=one) for one in started)]
+    assert len(missing(known)) == missed
 
 
 @pytest.mark.parametrize(

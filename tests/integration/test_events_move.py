@@ -1,0 +1,143 @@
+"""`credhook events move`: the events of a misspelt queue are seen, and brought over without a loss."""
+
+import json
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from accepting import everything
+from commands import Done, credhook
+from harness import COMPLETED, DATA, Harness
+from redis import Redis
+from waiting import until
+
+from credhook.events import Event
+from credhook.store import Keys, State
+from credhook.store.job import accept_arguments
+from credhook.store.store import Store
+
+HERE, TYPO = Keys("credhook"), Keys("credhok")
+NOW = int(time.time() * 1_000)
+
+
+def accepted(redis: Redis, queue: str, *events: tuple[str, str, str]) -> None:
+    """Accept these events, id, type and resource, as the receiver of that queue does."""
+    store = Store(redis, queue, retention=3_600)
+    listed = [(one, Event(kind, resource), None) for one, kind, resource in events]
+    store.run("accept", accept_arguments(listed, queue=queue, retention=3_600, now=datetime.now(UTC)))
+
+
+def move(redis_url: str, *options: str) -> Done:
+    return credhook("events", "move", "--from", TYPO.queue, *options, environment={"REDIS_URL": redis_url})
+
+
+def settled(redis: Redis, one: str, state: State, listed: str, **fields: str) -> None:
+    """Give the event of the misspelt queue this state, as a worker does."""
+    entry: dict[Any, Any] = {"state": state.value, "settled": NOW, **fields}
+    redis.hset(TYPO.event + one, mapping=entry)
+    redis.expire(TYPO.event + one, 3_600)
+    redis.zrem(TYPO.open, one)
+    if listed:
+        redis.zadd(listed, {one: NOW})
+
+
+def test_every_state_keeps_its_place_and_its_progress(redis_client: Redis, redis_url: str) -> None:
+    names = ("done", "dead", "unhandled", "waiting", "new")
+    accepted(redis_client, TYPO.queue, *((one, COMPLETED, f"r-{one}") for one in names), ("odd", "of.tomorrow", "r"))
+    settled(redis_client, "done", State.DONE, "", **{"h:a.f": "done 3"})
+    settled(redis_client, "dead", State.DEAD, TYPO.dead, **{"h:a.f": "done 3", "h:a.g": "dead: ValueError"})
+    settled(redis_client, "unhandled", State.UNHANDLED, TYPO.unhandled + COMPLETED)
+    redis_client.hset(TYPO.event + "waiting", mapping={"state": "waiting", "due": NOW + 600_000, "attempts": 4})
+    redis_client.rpush(TYPO.history + "dead", "1 {}")
+    redis_client.set(TYPO.resource + "r-done", "3:5")
+    before = {one: redis_client.hgetall(TYPO.event + one) for one in (*names, "odd")}
+    listed = move(redis_url, "--dry-run")
+    assert listed.stdout == "6 events: 1 accepted, 1 dead, 1 done, 1 quarantined, 1 unhandled, 1 waiting\n"
+    done = move(redis_url, "--json")
+    assert json.loads(done.stdout) == {"moved": 6, "left": {}, "complete": True}, done.stderr
+    assert {one: redis_client.hgetall(HERE.event + one) for one in before} == before
+    for one in ("done", "dead", "unhandled", "odd"):
+        assert 0 < redis_client.ttl(HERE.event + one) <= 3_600
+    assert redis_client.zrange(HERE.dead, 0, -1) == [b"dead"]
+    assert redis_client.zrange(HERE.unhandled + COMPLETED, 0, -1) == [b"unhandled"]
+    assert redis_client.zrange(HERE.quarantined, 0, -1) == [b"odd"]
+    assert sorted(redis_client.zrange(HERE.open, 0, -1)) == [b"new", b"waiting"]
+    assert redis_client.lrange(HERE.history + "dead", 0, -1) == [b"1 {}"]
+    assert redis_client.get(HERE.resource + "r-done") == b"3:5"
+    assert redis_client.llen(HERE.jobs) == 1  # The other one waits until it is due.
+    shown = credhook("events", "list", "--json", environment={"REDIS_URL": redis_url}).stdout
+    assert {json.loads(line)["webhook_id"] for line in shown.splitlines()} == before.keys()
+    left = [line for line in everything(redis_client).splitlines() if TYPO.prefix in line and "r-done" not in line]
+    assert [line for line in left if "schema" not in line] == []
+    assert b"rq:queue:credhok" not in redis_client.smembers("rq:queues")
+    accepted(redis_client, HERE.queue, ("done", COMPLETED, "r-done"))  # A repeated delivery is a duplicate.
+    assert redis_client.hget(HERE.event + "done", "state") == b"done"
+
+
+@pytest.mark.parametrize("cut", range(3))
+def test_broken_off_anywhere_and_repeated(redis_client: Redis, redis_url: str, cut: int) -> None:
+    """A transaction that is cut leaves a prefix of its writes."""
+    accepted(redis_client, TYPO.queue, ("m1", COMPLETED, "r1"), ("m2", COMPLETED, "r1"))
+    redis_client.zadd(HERE.open, {"m1": NOW})
+    if cut > 0:
+        redis_client.zadd(HERE.event_index(COMPLETED, "r1"), {"m1": NOW})
+        redis_client.rename(TYPO.event + "m1", HERE.event + "m1")
+    if cut > 1:
+        redis_client.zrem(TYPO.event_index(COMPLETED, "r1"), "m1")
+    for _ in range(2):
+        assert move(redis_url).returncode == 0
+    for one in ("m1", "m2"):
+        assert redis_client.hget(HERE.event + one, "state") == b"accepted"
+        assert redis_client.zscore(HERE.open, one) is not None
+    assert redis_client.exists(TYPO.open, TYPO.event + "m1", TYPO.event + "m2", TYPO.jobs) == 0
+
+
+def test_what_is_in_both_queues_or_under_way_is_not_overwritten(redis_client: Redis, redis_url: str) -> None:
+    accepted(redis_client, HERE.queue, ("same", COMPLETED, "r1"), ("other", DATA, "r2"))
+    redis_client.hset(HERE.event + "same", "attempts", 7)
+    for one in ("same", "other", "held", "sealed", "broken"):
+        accepted(redis_client, TYPO.queue, (one, COMPLETED, "r1"))
+    redis_client.zadd(TYPO.leases, {"held": NOW + 600_000})
+    redis_client.set(TYPO.snapshot + "sealed", "x")
+    redis_client.hdel(TYPO.event + "broken", "received")
+    done = move(redis_url)
+    assert done.stdout == (
+        "moved 1 (1 that are in this queue as well), left 4 (1 whose id has another type or resource here, 1 that a "
+        "worker has, 1 with presented data that is sealed for that queue, 1 whose record cannot be read)\n"
+    )
+    assert redis_client.hget(HERE.event + "same", "attempts") == b"7"
+    assert redis_client.hget(HERE.event + "other", "type") == DATA.encode()
+    assert redis_client.exists(TYPO.event + "same") == 0
+    assert redis_client.exists(*(TYPO.event + one for one in ("other", "held", "sealed", "broken"))) == 4
+
+
+@pytest.mark.parametrize(
+    ("queue", "options", "words"),
+    [
+        ("credhok", (), "1 workers take from credhok: stop them, or say --beside-workers"),
+        ("credhook", (), "CREDHOOK_QUEUE is credhook itself"),
+        ("credhok", ("--beside-workers",), ""),
+    ],
+)
+def test_it_refuses_what_is_not_meant(
+    redis_client: Redis, redis_url: str, queue: str, options: tuple[str, ...], words: str
+) -> None:
+    redis_client.hset(TYPO.handlers, "w", f"{NOW} {int(time.time() * 1_000)} {{}}")
+    accepted(redis_client, TYPO.queue, ("m1", COMPLETED, "r1"))
+    done = credhook("events", "move", "--from", queue, *options, environment={"REDIS_URL": redis_url})
+    assert words in done.stderr
+    assert (done.returncode == 0) == (not words) == bool(redis_client.exists(HERE.event + "m1"))
+
+
+def test_strangers_are_seen_and_then_handled_in_order(harness: Harness) -> None:
+    one = harness.sandbox.make()
+    accepted(harness.redis, TYPO.queue, ("m1", COMPLETED, one), ("m2", COMPLETED, one))
+    status: Any = credhook("status", "--json", environment={"REDIS_URL": harness.redis_url})
+    (found,) = [row for row in json.loads(status.stdout)["attention"] if row["name"] == "fleet.queues"]
+    assert found["what"].startswith("2 events wait, the oldest since ")
+    assert "events move --from credhok" in found["remedy"]
+    assert move(harness.redis_url).stdout == "moved 2\n"
+    with harness.worker():
+        until(lambda: len(harness.notes()) == 2, what="both")
+    assert [note.split()[1] for note in harness.notes()] == ["m1", "m2"]
