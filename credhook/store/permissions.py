@@ -32,7 +32,7 @@ _ALL: Final = (
 _SENT: Final = {
     Part.RECEIVER: "set sadd hdel waitaof",
     Part.WORKER: "set hdel zrem zrangebyscore zremrangebyscore lrange zmscore blmove del exists hincrby hmget "
-    "subscribe unsubscribe hexists",
+    "subscribe unsubscribe hexists watch unwatch hincrbyfloat xadd lpos zadd srem scard",
     Part.OPERATOR: "set exists hget hmget hkeys hscan zscan scan hdel zrem zscore lrange del expire sismember "
     "srandmember srem zadd copy renamenx subscribe unsubscribe",
 }
@@ -47,15 +47,32 @@ TRIALS: Final = (
     "WAITAOF 0 0 1",
     *("SET :s 1 PX 5000", "GET :s", "MGET :s", "EXISTS :s", "TYPE :s", "TTL :s", "PTTL :s", "PERSIST :o"),
     *("EXPIRE :s 5", "PEXPIRE :s 5000", "PEXPIREAT :s 1", "COPY :s :o REPLACE", "RENAME :o :s", "RENAMENX :s :o"),
-    *("HSET :h f 1", "HSETNX :h f 1", "HINCRBY :h f 1", "HGET :h f", "HMGET :h f", "HGETALL :h", "HEXISTS :h f"),
+    *(
+        "HSET :h f 1",
+        "HSETNX :h f 1",
+        "HINCRBY :h f 1",
+        "HINCRBYFLOAT :h f 1",
+        "HGET :h f",
+        "HMGET :h f",
+        "HGETALL :h",
+        "HEXISTS :h f",
+    ),
     *("HLEN :h", "HKEYS :h", "HSCAN :h 0", "HDEL :h f"),
-    *("RPUSH :l 1", "LPUSH :l 1", "LLEN :l", "LRANGE :l 0 0", "LREM :l 1 1", "LTRIM :l 0 -1"),
+    *("RPUSH :l 1", "LPUSH :l 1", "LLEN :l", "LRANGE :l 0 0", "LPOS :l 1", "LREM :l 1 1", "LTRIM :l 0 -1"),
     *("BLMOVE :l :l LEFT LEFT 1", "LPOP :l"),
     *("SADD :m 1", "SCARD :m", "SISMEMBER :m 1", "SMEMBERS :m", "SRANDMEMBER :m", "SREM :m 1"),
     *("ZADD :z 1 m", "ZCARD :z", "ZCOUNT :z 0 1", "ZSCORE :z m", "ZMSCORE :z m", "ZRANGE :z 0 0"),
-    *("ZREVRANGE :z 0 0", "ZRANGEBYSCORE :z 0 1", "ZREMRANGEBYSCORE :z 2 3", "ZSCAN :z 0", "ZREM :z m", "ZPOPMIN :z"),
+    *(
+        "ZREVRANGE :z 0 0",
+        "ZRANGEBYSCORE :z 0 1",
+        "ZREMRANGEBYSCORE :z 2 3",
+        "ZSCAN :z 0",
+        "ZREM :z m",
+        "ZPOPMIN :z",
+        "XADD :x * f 1",
+    ),
     *("SCRIPT LOAD return", "EVALSHA e0e1f9fabfc9d4800c877a703b823ac0578ff8db 0", "PUBLISH :channel 1"),
-    *("PUBSUB NUMSUB :channel", "UNLINK :o", "DEL :s :h :l :m :z :o"),
+    *("PUBSUB NUMSUB :channel", "UNLINK :o", "DEL :s :h :l :m :z :x :o"),
     # After these, a refusal may leave a transaction open, in which the trials go on all the same.
     *("WATCH :s", "UNWATCH", "MULTI", "EXEC", "DISCARD", "SUBSCRIBE :channel", "UNSUBSCRIBE :channel"),
 )
@@ -90,7 +107,7 @@ def patterns(part: Part, keys: Keys) -> tuple[list[str], list[str]]:
         job = job_id(keys.queue, "-")[1:-1]
         return [own, "rq:queues", keys.jobs, f"rq:job:e{job}*", f"rq:job:x{job}*"], [own]
     # Any job: a job that is not ours is moved out of RQ's reach.
-    shared = ["rq:queues", "rq:suspended", "rq:worker*", "rq:job:*", "rq:execution*", "rq:results:*"]
+    shared = ["rq:queues", "rq:suspended", "rq:worker*", "rq:job:*", "rq:execution*", "rq:results:*", "rq:groups"]
     shared += [f"rq:{name}:{keys.queue}" for name in ("clean_registries", "finished", "deferred", "canceled")]
     queue = [keys.jobs, keys.intermediate, keys.started, keys.scheduled, keys.failed]
     return [own, *queue, *shared], [own, "rq:pubsub:*"]
