@@ -34,7 +34,7 @@ _SENT: Final = {
     Part.WORKER: "set hdel zrem zrangebyscore zremrangebyscore lrange zmscore blmove del exists hincrby hmget "
     "subscribe unsubscribe hexists watch unwatch hincrbyfloat xadd lpos zadd srem scard",
     Part.OPERATOR: "set exists hget hmget hkeys hscan zscan scan hdel zrem zscore lrange del expire sismember "
-    "srandmember srem zadd copy renamenx subscribe unsubscribe",
+    "srandmember srem zadd copy renamenx watch subscribe unsubscribe",
 }
 #: The scripts that the receiver runs. The other parts may run any.
 _RECEIVERS_SCRIPTS: Final[tuple[Script, ...]] = ("accept", "announce", "lease")

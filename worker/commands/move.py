@@ -1,13 +1,11 @@
 """`credhook events move`: bring the events of another queue over, such as those of a misspelt CREDHOOK_QUEUE."""
 
-import json
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, cast
 
 import click
 
-from credhook.store import Keys, State
+from credhook.store import State
 from credhook.store.announcements import SILENT_SECONDS, announced
 from credhook.store.job import job_id
 from credhook.store.store import Store, SyncStore
@@ -24,15 +22,15 @@ _NOT_MOVED: Final = {
     "unreadable": "whose record cannot be read",
     "missing": "gone meanwhile",
 }
-_REQUIRED: Final = {b"state", b"type", b"resource", b"received"}
+#: The states of events that can be moved.
+_STATES: Final = frozenset(State) - {State.UNREADABLE}
 
 
 @click.command()
 @click.option("--from", "source", metavar="QUEUE", required=True, help="The queue that has the events.")
 @click.option("--beside-workers", is_flag=True, help="Move them although workers take from that queue.")
-@click.option("--dry-run", is_flag=True, help="Only count the events, by state.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
-def move(*, source: str, beside_workers: bool, dry_run: bool, as_json: bool) -> None:
+def move(*, source: str, beside_workers: bool, as_json: bool) -> None:
     """Move all events of another queue of this Redis into the queue that CREDHOOK_QUEUE names.
 
     They keep their ids, so repeated deliveries are duplicates here, and the handlers that have ended do not run again.
@@ -43,21 +41,12 @@ def move(*, source: str, beside_workers: bool, dry_run: bool, as_json: bool) -> 
         other = Store(store.redis, source, retention=store.retention)
         with interruptible():
             if source == store.queue:
-                raise click.UsageError(
-                    f"CREDHOOK_QUEUE is {source} itself: set it to the queue that should get the events"
-                )
+                raise click.UsageError(f"CREDHOOK_QUEUE is {source} itself: name the queue that should get the events")
             other.check_schema(write=False)
             if not beside_workers and (workers := _live_workers(other)):
                 remedy = "stop them, or say --beside-workers; some events may then run twice"
                 raise click.UsageError(f"{workers} workers take from {source}: {remedy}")
             events = read_page(other, Selection()).events[::-1]
-            if dry_run:
-                counts = Counter(event.state for event in events)
-                report_line = ", ".join(f"{number} {state}" for state, number in sorted(counts.items()))
-                click.echo(
-                    json.dumps(counts) if as_json else f"{len(events)} events: {report_line}" if events else "no events"
-                )
-                return
         result = work_through(events, Move(other, store), "moving")
         if not (result.interrupted or result.error):
             _tidy(other)
@@ -89,17 +78,37 @@ class Move:
 
     def __init__(self, source: SyncStore, target: SyncStore) -> None:
         self._source, self._target = source, target
-        #: Seconds that a list of backfilled events outlives the last of them, as in accept.lua.
-        self._lasts = 2 * target.retention
 
     def __call__(self, batch: Sequence[EventSummary]) -> list[bytes]:
         """Move these events in one transaction, then queue those that are open. Return the outcome of each.
 
-        The record changes its name after all that lists it in the target is written, and before the source forgets it.
-        So each event is in one queue at least. If the transaction is cut there, the event is in both lists and has one
-        record. The sweeper queues open events that a broken command has not queued.
+        If a record changes meanwhile in either queue, the transaction is tried again. If the command is broken off
+        after it, the sweeper queues the open events.
         """
         ids = [event.webhook_id for event in batch]
+        redis, opened = self._source.redis, list[str]()
+        records = [keys.event + one for keys in (self._source.keys, self._target.keys) for one in ids]
+
+        def transact(moving: Any) -> list[bytes]:
+            opened.clear()
+            outcomes, known = self._look(ids)
+            moving.multi()
+            for one, outcome, record in zip(ids, outcomes, known, strict=True):
+                if outcome == b"moved":
+                    self._write(moving, one, record)
+                    if record[b"state"].decode() in {State.ACCEPTED, State.WAITING}:
+                        opened.append(one)
+                if outcome in {b"moved", b"duplicate"}:
+                    self._forget(moving, one, record)
+            return outcomes
+
+        outcomes = cast(list[bytes], redis.transaction(transact, *records, value_from_callable=True))  # type: ignore[arg-type]  # redis-py's gap
+        for one in opened:
+            put_back(self._target, one, in_transit=0)
+        return outcomes
+
+    def _look(self, ids: Sequence[str]) -> tuple[list[bytes], list[Any]]:
+        """Return what is to become of each event, and its record."""
         here, there = self._source.keys, self._target.keys
         asking = self._source.redis.pipeline(transaction=False)
         for one in ids:
@@ -108,72 +117,62 @@ class Move:
             asking.zscore(here.leases, one)
             asking.exists(here.snapshot + one)
         now, replies = self._source.clock(), asking.execute(raise_on_error=False)
-        records: list[Any] = replies[::4]
-        facts = zip(records, *(replies[place::4] for place in (1, 2, 3)), strict=True)
-        outcomes = [_outcome(*each, now=now) for each in facts]
-        moving = self._source.redis.pipeline()
-        opened = []
-        for one, outcome, record in zip(ids, outcomes, records, strict=True):
-            if outcome in {b"moved", b"duplicate"}:
-                fields = {name.decode(): value.decode(errors="surrogateescape") for name, value in record.items()}
-                if outcome == b"moved":
-                    _write(moving, here, there, one, fields)
-                    if "backfilled" in fields:
-                        moving.zadd(there.backfilled, {one: now})
-                        moving.expire(there.backfilled, self._lasts)
-                _forget(moving, here, one, fields)
-                if outcome == b"moved" and fields["state"] in {State.ACCEPTED, State.WAITING}:
-                    opened.append(one)
-        moving.execute()
-        for one in opened:
-            put_back(self._target, one, in_transit=0)
-        return outcomes
+        facts = zip(replies[::4], replies[1::4], replies[2::4], replies[3::4], strict=True)
+        return [_outcome(*each, now=now) for each in facts], replies[::4]
+
+    def _write(self, moving: Any, one: str, record: dict[bytes, bytes]) -> None:
+        """List the event in the target, and then rename its record: a prefix of these writes loses nothing."""
+        here, there = self._source.keys, self._target.keys
+        state, kind, resource, received = _fields(record)
+        lists = {
+            State.WAITING: (there.open, there.open_by_received),
+            State.DEAD: (there.dead,),
+            State.UNHANDLED: (there.unhandled + kind,),
+            State.QUARANTINED: (there.quarantined,),
+            State.DONE: (),
+        }
+        lists |= {State.ACCEPTED: lists[State.WAITING], State.DATA_GONE: lists[State.DEAD]}
+        for key in lists[state]:
+            moving.zadd(key, {one: record.get(b"settled", received)})
+        if b"backfilled" in record:  # As long as in accept.lua.
+            moving.zadd(there.backfilled, {one: received})
+            moving.expire(there.backfilled, 2 * self._target.retention)
+        moving.zadd(there.event_index("" if state is State.QUARANTINED else kind, resource), {one: received})
+        # If the target knows a latest state of the resource, it keeps that.
+        for before, after in ((here.history, there.history), (here.conflict, there.conflict)):
+            moving.copy(before + one, after + one)
+        moving.copy(here.resource + resource, there.resource + resource)
+        moving.hdel(here.event + one, "holder")
+        moving.renamenx(here.event + one, there.event + one)
+
+    def _forget(self, moving: Any, one: str, record: dict[bytes, bytes]) -> None:
+        """Remove all that the source keeps of the event."""
+        here, (_, kind, resource, _) = self._source.keys, _fields(record)
+        job, indexes = job_id(here.queue, one), {here.event_index(each, resource) for each in (kind, "")}
+        settled = here.dead, here.quarantined, here.unhandled + kind, here.backfilled
+        for key in (*indexes, *settled, here.leases, here.open_by_received, here.open):
+            moving.zrem(key, one)
+        moving.zrem(here.scheduled, job)
+        moving.delete(here.event + one, here.history + one, here.conflict + one, f"rq:job:{job}")
+
+
+def _fields(record: dict[bytes, bytes]) -> tuple[State, str, str, bytes]:
+    kind, resource = (record[name].decode(errors="backslashreplace") for name in (b"type", b"resource"))
+    return State(record[b"state"].decode()), kind, resource, record[b"received"]
 
 
 def _outcome(record: Any, twin: Any, lease: Any, sealed: Any, *, now: int) -> bytes:
-    if isinstance(record, Exception) or isinstance(twin, Exception) or (record and not record.keys() >= _REQUIRED):
+    if isinstance(record, Exception) or isinstance(twin, Exception):
         return b"unreadable"
     if not record:
         return b"missing"
+    if (
+        not record.keys() >= {b"state", b"type", b"resource", b"received"}
+        or record[b"state"].decode(errors="replace") not in _STATES
+    ):
+        return b"unreadable"
     if lease is not None and lease > now:
         return b"held"
-    if twin[0] is not None or twin[1] is not None:
+    if twin != [None, None]:
         return b"duplicate" if twin == [record[b"type"], record[b"resource"]] else b"conflict"
     return b"sealed" if sealed else b"moved"
-
-
-def _write(moving: Any, here: Keys, there: Keys, one: str, record: Mapping[str, str]) -> None:
-    """List the event in the target, and then rename its record. A record that came meanwhile stays as it is."""
-    received, settled, state, kind = record["received"], record.get("settled"), record["state"], record["type"]
-    lists = {
-        State.ACCEPTED: (there.open, there.open_by_received),
-        State.WAITING: (there.open, there.open_by_received),
-        State.DEAD: (there.dead,),
-        State.DATA_GONE: (there.dead,),
-        State.UNHANDLED: (there.unhandled + kind,),
-        State.QUARANTINED: (there.quarantined,),
-        State.UNREADABLE: (there.unreadable,),
-    }
-    for key in lists.get(State(state), ()):
-        moving.zadd(key, {one: settled or received})
-    index_type = "" if state == State.QUARANTINED else kind
-    moving.zadd(there.event_index(index_type, record["resource"]), {one: received})
-    for before, after in ((here.history, there.history), (here.conflict, there.conflict)):
-        moving.copy(before + one, after + one)
-    # The latest state that handlers have seen. If the target has one, it keeps that.
-    moving.copy(here.resource + record["resource"], there.resource + record["resource"])
-    moving.hdel(here.event + one, "holder")
-    moving.renamenx(here.event + one, there.event + one)
-
-
-def _forget(moving: Any, here: Keys, one: str, record: Mapping[str, str]) -> None:
-    """Remove all that the source keeps of the event."""
-    job, kind, resource = job_id(here.queue, one), record["type"], record["resource"]
-    for key in (here.open_by_received, here.leases, here.dead, here.quarantined, here.unreadable, here.backfilled):
-        moving.zrem(key, one)
-    moving.zrem(here.unhandled + kind, one)
-    for key in (here.event_index(kind, resource), here.event_index("", resource)):
-        moving.zrem(key, one)
-    moving.zrem(here.scheduled, job)
-    moving.delete(here.event + one, here.history + one, here.conflict + one, f"rq:job:{job}")
-    moving.zrem(here.open, one)
