@@ -10,6 +10,7 @@ from accepting import everything
 from commands import Done, credhook
 from harness import COMPLETED, DATA, Harness
 from redis import Redis
+from redis_keys import job_id
 from waiting import until
 
 from credhook.events import Event
@@ -63,7 +64,8 @@ def test_every_state_keeps_its_place_and_its_progress(redis_client: Redis, redis
     assert sorted(redis_client.zrange(HERE.open, 0, -1)) == [b"new", b"waiting"]
     assert redis_client.lrange(HERE.history + "dead", 0, -1) == [b"1 {}"]
     assert redis_client.get(HERE.resource + "r-done") == b"3:5"
-    assert redis_client.llen(HERE.jobs) == 1  # The other one waits until it is due.
+    assert redis_client.lrange(HERE.jobs, 0, -1) == [job_id("new").encode()]
+    assert redis_client.zscore(HERE.scheduled, job_id("waiting")) == (NOW + 600_000) / 1_000
     shown = credhook("events", "list", "--json", environment={"REDIS_URL": redis_url}).stdout
     assert {json.loads(line)["webhook_id"] for line in shown.splitlines()} == before.keys()
     left = [line for line in everything(redis_client).splitlines() if TYPO.prefix in line and "r-done" not in line]
@@ -94,20 +96,21 @@ def test_broken_off_anywhere_and_repeated(redis_client: Redis, redis_url: str, c
 def test_what_is_in_both_queues_or_under_way_is_not_overwritten(redis_client: Redis, redis_url: str) -> None:
     accepted(redis_client, HERE.queue, ("same", COMPLETED, "r1"), ("other", DATA, "r2"))
     redis_client.hset(HERE.event + "same", "attempts", 7)
-    for one in ("same", "other", "held", "sealed", "broken"):
+    for one in ("same", "other", "held", "sealed", "broken", "odd"):
         accepted(redis_client, TYPO.queue, (one, COMPLETED, "r1"))
     redis_client.zadd(TYPO.leases, {"held": NOW + 600_000})
     redis_client.set(TYPO.snapshot + "sealed", "x")
     redis_client.hdel(TYPO.event + "broken", "received")
+    redis_client.hset(TYPO.event + "odd", "due", "soon")
     done = move(redis_url)
     assert done.stdout == (
-        "moved 1 (1 that are in this queue as well), left 4 (1 whose id has another type or resource here, 1 that a "
-        "worker has, 1 with presented data that is sealed for that queue, 1 whose record cannot be read)\n"
+        "moved 1 (1 that are in this queue as well), left 5 (1 whose id has another type or resource here, 1 that a "
+        "worker has, 1 with presented data that is sealed for that queue, 2 whose record cannot be read)\n"
     )
     assert redis_client.hget(HERE.event + "same", "attempts") == b"7"
     assert redis_client.hget(HERE.event + "other", "type") == DATA.encode()
     assert redis_client.exists(TYPO.event + "same") == 0
-    assert redis_client.exists(*(TYPO.event + one for one in ("other", "held", "sealed", "broken"))) == 4
+    assert redis_client.exists(*(TYPO.event + one for one in ("other", "held", "sealed", "broken", "odd"))) == 5
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Each process as a user of Redis with no more than the rule that `credhook doctor --acl` prints for it."""
 
+import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,10 +14,10 @@ from console import console
 from events_command import process
 from harness import DATA, Harness
 from serving import receiver
-from signing import body, headers
+from signing import SECRET, body, headers
 from waiting import until
 
-from credhook.sandbox.local.environment import free_port
+from credhook.sandbox.local.environment import free_port, local_redis
 from credhook.store import Keys
 from credhook.store.permissions import Part, commands
 
@@ -86,3 +88,44 @@ def test_an_event_from_its_delivery_to_its_end(
     sent_to_redis = {name.removeprefix("cmdstat_") for name in stats} - OURS
     allowed = {name.partition("|")[0] for part in Part for name in commands(part)}
     assert sent_to_redis <= allowed
+
+
+def test_a_worker_waits_and_status_says_so_until_all_that_it_needs_is_allowed(
+    harness: Harness, users: dict[Part, dict[str, str]]
+) -> None:
+    def told() -> str:
+        return credhook("status", environment=users[Part.OPERATOR]).stdout
+
+    harness.redis.execute_command("ACL SETUSER credhook-worker -multi -exec resetchannels")  # type: ignore[no-untyped-call]
+    harness.happens("m1")
+    with harness.worker("worker", **users[Part.WORKER]) as worker:
+        hints = until(lambda: re.findall(r'"hint":"([^"]*)","event":"redis_unusable"', worker.text), what="the hint")
+        line = str(hints[0])
+        assert "may not run MULTI, EXEC and REDIS_URL's user has no access to our channels" in line
+        assert "no worker of the queue credhook is alive, and 1 events wait" in told()
+        remedy = line.rpartition("; ")[2].replace("<user>", "credhook-worker")
+        harness.redis.execute_command(remedy)  # type: ignore[no-untyped-call]
+        harness.reaches("m1", "done")
+    assert "all is well" not in told()
+
+
+def test_a_command_that_was_renamed_is_named(tmp_path: Path) -> None:
+    with local_redis(tmp_path, options=("--rename-command", "COPY", "", "--rename-command", "CONFIG", "")) as url:
+        done = credhook("doctor", "--json", environment={"REDIS_URL": url})
+    found = {row["name"]: row for row in map(json.loads, done.stdout.splitlines())}
+    assert found["redis.permissions"]["what"] == "Redis has no command CONFIG GET, COPY"
+    assert "rename-command" in found["redis.permissions"]["remedy"]
+    assert "CONFIG GET is denied" in found["redis.fsync"]["what"]
+
+
+def test_a_host_with_a_process_of_its_own_tries_what_that_process_needs(
+    harness: Harness, users: dict[Part, dict[str, str]]
+) -> None:
+    environment = {**users[Part.RECEIVER], "CREDHOOK_WEBHOOK_SECRETS": SECRET}
+    done = credhook("doctor", "--json", environment=environment)
+    found = {row["name"]: row for row in map(json.loads, done.stdout.splitlines())}
+    assert (found["redis.permissions"]["verdict"], found["redis.fsync"]["verdict"]) == ("ok", "ok")
+    assert found["fleet.workers"]["verdict"] == "skipped"
+    harness.redis.execute_command("ACL SETUSER credhook-receiver -publish")  # type: ignore[no-untyped-call]
+    done = credhook("doctor", environment=environment)
+    assert "REDIS_URL's user may not run PUBLISH; ACL SETUSER <user> +publish" in done.stdout

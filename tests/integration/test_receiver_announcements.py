@@ -1,17 +1,27 @@
 """Receivers announce themselves in Redis: which there are, what they write to, and how much they take."""
 
+import asyncio
 import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
+from accepting import inbox_on
 from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
 from redis_keys import RECEIVERS
 from serving import receiver
-from signing import body, headers
-from waiting import until
+from signing import SECRET, body, headers
+from stores import store_on
+from waiting import until, until_async
 
+from credhook.events import Event
+from credhook.receiver.announcement import Announcer
+from credhook.receiver.app import RefusalLog
+from credhook.receiver.inbox import Inbox, StoreUnavailable
+from credhook.receiver.settings import ReceiverSettings
 from credhook.store.announcements import announced
 
 
@@ -61,3 +71,29 @@ def test_what_it_has_acknowledged_is_counted_round_by_round(
             lambda: [one for one in said(redis_client) if one["acknowledged"] == 5], what="the round after them"
         )
     assert counted[0]["idle"] is not None
+
+
+async def test_why_redis_does_not_take_deliveries_is_said_until_it_takes_one(
+    async_redis: AsyncRedis, redis_client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CREDHOOK_WEBHOOK_SECRETS", SECRET)
+    event = Event("openid4vc.issuance.completed", "r1")
+
+    async def announced_by(inbox: Inbox) -> str:
+        announcer = Announcer(store_on(async_redis), ReceiverSettings(), inbox, RefusalLog())
+        keeping = asyncio.create_task(announcer.keep())
+        found = await until_async(lambda: said(redis_client), what="the announcement")
+        keeping.cancel()
+        await announcer.leave()
+        return str(found[0]["unavailable"])
+
+    async with inbox_on(async_redis) as inbox:
+        redis_client.config_set("maxmemory-policy", "allkeys-lru")
+        try:
+            with pytest.raises(StoreUnavailable):
+                await inbox.accept("m1", event)
+            assert "would drop events; set noeviction" in await announced_by(inbox)
+        finally:
+            redis_client.config_set("maxmemory-policy", "noeviction")
+        await inbox.accept("m1", event)
+        assert await announced_by(inbox) == ""

@@ -1,17 +1,17 @@
 """`credhook events move`: bring the events of another queue over, such as those of a misspelt CREDHOOK_QUEUE."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any, Final, cast
 
 import click
 
 from credhook.store import State
 from credhook.store.announcements import SILENT_SECONDS, announced
-from credhook.store.job import job_id
+from credhook.store.job import job_fields, job_id
 from credhook.store.store import Store, SyncStore
 from credhook.worker.commands.batches import BATCH, batched, interruptible, report, work_through
 from credhook.worker.commands.search import EventSummary, Selection, open_store, read_page
-from credhook.worker.queue.leases import put_back
 
 #: The outcome → words for an event that was moved, or was left.
 _MOVED: Final = {"moved": "", "duplicate": "that are in this queue as well"}
@@ -78,34 +78,24 @@ class Move:
 
     def __init__(self, source: SyncStore, target: SyncStore) -> None:
         self._source, self._target = source, target
+        self._job: Any = job_fields(target.queue, datetime.now(UTC))
 
     def __call__(self, batch: Sequence[EventSummary]) -> list[bytes]:
-        """Move these events in one transaction, then queue those that are open. Return the outcome of each.
-
-        If a record changes meanwhile in either queue, the transaction is tried again. If the command is broken off
-        after it, the sweeper queues the open events.
-        """
+        """Move these events in one transaction, again if a record changes meanwhile. Return the outcome of each."""
         ids = [event.webhook_id for event in batch]
-        redis, opened = self._source.redis, list[str]()
         records = [keys.event + one for keys in (self._source.keys, self._target.keys) for one in ids]
 
         def transact(moving: Any) -> list[bytes]:
-            opened.clear()
             outcomes, known = self._look(ids)
             moving.multi()
             for one, outcome, record in zip(ids, outcomes, known, strict=True):
                 if outcome == b"moved":
                     self._write(moving, one, record)
-                    if record[b"state"].decode() in {State.ACCEPTED, State.WAITING}:
-                        opened.append(one)
                 if outcome in {b"moved", b"duplicate"}:
                     self._forget(moving, one, record)
             return outcomes
 
-        outcomes = cast(list[bytes], redis.transaction(transact, *records, value_from_callable=True))  # type: ignore[arg-type]  # redis-py's gap
-        for one in opened:
-            put_back(self._target, one, in_transit=0)
-        return outcomes
+        return cast(list[bytes], self._source.redis.transaction(transact, *records, value_from_callable=True))  # type: ignore[arg-type]  # redis-py's gap
 
     def _look(self, ids: Sequence[str]) -> tuple[list[bytes], list[Any]]:
         """Return what is to become of each event, and its record."""
@@ -121,7 +111,10 @@ class Move:
         return [_outcome(*each, now=now) for each in facts], replies[::4]
 
     def _write(self, moving: Any, one: str, record: dict[bytes, bytes]) -> None:
-        """List the event in the target, and then rename its record: a prefix of these writes loses nothing."""
+        """List the event in the target, rename its record, and then enqueue an open event.
+
+        A prefix of these writes loses nothing: the sweeper enqueues open events, and forgets entries without a record.
+        """
         here, there = self._source.keys, self._target.keys
         state, kind, resource, received = _fields(record)
         lists = {
@@ -144,6 +137,14 @@ class Move:
         moving.copy(here.resource + resource, there.resource + resource)
         moving.hdel(here.event + one, "holder")
         moving.renamenx(here.event + one, there.event + one)
+        if there.open in lists[state]:
+            job = job_id(there.queue, one)
+            moving.hset(f"rq:job:{job}", mapping=self._job)
+            if b"due" in record:
+                moving.zadd(there.scheduled, {job: int(record[b"due"]) / 1_000})
+            else:
+                moving.sadd("rq:queues", there.jobs)
+                moving.rpush(there.jobs, job)
 
     def _forget(self, moving: Any, one: str, record: dict[bytes, bytes]) -> None:
         """Remove all that the source keeps of the event."""
@@ -166,10 +167,9 @@ def _outcome(record: Any, twin: Any, lease: Any, sealed: Any, *, now: int) -> by
         return b"unreadable"
     if not record:
         return b"missing"
-    if (
-        not record.keys() >= {b"state", b"type", b"resource", b"received"}
-        or record[b"state"].decode(errors="replace") not in _STATES
-    ):
+    numbers = record.get(b"received", b""), record.get(b"due", b"0")
+    state = record.get(b"state", b"").decode(errors="replace")
+    if state not in _STATES or not record.keys() >= {b"type", b"resource"} or not all(map(bytes.isdigit, numbers)):
         return b"unreadable"
     if lease is not None and lease > now:
         return b"held"
