@@ -75,10 +75,12 @@ def test_what_is_wrong_is_said_with_what_to_do(redis_client: Redis, redis_url: s
         "version": "1", "host": "w", "pid": 1, "handlers": {}, "slots": 1, "in_flight": 0,
         "platform": {"circuit": circuit}, "config_fingerprint": {},
     }  # fmt: skip
-    redis_client.hset(INDEX.handlers, "token", f"{now} {now} {json.dumps(worker)}")
+    redis_client.hset(INDEX.handlers, "token", f"{now - 60_000} {now} {json.dumps(worker)}")
+    redis_client.hset(INDEX.handlers, "gone", f"{now - 90_000} {now - 20_000} {json.dumps(worker | {'pid': 2})}")
     found = facts(redis_url)
-    expected = ["redis.maxmemory", "fleet.receivers", "platform.breaker", "events.suspended", "events.oldest_open"]
-    assert named(found) == [*expected, "events.dead", "events.unhandled"]
+    expected = ["redis.maxmemory", "fleet.receivers", "fleet.missing", "platform.breaker", "events.suspended"]
+    assert named(found) == [*expected, "events.oldest_open", "events.dead", "events.unhandled"]
+    assert ([one["pid"] for one in found["workers"]], [one["pid"] for one in found["missing"]]) == ([1], [2])
     assert (found["counts"]["dead"], found["counts"]["dead_recently"]) == (2, 1)
     assert found["oldest_open"] >= 3_600
     assert 0 < found["platforms"][0]["paused"] <= 600

@@ -14,6 +14,7 @@ import pytest
 from waiting import until
 
 from credhook.cli import COMMANDS
+from credhook.store.announcements import version
 
 ROOT = Path(__file__).parents[2]
 
@@ -108,8 +109,13 @@ def test_the_modules_do_the_same(project: Path, name: str) -> None:
 
 
 def test_nothing_of_the_checkout_is_seen_there(project: Path) -> None:
-    program = "import credhook, importlib.util as u; print(credhook.__file__, u.find_spec('worker'))"
-    path, outside = run(project, "python", "-P", "-c", program).stdout.split()
+    program = (
+        "import credhook, importlib.util as u; from credhook.store.announcements import version; "
+        "print(credhook.__file__, u.find_spec('worker'), version())"
+    )
+    path, outside, build = run(project, "python", "-P", "-c", program).stdout.split()
+    assert build == version()  # The same code is the same build, however it is installed.
+    assert re.fullmatch(r"0\.1\.0\+[0-9a-f]{8}", build)
     assert path.startswith(str(project / ".venv"))
     assert outside == "None"
 
