@@ -73,6 +73,7 @@ TEMPLATES: Final = Environment(
 TEMPLATES.filters |= {
     "age": age,
     "elsewhere": elsewhere,
+    "verdict": verdict,
     "day_and_time": day_and_time,
     "machine_time": machine_time,
     "number": number,
@@ -103,7 +104,6 @@ def routes(backend: Backend) -> list[Route]:
     async def show_fleet(request: Request) -> Response:
         fleet, findings = await backend.ask(lambda store: look_at(store, backend.address))
         context: dict[str, Any] = {"fleet": fleet, "arriving": fleet and arriving(fleet), "findings": findings}
-        context["verdict"] = verdict(fleet).capitalize()
         return page(request, "now.html", title="Now", queue=backend.store.queue, events_of=_EVENTS_OF, **context)
 
     async def show_causes(request: Request) -> Response:

@@ -11,7 +11,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from scraping import worker_settings
-from stored_events import plant
+from stored_events import INDEX, plant
 from stores import store_on
 
 import credhook.receiver.metrics
@@ -46,6 +46,7 @@ async def figures(async_redis: AsyncRedis, redis_client: Redis, tmp_path: Path) 
     certificate = tmp_path / "certificate.pem"
     trustme.CA().issue_cert("inbox.example").private_key_and_cert_chain_pem.write_to_path(str(certificate))
     plant(redis_client, "m1", State.WAITING)
+    redis_client.sadd("rq:queues", INDEX.jobs)
     exporter = ExporterLease(store_on(async_redis), exporter_key(settings))
     await exporter.acquire(8.0)
 

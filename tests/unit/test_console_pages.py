@@ -96,6 +96,17 @@ def test_numbers_stand_out_where_something_is_wrong_and_are_left_out_where_nothi
     assert [badly[name] for name in ("unhandled", "quarantined", "unreadable")] == [(one, "warn") for one in "214"]
 
 
+def test_other_queues_and_process_ids_are_shown() -> None:
+    receiver = ReceiverProcess(
+        queue="q", host="h", pid=4711, version="1", age=1, strict=True, per_second=2.5, idle=3, config_fingerprint={}
+    )
+    fleet = Fleet(queue="q", server=SERVER, receivers=(receiver,), others={"typo": EventCounts(open=3, oldest_age=300)})
+    page = shown("now.html", fleet=fleet, arriving=(0, ""), findings=(), queue="q", now=NOW, events_of={})
+    assert "<dt>typo</dt><dd>3 events wait, the oldest since 5 min</dd>" in page
+    assert '<td class="n">4711</td>' in page
+    assert "No worker runs" in page
+
+
 def test_values_from_redis_are_escaped() -> None:
     hostile = '<script>alert(1)</script>"><img src=x>'
     cause = Cause("0123abcd", hostile, hostile, hostile, 1, 1, 1, NOW, NOW, hostile, hostile)
