@@ -141,15 +141,16 @@ def refused(store: SyncStore, *parts: Part) -> str:
         trials.append("SUBSCRIBE rq:pubsub:doctor")
     denied, absent, closed = dict[str, None](), dict[str, None](), set[int]()
     for trial, reply in zip(trials, _replies(store.redis, trials), strict=True):
-        if isinstance(reply, Forbidden):
+        if isinstance(reply, Forbidden) or (isinstance(reply, ResponseError) and "NOPERM" in str(reply)):  # EXEC's.
             if "to run" in str(reply):
                 denied[command_of(trial)] = None
             else:
                 closed.add(int("channel" in str(reply)))
         elif "unknown command" in str(reply) and command_of(trial) not in _SINCE:
             absent[command_of(trial)] = None
-    problems = [f"Redis has no command {', '.join(absent).upper()}"] if absent else []
-    problems += [f"REDIS_URL's user may not run {', '.join(denied).upper().replace('|', ' ')}"] if denied else []
+    names, lacking = (", ".join(found).upper().replace("|", " ") for found in (denied, absent))
+    problems = [f"Redis has no command {lacking}"] if absent else []
+    problems += [f"REDIS_URL's user may not run {names}"] if denied else []
     problems += [f"REDIS_URL's user has no access to our {('keys', 'channels')[kind]}" for kind in sorted(closed)]
     allowed = [
         f"{'~&'[kind]}{one}" for kind in sorted(closed) for one in dict.fromkeys(p for r in rights for p in r[kind])
