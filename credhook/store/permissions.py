@@ -77,10 +77,15 @@ TRIALS: Final = (
     # After these, a refusal may leave a transaction open, in which the trials go on all the same.
     *("WATCH :s", "UNWATCH", "MULTI", "EXEC", "DISCARD", "SUBSCRIBE :channel", "UNSUBSCRIBE :channel"),
 )
-#: Older versions cannot allow keys to be read only.
-_READ_ONLY: Final = (7, 0)
 #: Commands that older versions of Redis lack.
 _SINCE: Final = {"waitaof": WAITAOF}
+#: What Redis may refuse → the problem.
+_PROBLEMS: Final = {
+    "absent": "Redis has no command {}",
+    "+": "REDIS_URL's user may not run {}",
+    "~": "REDIS_URL's user has no access to our keys",
+    "&": "REDIS_URL's user has no access to our channels",
+}
 
 
 def command_of(trial: str) -> str:
@@ -119,7 +124,7 @@ def rule(part: Part, keys: Keys, version: tuple[int, int]) -> str:
     allowed = [name for name in commands(part) if version >= _SINCE.get(name, (0, 0))]
     own, channels = patterns(part, keys)
     rights = [*(f"~{one}" for one in own), *(f"&{one}" for one in channels), *(f"+{one}" for one in allowed)]
-    if part is not Part.OPERATOR and version >= _READ_ONLY:  # For the metric of events in queues without workers.
+    if part is not Part.OPERATOR and version >= (7, 0):  # For the metric of events in queues without workers.
         rights += ["%R~credhook:*:open", "%R~credhook:*:workers"]
     return f"ACL SETUSER credhook-{part} reset resetchannels on >PASSWORD {' '.join(rights)}"
 
@@ -134,30 +139,27 @@ def refused(store: SyncStore, *parts: Part) -> str:
     """
     wanted = {name for part in parts for name in commands(part)}
     rights = [patterns(part, store.keys) for part in parts]
-    prefix = f"{store.keys.prefix}doctor:"
     trials = [f"EXISTS {pattern.rstrip('*')}" for keys, _ in rights for pattern in keys]
-    trials += [trial.replace(" :", f" {prefix}") for trial in TRIALS if command_of(trial) in wanted]
+    trials += [trial.replace(" :", f" {store.keys.prefix}doctor:") for trial in TRIALS if command_of(trial) in wanted]
     if Part.WORKER in parts:
         trials.append("SUBSCRIBE rq:pubsub:doctor")
-    denied, absent, closed = dict[str, None](), dict[str, None](), set[int]()
+    found: dict[str, dict[str, None]] = {kind: {} for kind in _PROBLEMS}
     for trial, reply in zip(trials, _replies(store.redis, trials), strict=True):
-        if isinstance(reply, Forbidden) or (isinstance(reply, ResponseError) and "NOPERM" in str(reply)):  # EXEC's.
-            if "to run" in str(reply):
-                denied[command_of(trial)] = None
-            else:
-                closed.add(int("channel" in str(reply)))
-        elif "unknown command" in str(reply) and command_of(trial) not in _SINCE:
-            absent[command_of(trial)] = None
-    names, lacking = (", ".join(found).upper().replace("|", " ") for found in (denied, absent))
-    problems = [f"Redis has no command {lacking}"] if absent else []
-    problems += [f"REDIS_URL's user may not run {names}"] if denied else []
-    problems += [f"REDIS_URL's user has no access to our {('keys', 'channels')[kind]}" for kind in sorted(closed)]
-    allowed = [
-        f"{'~&'[kind]}{one}" for kind in sorted(closed) for one in dict.fromkeys(p for r in rights for p in r[kind])
+        command, said = command_of(trial), str(reply) if isinstance(reply, ResponseError) else ""
+        if isinstance(reply, Forbidden) or "NOPERM" in said:  # EXEC's refusal has a class of its own.
+            found["+" if "to run" in said else "&" if "channel" in said else "~"][command] = None
+        elif "unknown command" in said and command not in _SINCE:
+            found["absent"][command] = None
+    problems = [
+        problem.format(", ".join(found[kind]).upper().replace("|", " "))
+        for kind, problem in _PROBLEMS.items()
+        if found[kind]
     ]
-    remedies = ["remove its rename-command from Redis's configuration"] if absent else []
-    if denied or closed:
-        remedies.append(f"ACL SETUSER <user> {' '.join([*(f'+{one}' for one in denied), *allowed])}")
+    allowed = [f"+{command}" for command in found["+"]]
+    for place, kind in enumerate("~&"):
+        allowed += dict.fromkeys(f"{kind}{one}" for each in rights for one in each[place] if found[kind])
+    remedies = ["remove its rename-command from Redis's configuration"] if found["absent"] else []
+    remedies += [f"ACL SETUSER <user> {' '.join(allowed)}"] if allowed else []
     return f"{' and '.join(problems)}; {'; '.join(remedies)}" if problems else ""
 
 
