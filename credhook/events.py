@@ -102,8 +102,11 @@ REPEATABLE: Final = tuple(one.name for one in _TYPES.values() if one.repeatable)
 #: One page of the vendor says `presentation` where the specification says `verification`.
 _ALIAS, _CANONICAL = "openid4vc.presentation.", "openid4vc.verification."
 
-#: Ids seen are `cmfw…`, `iss_…` and UUIDs. They become part of a URL path.
-_RESOURCE_ID: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._~:-]{1,128}")
+#: Maximum bytes in UTF-8 of a resource's id and of a webhook-id.
+LONGEST_ID: Final = 512
+#: What can be one segment of a URL path, percent-encoded. Some servers and proxies decode `%2F` and then resolve `..`.
+#: So no part between slashes may be `.` or `..`. Control characters and surrogates are not allowed.
+_SEGMENT: Final = re.compile(r"(?!(.*[/\\])?\.{1,2}([/\\]|\Z))[^\x00-\x1f\x7f-\x9f\ud800-\udfff]+")
 
 #: An unknown type is stored and logged under its own name, so the name must be harmless.
 _TYPE_NAME: Final = re.compile(r"[!-~]{1,128}")
@@ -119,22 +122,22 @@ class Event:
 
     Attributes:
         type: the canonical event type; one of `EVENT_TYPES` if `known`.
-        resource_id: the id of the issuance or presentation; empty only if an unknown type carries no id.
+        resource_id: the id of the issuance or presentation, any text; empty if the delivery names none.
     """
 
     type: str
     resource_id: str
 
     @property
-    def known(self) -> bool:
-        """Return True if this version knows the type."""
-        return self.type in _TYPES
+    def fetchable(self) -> bool:
+        """Return True if this version knows the type, and the id can stand in the URL of the details."""
+        return self.type in _TYPES and is_resource_id(self.resource_id)
 
     @classmethod
     def parse(cls, body: bytes) -> "Event":
         """Read a delivery's body (specification, section Events, rule 1).
 
-        An unknown type is no error. The event is returned with `known` false and kept until a version knows it.
+        An unknown type and an id of an unusual form are no errors. Such an event is kept, but not `fetchable`.
 
         Raises:
             Malformed: the body is no JSON object, or a field is missing or invalid.
@@ -167,8 +170,8 @@ def rank_of(event_type: str) -> int:
 
 
 def is_resource_id(value: object) -> bool:
-    """Return True if the value can be the id of a resource."""
-    return isinstance(value, str) and _RESOURCE_ID.fullmatch(value) is not None
+    """Return True if the value can be the id of a resource: it can be fetched by that id."""
+    return isinstance(value, str) and bool(_SEGMENT.fullmatch(value)) and len(value.encode()) <= LONGEST_ID
 
 
 def _resource_id(payload: dict[str, Any], keys: tuple[str, ...]) -> str:
@@ -176,16 +179,23 @@ def _resource_id(payload: dict[str, Any], keys: tuple[str, ...]) -> str:
     if not present:
         raise Malformed(f"payload should hold {keys[0]}")
     resource_id = payload[present[0]]
-    if not is_resource_id(resource_id) or any(payload[key] != resource_id for key in present[1:]):
-        raise Malformed(f"{present[0]} should be an id of 1 to 128 letters, digits and . _ ~ : -")
-    return str(resource_id)
+    if not isinstance(resource_id, str) or any(payload[key] != resource_id for key in present[1:]):
+        raise Malformed(f"{present[0]} should be a string")
+    return _stored(resource_id)
 
 
 def _resource_of_unknown_type(payload: object) -> str:
     """Return the one known id in the payload, or an empty string. An unknown type is never refused for its payload."""
     keys = [key for resource in RESOURCES for key in resource.payload_keys]
     ids = [payload[key] for key in keys if key in payload] if isinstance(payload, dict) else []
-    return str(ids[0]) if len(ids) == 1 and is_resource_id(ids[0]) else ""
+    return _stored(ids[0]) if len(ids) == 1 and isinstance(ids[0], str) else ""
+
+
+def _stored(resource_id: str) -> str:
+    """Return the id, cut if it is too long. A cut id is still too long to be taken for another one."""
+    encoded = resource_id.encode()
+    cut = encoded[:LONGEST_ID].decode(errors="ignore") + "…[cut]"
+    return cut if len(encoded) > LONGEST_ID else resource_id
 
 
 def _strict_object(body: bytes) -> dict[str, Any]:

@@ -58,7 +58,7 @@ class Outcome(Enum):
     DUPLICATE = "duplicate"
     #: Seen before, but with another type or resource: kept aside.
     CONFLICT = "conflict"
-    #: Of an unknown type: kept for replay.
+    #: Of an unknown type: kept for replay. Or its id cannot be fetched.
     QUARANTINED = "quarantined"
     #: The key of its record is not a hash.
     UNREADABLE = "unreadable"

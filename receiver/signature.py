@@ -1,7 +1,7 @@
 """Authenticate deliveries: header rules and Standard Webhooks signatures. Clock and keys are arguments.
 
-Standard Webhooks signs `id.timestamp.body`. A dot in the id would shift the boundaries of that text, so a signed id may
-not hold one.
+Standard Webhooks signs `id.timestamp.body`. A body is a JSON object, so it begins with `{`. Only an id with a dot and a
+brace behind the dot could shift the boundaries of that text, so a signed id may not hold these.
 """
 
 import base64
@@ -16,18 +16,20 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from standardwebhooks.webhooks import hmac_data
 
+from credhook.events import LONGEST_ID
+
 #: The three headers of Standard Webhooks; the platform's specification names only the first.
 ID, TIMESTAMP, SIGNATURE = b"webhook-id", b"webhook-timestamp", b"webhook-signature"
 
-#: The form of each header: when deliveries are signed, and when they are not.
+#: The form of each header: when deliveries are signed, and when they are not. An id may be any text.
+_UNSIGNED: Final = {ID: re.compile(rb"[^\x00-\x1f\x7f]{1,%d}" % LONGEST_ID)}
 _SIGNED: Final = {
-    ID: re.compile(rb"[A-Za-z0-9_:-]{1,128}"),
+    ID: re.compile(rb"(?!.*\..*\{)" + _UNSIGNED[ID].pattern),
     # Without a leading zero: the number is signed, so it must have only one form.
     TIMESTAMP: re.compile(rb"[1-9][0-9]{9,10}"),
     # A sender that rotates keys signs with each of them. More than ten keys at once are not plausible.
     SIGNATURE: re.compile(rb"[^ ]*( [^ ]*){0,9}"),
 }
-_UNSIGNED: Final = {ID: re.compile(rb"[!-~]{1,256}")}
 
 #: RFC-sized bounds on an HMAC key, as Standard Webhooks asks: 24 to 64 bytes.
 _HMAC_KEY_BYTES: Final = range(24, 65)
@@ -129,14 +131,19 @@ class SignedHeaders(NamedTuple):
     """The `webhook-*` headers of a delivery, before its signature is verified.
 
     Attributes:
-        delivery_id: the `webhook-id`.
+        raw_id: the `webhook-id`, as it is signed.
         timestamp: when it was signed, seconds since the epoch; 0 without signatures.
         signatures: version and bytes of each readable signature.
     """
 
-    delivery_id: str
+    raw_id: bytes
     timestamp: int = 0
     signatures: tuple[tuple[bytes, bytes], ...] = ()
+
+    @property
+    def delivery_id(self) -> str:
+        """Return the `webhook-id` as text. Bytes that are no UTF-8 are escaped."""
+        return self.raw_id.decode(errors="backslashreplace")
 
 
 def read_headers(headers: Headers, *, signatures: bool) -> SignedHeaders:
@@ -163,8 +170,8 @@ def read_headers(headers: Headers, *, signatures: bool) -> SignedHeaders:
         if not form.fullmatch(ours[name]):
             raise BadHeaders(f"{name.decode()} is malformed")
     if not signatures:
-        return SignedHeaders(ours[ID].decode())
-    return SignedHeaders(ours[ID].decode(), int(ours[TIMESTAMP]), _signatures(ours[SIGNATURE]))
+        return SignedHeaders(ours[ID])
+    return SignedHeaders(ours[ID], int(ours[TIMESTAMP]), _signatures(ours[SIGNATURE]))
 
 
 def authenticate(headers: SignedHeaders, body: bytes, keys: Sequence[Key], *, now: float, tolerance: float) -> None:
@@ -181,7 +188,7 @@ def authenticate(headers: SignedHeaders, body: bytes, keys: Sequence[Key], *, no
             f"signed {abs(ahead)} s {'ahead of' if ahead > 0 else 'before'} this host's clock: compare that with the "
             "sender's, then see CREDHOOK_TOLERANCE; an old delivery that is sent again is signed as it was",
         )
-    signed = b"%b.%d.%b" % (headers.delivery_id.encode(), headers.timestamp, body)
+    signed = b"%b.%d.%b" % (headers.raw_id, headers.timestamp, body)
     for key in keys:
         for version, signature in headers.signatures:
             if version == key.version and key.made(signature, signed):

@@ -136,7 +136,8 @@ def routes(tenant: Tenant) -> list[Route]:
         async def serve(request: Request) -> Response:
             return await methods["GET" if request.method == "HEAD" else request.method].serve(tenant, request)
 
-        return Route(path, serve, methods=list(methods))
+        # An id may hold a slash, which arrives decoded.
+        return Route(path.replace("}", ":path}"), serve, methods=list(methods))
 
     return [route(path) for path in dict.fromkeys(each.path for each in OPERATIONS)]
 

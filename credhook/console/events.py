@@ -39,7 +39,7 @@ def selection(query: Sequence[tuple[str, str]], now: datetime) -> Selection:
     """
     given = [(name, value.strip()) for name, value in query if value.strip()]
     read: dict[str, Callable[[str], Any]] = {
-        "resource": search.resource_id,
+        "resource": search.an_id,
         "cause": partial(search.valid, search.CAUSE_ID.fullmatch, "cause's id"),
         "handler": partial(search.valid, _HANDLER.fullmatch, "handler's name"),
         "since": partial(search.moment, now=now),
@@ -49,7 +49,7 @@ def selection(query: Sequence[tuple[str, str]], now: datetime) -> Selection:
     found = Selection(
         states=frozenset(_state(value) for name, value in given if name == "state"),
         types=frozenset(search.event_type(value) for name, value in given if name == "type"),
-        ids=tuple(search.webhook_id(value) for name, value in given if name == "id"),
+        ids=tuple(search.an_id(value) for name, value in given if name == "id"),
         **{name: read[name](value) for name, value in given if name in read},
     )
     if found.since and found.until and found.since >= found.until:

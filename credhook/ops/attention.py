@@ -143,8 +143,8 @@ def of_events(fleet: Fleet) -> Iterator[Finding]:
         (
             "quarantined",
             counts.quarantined,
-            f"{counts.quarantined} events are of types that this version does not know",
-            "upgrade, then `credhook events replay --state quarantined`",
+            f"{counts.quarantined} events have types that this version does not know, or ids that cannot be fetched",
+            "see event_quarantined in the receivers' log; upgrade, then `credhook events replay --state quarantined`",
         ),
         (
             "unreadable",

@@ -19,7 +19,7 @@ One hash per event is its record. It also marks the webhook-id as seen, so that 
         ├──────▶ dead             given up, kept for replay
         ├──────▶ data_gone        the presented data was gone before every handler had run; kept for replay
         └──────▶ unhandled        the worker has no handler for the type; accepted again when a worker has one
-    quarantined                   of an unknown type, kept for replay after an upgrade
+    quarantined                   of an unknown type, kept for replay after an upgrade; or its id cannot be fetched
     unreadable                    another program has damaged the record. The sweeper has set it aside and logged it.
                                   `error` names the damage. A repaired record can be replayed. If the key is no hash,
                                   only the sorted set of this name lists the event

@@ -108,7 +108,7 @@ def accept_arguments(
     for name, value in fields.items():
         found += name, value
     for id_, event, trace in events:
-        found += id_, event.type, event.resource_id, job_id(queue, id_) if event.known else ""
+        found += id_, event.type, event.resource_id, job_id(queue, id_) if event.fetchable else ""
         if trace is not None:
             found.append(trace)
     return found

@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import Final
 
 from credhook import store
-from credhook.events import EVENT_TYPES, REPEATABLE, URGENT
+from credhook.events import EVENT_TYPES, LONGEST_ID, REPEATABLE, URGENT
 from credhook.store import job
 
 #: The constants of the store and of its jobs, and its states: `$ACCEPTED` and so on.
@@ -24,6 +24,7 @@ _CONSTANTS: Final[dict[str, str | int | Iterable[str]]] = {
     **{state.name: state for state in store.State},
     "STATES": store.State,
     "EVENT_TYPES": EVENT_TYPES,
+    "LONGEST_ID": LONGEST_ID,
     "REPEATABLE_TYPES": REPEATABLE,
     "URGENT_TYPES": URGENT,
 }

@@ -97,7 +97,7 @@ def test_what_is_quarantined_is_accepted_once_its_type_is_known(redis_client: Re
     plant(redis_client, "m2", State.QUARANTINED, "openid4vc.issuance.unheard")
     plant(redis_client, "m3", State.QUARANTINED, resource="")
     result = events("replay", "--state", "quarantined")
-    assert result.stdout == "replayed 1, left 2 (1 of unknown type, 1 without a resource)\n"
+    assert result.stdout == "replayed 1, left 2 (1 of unknown type, 1 whose id cannot be fetched)\n"
     assert record(redis_client, "m1")["state"] == "accepted"
     assert redis_client.zrange(INDEX.quarantined, 0, -1) == [b"m2", b"m3"]
 

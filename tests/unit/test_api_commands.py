@@ -184,8 +184,8 @@ def test_an_offer_can_be_kept_off_the_command_line(platform: Platform) -> None:
         (["endpoints", "create", "-"], '{"url": "http://a.example"}', "standard input: url: should be an https:// URL"),
         (["certificates", "import", "c", "-"], "MIIB", "certificate: should be one PEM-encoded certificate"),
         (["certificates", "import", "c", "-"], b"\xff", "standard input: is not text"),
-        (["templates", "get", "../x"], None, "templates.get: id should be 1 to 128"),
-        (["users", "find", "a\nb"], None, "users.by_external_identifier: externalIdentifier should hold no control"),
+        (["templates", "get", "../x"], None, "templates.get: id should be 1 to 512"),
+        (["users", "find", "a\nb"], None, "users.by_external_identifier: externalIdentifier should be 1"),
         (["wallet", "accept", ""], None, "wallet.accept: credential_offer: string too short"),
     ],
 )

@@ -249,7 +249,7 @@ def test_an_endpoint_filters_by_the_ten_types_or_not_at_all(types: Any) -> None:
         EndpointRequest(url="https://a.example", filter_types=types)
 
 
-@pytest.mark.parametrize("id_", ["", "..", "a/b", "a" * 129])
+@pytest.mark.parametrize("id_", ["", "..", "a/../b", "a" * 513])
 def test_an_endpoints_own_id_must_be_usable_in_a_path(id_: str) -> None:
     with pytest.raises(ValidationError):
         EndpointRequest(url="https://a.example", id=id_)

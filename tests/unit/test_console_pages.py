@@ -64,8 +64,6 @@ def test_an_address_says_what_the_options_of_the_command_say() -> None:
     ("query", "words"),
     [
         *(([(name, "x")], "x") for name in ("state", "type", "cause", "since", "after")),
-        ([("resource", "../x")], "../x"),
-        ([("id", "a b")], "a b"),
         ([("handler", "a b")], "a b"),
         ([("since", "1h"), ("until", "2h")], "earlier"),
     ],

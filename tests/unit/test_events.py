@@ -18,7 +18,7 @@ def test_each_of_the_ten_types_is_read_with_its_resource(event_type: str) -> Non
     name = "openId4VcIssuanceId" if ".issuance." in event_type else "openId4VcPresentationId"
     event = Event.parse(notification(event_type, {name: "cmfw-1"}))
     assert event == Event(event_type, "cmfw-1")
-    assert event.known
+    assert event.fetchable
     assert (resource_of(event.type) is ISSUANCE) == (".issuance." in event_type)
 
 
@@ -41,8 +41,8 @@ def test_the_vendors_other_names_mean_the_same(event_type: str, payload: dict[st
 def test_a_type_of_tomorrow_is_kept_with_the_resource_if_it_names_one() -> None:
     event = Event.parse(notification("openid4vc.issuance.revoked", {"openId4VcIssuanceId": "iss_9"}))
     assert event == Event("openid4vc.issuance.revoked", "iss_9")
-    assert not event.known
-    for payload in ({"someId": 1}, {"openId4VcIssuanceId": {"id": 1}}, {"openId4VcIssuanceId": ".."}, [1], None):
+    assert not event.fetchable
+    for payload in ({"someId": 1}, {"openId4VcIssuanceId": {"id": 1}}, [1], None):
         assert Event.parse(notification("urn:other:thing", payload)) == Event("urn:other:thing", "")
 
 
@@ -76,11 +76,6 @@ MALFORMED: dict[str, bytes] = {
     "no id": notification(EVENT_TYPES[0], {}),
     "the other kind's id": notification(EVENT_TYPES[0], {"openId4VcPresentationId": "a"}),
     "an id that is a number": notification(EVENT_TYPES[0], {"openId4VcIssuanceId": 7}),
-    "an empty id": notification(EVENT_TYPES[0], {"openId4VcIssuanceId": ""}),
-    "an id that climbs": notification(EVENT_TYPES[0], {"openId4VcIssuanceId": ".."}),
-    "an id with a slash": notification(EVENT_TYPES[0], {"openId4VcIssuanceId": "../x"}),
-    "an id of 129 characters": notification(EVENT_TYPES[0], {"openId4VcIssuanceId": "a" * 129}),
-    "an id with a line break": notification(EVENT_TYPES[0], {"openId4VcIssuanceId": "a\n"}),
     "two ids that differ": notification(
         EVENT_TYPES[5], {"openId4VcPresentationId": "a", "openId4VcVerificationId": "b"}
     ),
@@ -98,8 +93,8 @@ def test_a_type_of_tomorrow_with_two_ids_is_kept_without_a_guess() -> None:
     assert Event.parse(notification("openid4vc.wallet.linked", payload)) == Event("openid4vc.wallet.linked", "")
 
 
-def test_a_type_and_an_id_of_128_characters_are_read() -> None:
-    assert Event.parse(notification("t" * 128, {"openId4VcIssuanceId": "a" * 128})) == Event("t" * 128, "a" * 128)
+def test_a_type_of_128_characters_is_read() -> None:
+    assert Event.parse(notification("t" * 128, {"openId4VcIssuanceId": "a"})) == Event("t" * 128, "a")
 
 
 @given(st.binary(max_size=300))
@@ -116,11 +111,10 @@ json_values = st.recursive(
 
 
 @given(st.sampled_from(EVENT_TYPES) | st.text(), json_values)
-def test_any_notification_is_an_event_with_a_harmless_id_or_malformed(event_type: str, payload: Any) -> None:
+def test_any_notification_is_an_event_with_a_bounded_id_or_malformed(event_type: str, payload: Any) -> None:
     try:
         event = Event.parse(notification(event_type, payload))
     except (Malformed, UnicodeEncodeError):
         return
-    assert "/" not in event.resource_id
-    assert event.resource_id not in {".", ".."}
+    assert len(event.resource_id.encode()) <= 520
     assert event.type.isprintable()

@@ -27,7 +27,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 from pydantic_core import CoreSchema, core_schema
 
-from credhook.events import EVENT_TYPES, ISSUANCE, PRESENTATION, is_resource_id, resource_of
+from credhook.events import EVENT_TYPES, ISSUANCE, LONGEST_ID, PRESENTATION, is_resource_id, resource_of
 
 
 def mismatch(error: ValidationError) -> str:
@@ -140,10 +140,12 @@ class Stateful(ResponseModel):
 ObservedTimestamp = Annotated[datetime | str, Field(union_mode="left_to_right")]
 
 
-def resource_id(value: str) -> str:
-    """Return the id of a platform resource, or raise ValueError if it is none. `.` and `..` would climb a path."""
+def path_segment(value: str) -> str:
+    """Return a value that can be one segment of a path, or raise ValueError. `..` would climb the path."""
     if not is_resource_id(value):
-        raise ValueError("should be 1 to 128 of the characters A-Z a-z 0-9 . _ ~ : - and neither . nor ..")
+        raise ValueError(
+            f"should be 1 to {LONGEST_ID} bytes, hold no control characters, and not have . or .. as a part"
+        )
     return value
 
 
@@ -461,7 +463,7 @@ class EndpointRequest(RequestModel):
     """
 
     url: Annotated[str, AfterValidator(_https_url)]
-    id: Annotated[str, AfterValidator(resource_id)] | None = None
+    id: Annotated[str, AfterValidator(path_segment)] | None = None
     filter_types: Annotated[tuple[EventType, ...], Field(min_length=1)] | None = None
 
 

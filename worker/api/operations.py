@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Literal, Protocol, Self, TypeVar, get_args, overload
-from unicodedata import category
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from pydantic import TypeAdapter, ValidationError
@@ -21,7 +20,7 @@ from typing_extensions import ParamSpec
 from credhook.events import RESOURCES, Resource
 from credhook.worker.api import models
 from credhook.worker.api.errors import InvalidRequest
-from credhook.worker.api.models import MODELS, ListedResource, RequestModel, mismatch, resource_id
+from credhook.worker.api.models import MODELS, ListedResource, RequestModel, mismatch, path_segment
 
 P = ParamSpec("P", default=...)
 R = TypeVar("R")
@@ -64,25 +63,6 @@ def following(document: object) -> str | None:
     if not query:
         raise ValueError("links.next has no query")
     return query
-
-
-#: Maximum characters of a username or an external identifier. No rule is published; this keeps URLs within reason.
-_LONGEST_NAME: Final = 256
-
-
-def path_name(value: str) -> str:
-    """Return a username or an external identifier, unchanged. It may hold `@`, `/`, `+` and spaces.
-
-    It is percent-encoded into one segment. Some servers and proxies decode `%2F` and then resolve `..`. A name with
-    such a part is therefore a ValueError, as are control characters and surrogates.
-    """
-    if not 0 < len(value) <= _LONGEST_NAME:
-        raise ValueError("should be 1 to 256 characters")
-    if any(category(character) in {"Cc", "Cs"} for character in value):
-        raise ValueError("should hold no control characters")
-    if not {".", ".."}.isdisjoint(re.split(r"[/\\]", value)):
-        raise ValueError("should not have . or .. as a part")
-    return value
 
 
 @dataclass(slots=True)
@@ -205,7 +185,7 @@ class Operation(Generic[R, P]):
 
     def _segment(self, name: str, value: str) -> str:
         try:
-            return quote(resource_id(value) if name == "id" else path_name(value), safe="")
+            return quote(path_segment(value), safe="")
         except ValueError as error:
             wrong = f"{self.name}: {name} {error}"
         raise InvalidRequest(wrong, operation=self.name)

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Optional
 
 import structlog
@@ -418,5 +419,5 @@ def _log_result(attempt: Attempt, settlement: Settlement) -> None:
         lacking = settlement.only or sorted(attempt.claim.only)
         log.warning("event_unhandled", lacking=[*lacking] or "any", hint=hint, **fields)
     else:
-        hint = f"credhook events show {attempt.claim.event_id}"
+        hint = f"credhook events show {quote(attempt.claim.event_id)}"
         log.error("event_" + settlement.state.value, error=settlement.error, hint=hint, **fields)

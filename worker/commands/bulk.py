@@ -35,7 +35,7 @@ REPLAYED: Final = {"replayed": ""}
 NOT_REPLAYED: Final = {
     "open": "open",
     "unknown_type": "of unknown type",
-    "no_resource": "without a resource",
+    "no_resource": "whose id cannot be fetched",
     "unrelated": "that the handler does not want",
     "elsewhere": "of another queue",
     "changed": "changed meanwhile",

@@ -18,7 +18,16 @@ from credhook.store.store import SyncStore
 from credhook.worker.commands import bulk, move
 from credhook.worker.commands.history import causes as read_causes
 from credhook.worker.commands.history import event_with_history, lines, plain, records, time_of
-from credhook.worker.commands.search import BY_HANDLER, OPTIONS, WATCHING, Selection, open_store, read_page, selecting
+from credhook.worker.commands.search import (
+    AN_ID,
+    BY_HANDLER,
+    OPTIONS,
+    WATCHING,
+    Selection,
+    open_store,
+    read_page,
+    selecting,
+)
 
 #: Events that `list` prints without --limit.
 _LIMIT: Final = 100
@@ -100,7 +109,7 @@ def list_events(*, selection: Selection, as_json: bool) -> None:
 
 
 @events.command("show")
-@click.argument("webhook_id")
+@click.argument("webhook_id", type=AN_ID)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def show_event(webhook_id: str, *, as_json: bool) -> None:
     """Print everything known about one event: deliveries, attempts, handlers, replays, deaths of its workers.

@@ -44,7 +44,7 @@ def _attempts_under_way(store: SyncStore, replies: Sequence[Any]) -> dict[str, d
         if lease is not None and isinstance(fields, dict) and b"resource" in fields
     ]
     locks: Any = store.redis.hmget(store.keys.locks, resources) if resources else []
-    parts = [lock.decode().split(" ") for lock in locks if lock]
+    parts = [lock.decode().rsplit(" ", 3) for lock in locks if lock]
     return {webhook_id: {"attempts": attempts} for webhook_id, _, attempts, _ in parts}
 
 

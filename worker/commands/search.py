@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, Self, cast
 
 import click
 
-from credhook.events import EVENT_TYPES, is_resource_id
+from credhook.events import EVENT_TYPES
 from credhook.settings import StoreSettings
 from credhook.store import LATEST_MS, OTHER, Keys, State
 from credhook.store.connection import BRIEFLY
@@ -187,8 +187,8 @@ def valid(is_valid: Callable[[str], object], what: str, text: str) -> str:
     return text
 
 
-resource_id: Final = functools.partial(valid, is_resource_id, "issuance's or presentation's id")
-webhook_id: Final = functools.partial(valid, re.compile(r"[!-~]{1,256}").fullmatch, "webhook-id")
+#: Any text that Redis can hold: no surrogates.
+an_id: Final = functools.partial(valid, re.compile(r"[^\ud800-\udfff]+").fullmatch, "id")
 _cause_id: Final = functools.partial(valid, CAUSE_ID.fullmatch, "id of a cause; `credhook causes` prints them")
 
 
@@ -208,7 +208,7 @@ class _Parsed(click.ParamType[Any]):
 
 MOMENT: Final = _Parsed("time", lambda text: moment(text, datetime.now(UTC)))
 TYPE: Final = _Parsed("type", event_type)
-_RESOURCE, _ID = _Parsed("id", resource_id), _Parsed("webhook_id", webhook_id)
+AN_ID: Final = _Parsed("id", an_id)
 _CAUSE, _AFTER = _Parsed("id", _cause_id), _Parsed("cursor", Cursor.read)
 
 _STATES: Final = [state.value for state in State]
@@ -219,8 +219,8 @@ _SINCE_HELP: Final = "Only events received since then: ISO 8601, or an age: 2h, 
 WATCHING: Final = (
     click.option("--state", "states", multiple=True, type=click.Choice(_STATES), help=_STATE_HELP),
     click.option("--type", "types", multiple=True, type=TYPE, help=_TYPE_HELP),
-    click.option("--resource", type=_RESOURCE, help="Only events of this issuance or presentation."),
-    click.option("--id", "ids", multiple=True, type=_ID, help="Only this event; repeat it for several."),
+    click.option("--resource", type=AN_ID, help="Only events of this issuance or presentation."),
+    click.option("--id", "ids", multiple=True, type=AN_ID, help="Only this event; repeat it for several."),
 )
 OPTIONS: Final = (
     *WATCHING,

@@ -10,7 +10,7 @@
 -- Return webhook-id, fence, attempts and token, or nothing if the resource is not locked.
 local function lock_of(resource)
     local lock = redis.call('HGET', locks, resource)
-    if lock then return string.match(lock, '^(%S+) (%d+) (%d+) (%S*)$') end
+    if lock then return string.match(lock, '^(.+) (%d+) (%d+) (%S*)$') end
 end
 
 -- Return fence and attempts of the event's last claim, and whether the event has the lock. The lock knows best, unless

@@ -63,6 +63,12 @@ local function start_over(id, key, record)
     if redis.call('EXISTS', SNAPSHOT .. id) == 1 then redis.call('HSET', key, 'seen', 1) end
 end
 
+-- Return true if the id can stand in a URL, as `is_resource_id` in credhook/events.py says.
+local function is_resource_id(id)
+    local climbs = string.find('/' .. id .. '/', '[/\\]%.%.?[/\\]')
+    return id ~= '' and #id <= $LONGEST_ID and not climbs and not string.find(id, '%c')
+end
+
 -- Resolve the earlier failures: the event starts again.
 local function explain(id)
     resolve(id, false)
@@ -89,7 +95,7 @@ local function replay(id, job, selected)
     if is_open and not mended then return 'open' end
     if state ~= selected then return 'changed' end
     if not known[type] then return 'unknown_type' end
-    if resource == '' then return 'no_resource' end
+    if not is_resource_id(resource) then return 'no_resource' end
     if handler ~= '' then
         local fits = string.find(wanted, ' ' .. type .. ' ', 1, true)
         if wanted == '' then fits = record[$HANDLER .. handler] end
