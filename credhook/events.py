@@ -142,7 +142,9 @@ class Event:
         Raises:
             Malformed: the body is no JSON object, or a field is missing or invalid.
         """
-        notification = _strict_object(body)
+        notification = strict_json(body)
+        if not isinstance(notification, dict):
+            raise Malformed("the body should be a JSON object")
         event_type, payload = notification.get("eventType"), notification.get("payload")
         if not isinstance(event_type, str) or not _TYPE_NAME.fullmatch(event_type):
             raise Malformed("eventType should be a word of visible ASCII, of 128 characters at most")
@@ -198,16 +200,18 @@ def _stored(resource_id: str) -> str:
     return cut if len(encoded) > LONGEST_ID else resource_id
 
 
-def _strict_object(body: bytes) -> dict[str, Any]:
-    """Parse JSON as RFC 8259 defines it; refuse NaN, duplicate names and lone surrogates."""
+def strict_json(body: bytes) -> Any:
+    """Parse JSON as RFC 8259 defines it; refuse NaN, duplicate names and lone surrogates.
+
+    Raises:
+        Malformed: the body is no such JSON.
+    """
     try:
         value = _DECODER.decode(body.decode("utf-8"))
         if b"\\u" in body:  # A lone surrogate can only be written as an escape; it parses but cannot be encoded.
             json.dumps(value, ensure_ascii=False).encode("utf-8")
     except (ValueError, RecursionError):  # Both of json's errors are ValueErrors, as is a too long integer.
         raise Malformed("the body should be JSON in UTF-8") from None
-    if not isinstance(value, dict):
-        raise Malformed("the body should be a JSON object")
     return value
 
 

@@ -96,8 +96,8 @@ def check_certificate(certfile: Path | None, keyfile: Path | None, names: tuple[
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(certfile, keyfile, password="")
         except OSError:
             raise ValueError(
-                f"{names[0]}: should be a readable PEM certificate chain, with its key, not encrypted, in the same "
-                f"file or in {names[1]}"
+                f"{names[0]}: {certfile} should be a readable PEM certificate chain, with its key, not encrypted, in "
+                f"the same file or in {names[1]}{f' ({keyfile})' if keyfile else ''}"
             ) from None
 
 

@@ -137,7 +137,7 @@ def routes(tenant: Tenant) -> list[Route]:
             return await methods["GET" if request.method == "HEAD" else request.method].serve(tenant, request)
 
         # An id may hold a slash, which arrives decoded.
-        return Route(path.replace("}", ":path}"), serve, methods=list(methods))
+        return Route(path.replace("{id}", "{id:path}"), serve, methods=list(methods))
 
     return [route(path) for path in dict.fromkeys(each.path for each in OPERATIONS)]
 

@@ -1,5 +1,7 @@
 """The worker's settings, read once from the environment into a frozen object."""
 
+import os
+import ssl
 from typing import Annotated, Final, Literal, Self
 from urllib.parse import urlsplit
 
@@ -109,6 +111,11 @@ class PlatformSettings(Settings):
     def _certificate_is_usable(self) -> Self:
         names = "CREDHOOK_CLIENT_CERTFILE", "CREDHOOK_CLIENT_KEYFILE"
         check_certificate(self.client_certfile, self.client_keyfile, names)
+        if trusted := os.environ.get("SSL_CERT_FILE"):
+            try:
+                ssl.create_default_context(cafile=trusted)
+            except OSError:
+                raise ValueError(f"SSL_CERT_FILE: {trusted} should be a readable file of PEM certificates") from None
         return self
 
     @field_validator("resource", mode="before")

@@ -5,6 +5,7 @@ import os
 import shutil
 import ssl
 import subprocess
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -78,8 +79,15 @@ def test_nobody_trusts_an_authority_of_ones_own_by_itself(authority: trustme.CA)
 
 
 def test_ssl_cert_file_names_the_authorities(authority: trustme.CA, trusted: Path) -> None:
+    other = trustme.CA().cert_pem.bytes()
+    before = "# é\n".encode("latin-1")
     with platform(authority) as server:
-        assert asked(server, SSL_CERT_FILE=trusted) == ANSWERED
+        for text in (b"", BOM_UTF8, before + other, BOM_UTF8 + before):
+            trusted.write_bytes(text + authority.cert_pem.bytes())
+            assert asked(server, SSL_CERT_FILE=trusted) == ANSWERED, text
+        for file in (Path(__file__), trusted.with_name("missing")):
+            done = commands.credhook("doctor", environment=environment(server, SSL_CERT_FILE=file))
+            assert f"SSL_CERT_FILE: {file} should be" in done.stdout
     with platform(trustme.CA()) as another:
         assert asked(another, SSL_CERT_FILE=trusted)["cause"] == "certificate"
 
@@ -100,7 +108,7 @@ def test_ssl_cert_dir_holds_the_authorities(authority: trustme.CA, trusted: Path
 # Who we are.
 
 
-@pytest.mark.parametrize("files", ["one", "two"])
+@pytest.mark.parametrize("files", ["one", "two", "two with byte order marks"])
 def test_a_platform_that_wants_a_certificate_is_shown_ours(
     authority: trustme.CA, trusted: Path, tmp_path: Path, files: str
 ) -> None:
@@ -109,9 +117,10 @@ def test_a_platform_that_wants_a_certificate_is_shown_ours(
     if files == "one":
         ours.private_key_and_cert_chain_pem.write_to_path(str(certificate))
     else:
-        certificate.write_bytes(b"".join(blob.bytes() for blob in ours.cert_chain_pems))
-        ours.private_key_pem.write_to_path(str(key))
-    settings = {"CREDHOOK_CLIENT_CERTFILE": certificate} | ({"CREDHOOK_CLIENT_KEYFILE": key} if files == "two" else {})
+        mark = b"" if files == "two" else BOM_UTF8
+        certificate.write_bytes(mark + b"".join(blob.bytes() for blob in ours.cert_chain_pems))
+        key.write_bytes(mark + ours.private_key_pem.bytes())
+    settings = {"CREDHOOK_CLIENT_CERTFILE": certificate} | ({"CREDHOOK_CLIENT_KEYFILE": key} if files != "one" else {})
     with platform(authority, clients) as server:
         assert asked(server, SSL_CERT_FILE=trusted, **settings) == ANSWERED
         assert len(server.heads) == 2

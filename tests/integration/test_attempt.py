@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from accepting import record
 from attempts import Attempts, attempts
-from fleet_harness import Answer, Call, Stub, presentation
+from fleet_harness import Answer, Call, Stub, issuance, presentation
 from pydantic import SecretStr
 from redis import Redis
 from redis.exceptions import RedisError
@@ -221,6 +221,32 @@ async def test_only_a_state_that_a_handler_has_handled_makes_earlier_ones_stale(
     await made.accept("earlier", REQUESTED, "pre_1")
     await made.next()
     assert told.ran[2:] == [("first", stale), ("second", stale)]
+
+
+EARLY, LATE = "2026-11-01T12:00:00Z", "20261101T120001"  # The second is in ISO's basic form, in UTC.
+
+
+@pytest.mark.parametrize(
+    ("steps", "kept"),
+    [
+        # Each step: event type, `updatedAt` of the details, and whether the event is told that it is stale.
+        ([("failed", EARLY, False), ("partiallyIssued", LATE, False), ("failed", EARLY, True)], "2:1793534401000"),
+        ([("failed", EARLY, False), ("partiallyIssued", EARLY, True), ("expired", EARLY, False)], "3:1793534400000"),
+        ([("offered", LATE, False), ("completed", EARLY, True), ("offered", LATE, False)], "1:1793534401000"),
+        ([("completed", None, False), ("offered", LATE, True), ("offered", EARLY, True)], "3:1793534401000"),
+        ([("offered", EARLY, False), ("completed", None, False), ("offered", EARLY, True)], "3:1793534400000"),
+    ],
+)
+async def test_of_two_states_the_later_counts_and_at_the_same_moment_the_higher_rank(
+    made: Attempts, told: Told, stub: Stub, redis_client: Redis, steps: list[tuple[str, str | None, bool]], kept: str
+) -> None:
+    for number, (kind, updated, _) in enumerate(steps):
+        more = {} if updated is None else {"updatedAt": updated}
+        stub.answer = lambda call, more=more: issuance(call.resource, **more)  # type: ignore[misc]
+        await made.accept(f"e{number}", f"openid4vc.issuance.{kind}", "iss_1")
+        await made.next()
+    assert [stale for name, stale in told.ran if name == "first"] == [stale for *_, stale in steps]
+    assert redis_client.get("credhook:credhook:resource:iss_1") == kept.encode()
 
 
 async def test_an_event_without_a_date_is_not_stale_after_one_with(made: Attempts, told: Told, stub: Stub) -> None:

@@ -143,16 +143,17 @@ def test_a_request_is_read_from_a_file(platform: Platform, tmp_path: Path) -> No
 
 def test_a_certificate_is_imported_with_its_parents(platform: Platform, tmp_path: Path) -> None:
     leaf, first, second = (tmp_path / name for name in ("leaf.pem", "first.pem", "second.pem"))
-    leaf.write_text(PEM)
-    first.write_text(PEM.replace("MIIB", "AAAA"))
-    second.write_text(PEM.replace("MIIB", "BBBB"))
+    a, b, c = (PEM.replace("MIIB", letter * 4) for letter in "ABC")
+    leaf.write_text("\ufefffriendlyName: é\n" + PEM + a, "utf-8")  # A bundle.
+    first.write_text("friendlyName: é\n" + b, "latin-1")
+    second.write_text(c)
     platform.body = {"data": CERTIFICATE}
     parents = ["--parent", str(first), "--parent", str(second)]
     result = run(platform, "certificates", "import", "csr", str(leaf), *parents)
     assert json.loads(result.stdout) == CERTIFICATE
     [(_, path, body)] = platform.asked
     assert path == "/me-creds/api/certificates/csrs/csr/import"
-    assert body == {"certificate": PEM, "parentCertificates": [first.read_text(), second.read_text()]}
+    assert body == {"certificate": PEM, "parentCertificates": [a, b, c]}
 
 
 def test_deleting_an_endpoint_prints_nothing(platform: Platform) -> None:
@@ -182,8 +183,9 @@ def test_an_offer_can_be_kept_off_the_command_line(platform: Platform) -> None:
             "standard input: sd-jwt.code: String should match",
         ),
         (["endpoints", "create", "-"], '{"url": "http://a.example"}', "standard input: url: should be an https:// URL"),
-        (["certificates", "import", "c", "-"], "MIIB", "certificate: should be one PEM-encoded certificate"),
-        (["certificates", "import", "c", "-"], b"\xff", "standard input: is not text"),
+        (["certificates", "import", "c", "-"], "MIIB", "standard input: should hold PEM-encoded certificates"),
+        (["certificates", "import", "c", "-"], b"\xff", "standard input: should hold PEM-encoded certificates"),
+        (["wallet", "accept", "-"], b"\xff", "standard input: is not text"),
         (["templates", "get", "../x"], None, "templates.get: id should be 1 to 512"),
         (["users", "find", "a\nb"], None, "users.by_external_identifier: externalIdentifier should be 1"),
         (["wallet", "accept", ""], None, "wallet.accept: credential_offer: string too short"),

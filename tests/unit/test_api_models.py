@@ -6,7 +6,8 @@ tests/integration/test_api_specification.py holds both to the specification.
 import copy
 import json
 import pickle
-from datetime import datetime
+import time
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from credhook.worker.api.models import (
     UserRequest,
     WalletCredential,
 )
+from credhook.worker.attempt.details import state_of
 
 PEM = "-----BEGIN CERTIFICATE-----\nMIIB\nAAAA\n-----END CERTIFICATE-----\n"
 
@@ -193,7 +195,7 @@ def test_an_endpoint_may_know_more_types_than_we_do() -> None:
 @pytest.mark.parametrize("kind", [Issuance, Presentation])
 def test_of_a_list_that_is_wrong_throughout_the_first_mistake_is_enough(kind: type[Issuance | Presentation]) -> None:
     with pytest.raises(ValidationError) as wrong:
-        kind.model_validate({"id": "a", "status": "x", "credentials": [1] * 1_000})
+        kind.model_validate({"id": "a", "status": "x", "credentials": [None] * 1_000})
     assert wrong.value.error_count() == 1
 
 
@@ -272,19 +274,66 @@ def test_a_user_is_known_by_either(fields: dict[str, Any]) -> None:
         "",
         "MIIB",
         PEM.replace("CERTIFICATE", "PRIVATE KEY"),
-        PEM + PEM.replace("CERTIFICATE", "PRIVATE KEY"),
         PEM + PEM,
+        PEM + PEM.replace("AAAA", "AA!A"),
         PEM.replace("AAAA", "AA!A"),
         "-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----",
         PEM.removesuffix("-----\n"),
     ],
-    ids=["empty", "bare", "key", "with key", "two", "junk", "hollow", "cut"],
+    ids=["empty", "bare", "key", "two", "one damaged", "junk", "hollow", "cut"],
 )
 def test_only_one_pem_certificate_at_a_time_leaves_the_machine(text: str) -> None:
     with pytest.raises(ValidationError):
         CertificateRequest(certificate=text)
     with pytest.raises(ValidationError):
         CertificateRequest(certificate=PEM, parent_certificates=(PEM, text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\ufeff" + PEM,
+        "Bag Attributes\n    friendlyName: Ada\nsubject=CN = a\n" + PEM,
+        PEM.replace("CERTIFICATE", "PRIVATE KEY") + PEM + PEM.replace("CERTIFICATE", "PRIVATE KEY"),
+    ],
+    ids=["a byte order mark", "text", "keys"],
+)
+def test_what_stands_around_a_certificate_stays_here(text: str) -> None:
+    assert CertificateRequest(certificate=text).certificate == PEM
+    assert CertificateRequest(certificate=PEM.replace("\n", "\r\n")).certificate == PEM.replace("\n", "\r\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("2026-11-21T09:30:00", datetime(2026, 11, 21, 9, 30, tzinfo=UTC)),
+        ("2026-11-21 09:30", datetime(2026, 11, 21, 9, 30, tzinfo=UTC)),
+        ("2026-11-21T09:30:00+05:30", datetime(2026, 11, 21, 4, 0, tzinfo=UTC)),
+        ("20261121T093000", datetime(2026, 11, 21, 9, 30, tzinfo=UTC)),
+        ("20261121T093000.5Z", datetime(2026, 11, 21, 9, 30, 0, 500_000, tzinfo=UTC)),
+        ("20261121T093000+0530", datetime(2026, 11, 21, 4, 0, tzinfo=UTC)),
+        ("2026-11-21T09:30:00,5Z", datetime(2026, 11, 21, 9, 30, 0, 500_000, tzinfo=UTC)),
+        ("20261121", datetime(2026, 11, 21, tzinfo=UTC)),
+        ("2026-11-21", datetime(2026, 11, 21, tzinfo=UTC)),
+        ("1712013000000", datetime(2024, 4, 1, 23, 10, tzinfo=UTC)),
+        (1_712_013_000, datetime(2024, 4, 1, 23, 10, tzinfo=UTC)),
+        ("21.11.2026", "21.11.2026"),
+        ("soon", "soon"),
+    ],
+)
+def test_a_time_without_a_zone_is_in_utc_and_both_forms_of_iso_8601_are_read(
+    text: object, read: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        issuance = Issuance.model_validate({"id": "i", "status": "offered", "updatedAt": text})
+        assert issuance.updated_at == read
+        expected = int(read.timestamp() * 1_000) if isinstance(read, datetime) else 0
+        assert state_of("openid4vc.issuance.offered", issuance.updated_at) == (1, expected)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_a_certificate_is_sent_with_its_parents_in_order() -> None:

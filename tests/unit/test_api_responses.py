@@ -27,6 +27,8 @@ from credhook.worker.api.http.exchange import Response, has_more_than, values
 from credhook.worker.api.models import ListedResource
 from credhook.worker.api.operations import Endpoints, Operation, Page, Presets, Users, Wallet, reading
 from credhook.worker.api.responses import error_objects, read, seconds_to_wait
+from credhook.worker.attempt.details import from_bytes, to_bytes
+from credhook.worker.attempt.retry import error_text
 
 NOW = datetime(2026, 11, 1, 10, 0, 0, tzinfo=UTC)
 DOCUMENT = {"id": "p", "status": "verified"}
@@ -40,7 +42,7 @@ def response(status: int = 200, body: object = None, **headers: str) -> Response
 
 def refused(status: int, body: object = b"", **headers: str) -> ApiError:
     with pytest.raises(ApiError) as caught:
-        read(PRESENTATIONS["get"], response(status, body, **headers), NOW)
+        read(PRESENTATIONS["get"], response(status, body, **headers), NOW, asked_for="p")
     return caught.value
 
 
@@ -72,7 +74,7 @@ def test_a_list_is_read_with_and_without_its_envelope(wrap: bool) -> None:
 
 @pytest.mark.parametrize(
     ("body", "wrong"),
-    [(b'[{"id":"a","status":"x"},{"id":"b"}]', "1.status: missing"), (b'{"data":{}}', "the whole: list type")],
+    [(b'[{"id":"a","status":"x"},{"id":{}}]', "1.id: string type"), (b'{"data":{}}', "the whole: list type")],
 )
 def test_a_list_that_does_not_match_names_the_place(body: bytes, wrong: str) -> None:
     with pytest.raises(InvalidResponse, match=f": {wrong}$"):
@@ -117,12 +119,18 @@ def test_a_status_says_what_to_do(status: int, error: type[ApiError]) -> None:
         b'{"id": "\\ud800", "status": "verified"}',
         {"data": None},
         {"data": []},
-        {"data": {"id": 7, "status": "verified"}},
-        {"data": {"id": "p"}},
+        {"data": {"id": {"value": "p"}, "status": "verified"}},
+        {"data": {}},
+        {"data": {"id": None, "status": 7, "credentials": []}},
         {"errors": [{"detail": "d"}]},
         [DOCUMENT],
-        {"data": {"id": "p", "status": "verified", "credentials": {"isValid": True}}},
-        {"data": {"id": "p", "status": "verified", "credentials": [None]}},
+        {"data": {"id": "p", "status": "verified", "credentials": "yes"}},
+        {"data": {"id": "p", "status": "verified", "credentials": 1}},
+        # The id of another one, hidden behind a second one.
+        b'{"id": "other", "status": "verified", "id": "p"}',
+        b'{"data": {"id": "other"}, "data": {"id": "p", "status": "verified"}}',
+        b'{"\\u0069d": "other", "id": "p"}',
+        b'{"id": "p", "credentials": [{"attributes": {"a": 1, "a": 2}}]}',
     ],
     ids=lambda value: repr(value)[:50],
 )
@@ -133,10 +141,52 @@ def test_a_success_that_does_not_match_is_not_understood(body: object) -> None:
     assert "\n" not in str(caught)
 
 
+TRUSTED, DOUBTFUL = {"has_data": True, "trusted": True}, {"has_data": True, "trusted": False}
+#: The details of a presentation, and what is read of them: all that is there, and nothing that nobody said.
+SHAPES: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"status": "verified"}, {"id": "p"}),
+    ({"id": None, "status": "verified"}, {"id": "p"}),
+    ({"id": "p"}, {"status": "", "credentials": ()}),
+    ({"id": "p", "status": {"code": "verified"}}, {"status": "", "trusted": False}),
+    ({"id": "p", "status": "verified", "credentials": {"isValid": True, "attributes": {"a": 1}}}, TRUSTED),
+    ({"id": "p", "status": "verified", "credentials": {"pid": {"attributes": {"a": 1}}}}, DOUBTFUL),
+    ({"id": "p", "status": "verified", "credentials": {"pid": {"isValid": True, "attributes": {"a": 1}}}}, TRUSTED),
+    ({"id": "p", "status": "verified", "credentials": ["eyJ.x"]}, DOUBTFUL),
+    ({"id": "p", "status": "verified", "credentials": [{"attributes": [{"name": "a"}]}]}, DOUBTFUL),
+    ({"id": "p", "credentials": [{"type": ["VC"], "name": {}, "attributes": None, "issues": ""}]}, {"has_data": False}),
+    ({"id": "p", "error": {"message": ["no"]}, "expiresAt": {}, "updatedAt": []}, {"updated_at": None}),
+    ({"id": "p", "authorizationRequestUri": {}, "createdAt": True}, {"authorization_request_uri": None}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("document", "expected"), SHAPES)
+def test_what_is_there_is_taken_in_whatever_shape(document: dict[str, Any], expected: dict[str, Any]) -> None:
+    found = read(PRESENTATIONS["get"], response(200, {"data": document}), NOW, asked_for="p")
+    assert found.id == "p"
+    assert {name: getattr(found, name) for name in expected} == expected
+    assert from_bytes(to_bytes(found), "openid4vc.verification.data") == found
+
+
+def test_an_issuance_is_taken_in_whatever_shape_and_its_id_may_be_a_number() -> None:
+    document = {
+        "id": 7,
+        "credentials": ["c1", {"id": 5, "revocable": "?"}],
+        "exchange": {},
+        "format": ["mdoc"],
+        "offerUri": 1,
+    }
+    found = read(ISSUANCES["get"], response(200, document), NOW, asked_for="7")
+    assert (found.id, found.exchange, found.format, found.offer_uri) == ("7", None, None, "1")
+    assert [each.id for each in found.credentials] == ["c1", "5"]
+    with pytest.raises(InvalidResponse, match="another id"):
+        read(ISSUANCES["get"], response(200, document), NOW, asked_for="8")
+
+
 def test_the_message_names_the_place_and_not_the_value() -> None:
-    body = {"data": {"id": "p", "status": "verified", "credentials": [{"isValid": True, "attributes": "Ada Lovelace"}]}}
+    body = {"data": {"id": "p", "status": "verified", "credentials": "Ada Lovelace"}}
     caught = refused(200, body)
-    assert "credentials.0.attributes: dict type" in str(caught)
+    assert "credentials: tuple type" in str(caught)
+    assert error_text(caught) == "InvalidResponse 200 credentials: tuple type"
     assert "Ada" not in "".join(traceback.format_exception(caught))
     assert caught.__cause__ is None
     assert caught.__context__ is None

@@ -167,7 +167,9 @@ def test_a_cause_never_holds_the_message() -> None:
     assert error_text(ValueError("Jane Doe, born 1990")) == "ValueError"
     assert error_text(api_error(Unavailable, 503)) == "Unavailable 503"
     assert error_text(Unavailable("https://platform.example/…", cause="certificate")) == "Unavailable certificate"
-    assert error_text(InvalidResponse("no", status=200, cause="ignored")) == "InvalidResponse 200"
+    assert error_text(InvalidResponse("no", status=200, cause="credentials.3.attributes: dict type")) == (
+        "InvalidResponse 200 credentials.*.attributes: dict type"
+    )
     assert error_text(Unavailable("no")) == "Unavailable"
     assert error_text(GiveUp("account is closed")) == "account is closed"
     assert error_text(GiveUp("x" * 10_000)) == "x" * 200  # Redis and the log keep it.

@@ -115,7 +115,7 @@ def test_a_wrong_value_is_one_line_with_its_name_and_without_the_value(
     (line,) = lines(settings, environment | {name: value})
     assert line.startswith(f"{name}: ")
     assert "\n" not in line
-    assert value not in line.removeprefix(name)
+    assert value not in line.removeprefix(name) or value == __file__  # The name of a file that is there.
 
 
 # Our certificates: the receiver's own, and the one that the platform may ask for.
@@ -174,7 +174,7 @@ def test_a_certificate_that_could_not_be_shown_is_refused(
     certificate, key = unusable(*pairs)
     with pytest.raises(ValueError, match=r"^CERTFILE: .*KEYFILE") as refusal:
         check_certificate(certificate, key, NAMES)
-    assert not [path for path in (certificate, key) if path and str(path) in str(refusal.value)]
+    assert not certificate or all(str(path) in str(refusal.value) for path in (certificate, key) if path)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,10 @@ are not specified; their fields were observed.
 """
 
 import re
-from collections.abc import Iterable, Mapping
-from datetime import datetime
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar, Final, Literal, NoReturn, Self
 from urllib.parse import urlsplit
 from uuid import UUID
@@ -22,6 +24,8 @@ from pydantic import (
     JsonValue,
     StrictBool,
     ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
     model_validator,
 )
 from pydantic.alias_generators import to_camel
@@ -35,18 +39,6 @@ def mismatch(error: ValidationError) -> str:
     first = error.errors(include_input=False, include_context=False, include_url=False)[0]
     place = ".".join(str(step) for step in first["loc"]) or "the whole"
     return f"{place}: {first['type'].replace('_', ' ')}"
-
-
-class NoneAsEmpty:
-    """Read null as an empty list.
-
-    A `BeforeValidator` would be shorter, but pydantic then builds the list twice when it reads bytes.
-    """
-
-    @staticmethod
-    def __get_pydantic_core_schema__(source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        listed = core_schema.nullable_schema(handler(source))
-        return core_schema.no_info_after_validator_function(lambda value: () if value is None else value, listed)
 
 
 def _refuse(*_: object, **__: object) -> NoReturn:
@@ -126,18 +118,47 @@ class RequestModel(Wire):
     model_config = ConfigDict(extra="forbid")
 
 
-class Stateful(ResponseModel):
-    """A model with a `status`. Any word is valid, because the platform's pages disagree on spelling and case."""
+@dataclass(frozen=True)
+class Otherwise:
+    """Read a value of another form as this default. No specification shows the field, and it must not cost the rest."""
 
-    status: str
+    default: Any = None
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.with_default_schema(handler(source), default=self.default, on_error="default")
+
+
+class Stateful(ResponseModel):
+    """A model with a `status`. Any word is valid, because the platform's pages disagree on spelling and case.
+
+    It is empty where the answer has none.
+    """
+
+    status: Annotated[str, Otherwise("")] = ""
 
     def is_(self, *states: str) -> bool:
         """Return True if the status is one of these; case is ignored."""
         return self.status.casefold() in {state.casefold() for state in states}
 
 
-#: A timestamp that the specification does not promise: a `datetime` if it can be parsed, otherwise the text.
-ObservedTimestamp = Annotated[datetime | str, Field(union_mode="left_to_right")]
+def _time(value: object, read: ValidatorFunctionWrapHandler) -> datetime:
+    """Read a time of ISO 8601, in its extended or its basic form. Without a zone it is in UTC."""
+    if isinstance(value, str) and not (value.isdigit() and len(value) != len("20261121")):  # Else seconds or ms.
+        with suppress(ValueError):
+            value = datetime.fromisoformat(value)
+    moment: datetime = read(value)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+Timestamp = Annotated[datetime, WrapValidator(_time)]
+#: Fields that no specification shows. A timestamp is a `datetime` if it can be parsed, otherwise the text.
+ObservedTimestamp = Annotated[Timestamp | str | None, Field(union_mode="left_to_right"), Otherwise()]
+ObservedText = Annotated[str | None, Field(coerce_numbers_to_str=True), Otherwise()]
+ObservedFlag = Annotated[bool | None, Otherwise()]
+#: The id of a resource that was asked for by its id. An answer without one gets that id from `responses.read`.
+ObservedId = Annotated[
+    str, Field(coerce_numbers_to_str=True), BeforeValidator(lambda value: "" if value is None else value)
+]
 
 
 def path_segment(value: str) -> str:
@@ -265,8 +286,8 @@ class Preset(ResponseModel):
     template_attributes: JsonObject
     issuer_config: JsonObject | None = None
     valid_until: JsonObject | None = None
-    created_at: datetime
-    updated_at: datetime
+    created_at: Timestamp
+    updated_at: Timestamp
 
 
 class Template(ResponseModel):
@@ -281,9 +302,9 @@ class Template(ResponseModel):
     type: str
     description: str | None = None
     attributes: JsonObject | None = None
-    created_at: datetime | None = None
-    updated_at: datetime | None = None
-    archived_at: datetime | None = None
+    created_at: Timestamp | None = None
+    updated_at: Timestamp | None = None
+    archived_at: Timestamp | None = None
 
 
 class UserRequest(RequestModel):
@@ -361,25 +382,39 @@ class WalletCredential(Stateful):
     shown: ClassVar = ("id", "status", "format", "vct")
 
     id: UUID
+    status: str
     claims: JsonObject
-    iat: datetime
+    iat: Timestamp
     format: str
     vct: Annotated[str, Field(min_length=1, max_length=256)]
     #: A DID for SD-JWT credentials, an X.509 distinguished name for mdoc credentials.
     iss: Annotated[str, Field(min_length=1, max_length=512)] | None = None
 
 
-#: One certificate in base64, and nothing beside it.
+#: One certificate in base64. Tools write text before it, and editors a byte order mark.
 _PEM: Final = re.compile(
-    r"\s*-----BEGIN CERTIFICATE-----\s+[A-Za-z0-9+/=][A-Za-z0-9+/=\s]*-----END CERTIFICATE-----\s*"
+    r"-----BEGIN CERTIFICATE-----\s+[A-Za-z0-9+/=][A-Za-z0-9+/=\s]*-----END CERTIFICATE-----(?:\r?\n)?"
 )
 
 
+def certificates_in(text: str) -> list[str]:
+    """Return the PEM certificates of a text. What stands around them, a private key above all, is left out.
+
+    Raises:
+        ValueError: There is none, or one is damaged.
+    """
+    found = _PEM.findall(text)
+    if not found or len(found) != text.count("-----BEGIN CERTIFICATE-----"):
+        raise ValueError("should hold PEM-encoded certificates, each from BEGIN CERTIFICATE to END CERTIFICATE")
+    return found
+
+
 def _one_certificate(value: str) -> str:
-    """Accept one PEM certificate. Anything else, a private key above all, does not leave the machine."""
-    if not _PEM.fullmatch(value):
-        raise ValueError("should be one PEM-encoded certificate, from BEGIN CERTIFICATE to END CERTIFICATE")
-    return value
+    """Accept one PEM certificate, and leave out what stands around it."""
+    found = certificates_in(value)
+    if len(found) > 1:
+        raise ValueError("should be one PEM-encoded certificate; the others belong to parent_certificates")
+    return found[0]
 
 
 PemCertificate = Annotated[str, AfterValidator(_one_certificate)]
@@ -430,8 +465,8 @@ class TrustedEntity(ResponseModel):
     name: str
     dids: tuple[JsonObject, ...] | None = None
     certificates: tuple[JsonAny, ...] | None = None
-    created_at: datetime
-    updated_at: datetime
+    created_at: Timestamp
+    updated_at: Timestamp
 
 
 def _known_type(value: str) -> str:
@@ -475,8 +510,19 @@ class Endpoint(ResponseModel):
     id: str
     url: str
     filter_types: tuple[str, ...] | None = None
-    created_at: datetime | None = None
-    updated_at: datetime | None = None
+    created_at: Timestamp | None = None
+    updated_at: Timestamp | None = None
+
+
+def _listed(value: object) -> object:
+    """Read one credential, or credentials by name, as a list, and null as an empty list."""
+    if isinstance(value, dict):
+        return [value] if _OF_CREDENTIALS & value.keys() else list(value.values())
+    return () if value is None else value
+
+
+#: Fields that tell one credential from credentials by name.
+_OF_CREDENTIALS: Final = {"id", "status", "type", "isValid", "attributes", "presentedAttributes"}
 
 
 class IssuedCredential(ResponseModel):
@@ -484,9 +530,14 @@ class IssuedCredential(ResponseModel):
 
     shown: ClassVar = ("id", "status")
 
-    id: str | None = None
-    status: str | None = None
-    revocable: bool | None = None
+    id: ObservedText = None
+    status: ObservedText = None
+    revocable: ObservedFlag = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_id(cls, value: object) -> object:
+        return {"id": value} if isinstance(value, str) else value
 
 
 class Issuance(Stateful):
@@ -494,21 +545,21 @@ class Issuance(Stateful):
 
     shown: ClassVar = ("id", "status", "format", "credentials")
 
-    id: str
-    credentials: Annotated[tuple[IssuedCredential, ...], FailFast(), NoneAsEmpty] = ()
-    format: str | None = None
-    exchange: str | None = None
+    id: ObservedId = ""
+    credentials: Annotated[tuple[IssuedCredential, ...], FailFast(), BeforeValidator(_listed)] = ()
+    format: ObservedText = None
+    exchange: ObservedText = None
     #: Who holds the offer can take the credential: never logged.
-    offer_uri: str | None = None
-    offer_qr_uri: str | None = None
-    created_at: ObservedTimestamp | None = None
-    updated_at: ObservedTimestamp | None = None
+    offer_uri: ObservedText = None
+    offer_qr_uri: ObservedText = None
+    created_at: ObservedTimestamp = None
+    updated_at: ObservedTimestamp = None
 
 
 class PresentationError(ResponseModel):
     """Why a presentation failed. Some answers give a string, some an object with a `message`."""
 
-    message: str | None = None
+    message: ObservedText = None
 
     @model_validator(mode="before")
     @classmethod
@@ -518,6 +569,16 @@ class PresentationError(ResponseModel):
         return value if isinstance(value, dict) else {"detail": value}
 
 
+def _several(value: object) -> Sequence[object]:
+    """Read null as nothing, and a value that is no list as the only one."""
+    return () if value is None else value if isinstance(value, list | tuple) else (value,)
+
+
+def _mapped(value: object) -> object:
+    """Read attributes that are no object as one. A handler that expects another form then fails instead of guessing."""
+    return value if isinstance(value, dict) else {str(place): each for place, each in enumerate(_several(value))}
+
+
 class PresentedCredential(ResponseModel):
     """One credential that the holder presented. `attributes` holds personal data."""
 
@@ -525,18 +586,18 @@ class PresentedCredential(ResponseModel):
 
     #: Anything but `true` and `false` is no statement: trust must not come from a coercion.
     is_valid: Annotated[bool | None, BeforeValidator(lambda value: value if isinstance(value, bool) else None)] = None
-    name: str | None = None
-    type: str | None = None
-    #: Empty where there are none, or where they can no longer be read.
-    attributes: Annotated[JsonObject, BeforeValidator(lambda value: {} if value is None else value)] = Field(
-        default_factory=ReadOnlyDict
-    )
-    issues: Annotated[tuple[JsonAny, ...], NoneAsEmpty] = ()
+    name: ObservedText = None
+    type: ObservedText = None
+    #: Empty where there are none, or where they can no longer be read. A list is read with its places as names.
+    attributes: Annotated[JsonObject, BeforeValidator(_mapped)] = Field(default_factory=ReadOnlyDict)
+    issues: Annotated[tuple[JsonAny, ...], BeforeValidator(_several)] = ()
 
     @model_validator(mode="before")
     @classmethod
     def _attributes_by_either_name(cls, value: object) -> object:
         """Take `presentedAttributes`, a sibling product's word, where `attributes` has nothing."""
+        if value is not None and not isinstance(value, dict | PresentedCredential):
+            return {"attributes": value}  # The credential as it was presented, undecoded.
         if not isinstance(value, dict) or "presentedAttributes" not in value or value.get("attributes"):
             return value
         rest = {key: item for key, item in value.items() if key != "presentedAttributes"}
@@ -548,15 +609,15 @@ class Presentation(Stateful):
 
     shown: ClassVar = ("id", "status", "presentation_template_id", "credentials")
 
-    id: str
+    id: ObservedId = ""
     error: PresentationError | None = None
-    presentation_template_id: str | None = None
-    credentials: Annotated[tuple[PresentedCredential, ...], FailFast(), NoneAsEmpty] = ()
-    expires_at: ObservedTimestamp | None = None
-    authorization_request_uri: str | None = None
-    authorization_request_qr_uri: str | None = None
-    created_at: ObservedTimestamp | None = None
-    updated_at: ObservedTimestamp | None = None
+    presentation_template_id: ObservedText = None
+    credentials: Annotated[tuple[PresentedCredential, ...], FailFast(), BeforeValidator(_listed)] = ()
+    expires_at: ObservedTimestamp = None
+    authorization_request_uri: ObservedText = None
+    authorization_request_qr_uri: ObservedText = None
+    created_at: ObservedTimestamp = None
+    updated_at: ObservedTimestamp = None
 
     @property
     def trusted(self) -> bool:
@@ -578,8 +639,8 @@ class ListedResource(Stateful):
     shown: ClassVar = ("id", "status")
 
     id: str
-    created_at: ObservedTimestamp | None = None
-    updated_at: ObservedTimestamp | None = None
+    created_at: ObservedTimestamp = None
+    updated_at: ObservedTimestamp = None
 
 
 #: Resource → the model of its details. A new resource is a row in `credhook.events` and a row here.

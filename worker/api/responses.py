@@ -1,7 +1,7 @@
 """From an HTTP response to a result, or to the error that says what to do. Pure: nothing is sent here."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
+from credhook.events import Malformed, strict_json
 from credhook.worker.api.errors import (
     ApiError,
     ErrorObject,
@@ -47,7 +48,7 @@ _WORD = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
 
 def read(operation: Operation[R], response: Response, now: datetime, *, asked_for: str | None = None) -> R:
-    """Return what the operation promises; with `asked_for` it, or each element of it, has to carry that id.
+    """Return what the operation promises; with `asked_for` it may carry no other id.
 
     `now` is for a `Retry-After` that is a date.
 
@@ -72,9 +73,7 @@ def read(operation: Operation[R], response: Response, now: datetime, *, asked_fo
         result = parse(operation.name, operation.result, response)
     else:
         return cast("R", None)
-    if asked_for is not None:
-        _match(operation.name, asked_for, result, response.status)
-    return result
+    return result if asked_for is None else _matching(operation.name, asked_for, result, response.status)
 
 
 def is_long(operation: Operation[Any], response: Response) -> bool:
@@ -90,7 +89,7 @@ def parse(operation: str, result: TypeAdapter[R], response: Response) -> R:
         InvalidResponse: It is not JSON, has too many values, or does not match. The message names the place, not the
             value.
     """
-    document = _document(operation, response, MOST_VALUES)
+    document = _document(operation, response, MOST_VALUES, read=strict_json)
     return _validated(operation, result, _data(document), response.status)
 
 
@@ -105,7 +104,7 @@ def parse_list(operation: str, each: TypeAdapter[R], response: Response, *, page
     document = _document(operation, response, MOST_LISTED)
     elements = _data(document)
     if not isinstance(elements, list):
-        raise _not_understood(operation, response.status, "the whole: list type", "schema")
+        raise _not_understood(operation, response.status, "the whole: list type")
     for place, element in enumerate(elements if has_more_than(MOST_VALUES, response.body) else ()):
         if has_more_than(MOST_VALUES, to_json(element)):
             wrong = f"{place}: more than {MOST_VALUES} values"
@@ -117,11 +116,11 @@ def parse_list(operation: str, each: TypeAdapter[R], response: Response, *, page
         return Page(items, following(document) if paged else None, len(response.body))
     except ValueError as error:
         wrong = str(error)
-    raise _not_understood(operation, response.status, wrong, "schema")
+    raise _not_understood(operation, response.status, wrong)
 
 
-def _document(operation: str, response: Response, most: int) -> Any:
-    """Return the JSON of the body.
+def _document(operation: str, response: Response, most: int, read: Callable[[bytes], Any] = from_json) -> Any:
+    """Return the JSON of the body. `read` is slower if it refuses names that stand twice: which id would count?
 
     Raises:
         InvalidResponse: It is not JSON, or has more values than that.
@@ -129,10 +128,10 @@ def _document(operation: str, response: Response, most: int) -> Any:
     body = response.body
     if has_more_than(most, body):
         raise _not_understood(operation, response.status, f"it has more than {most} values", "too_many_values")
-    with suppress(ValueError, RecursionError):
-        return from_json(body, allow_inf_nan=False)
+    with suppress(ValueError, RecursionError, Malformed):
+        return read(body)
     # Raised outside of the handler, so that no traceback leads to an exception that holds the body.
-    raise _not_understood(operation, response.status, "the body is not JSON", "not_json")
+    raise _not_understood(operation, response.status, "the body is not JSON, or holds a name twice", "not_json")
 
 
 def _data(document: Any) -> Any:
@@ -147,13 +146,16 @@ def _validated(operation: str, result: TypeAdapter[R], document: Any, status: in
     except ValidationError as error:
         wrong = mismatch(error)
     # Raised outside of the handler, as in `_document`.
-    raise _not_understood(operation, status, place + wrong, "schema")
+    raise _not_understood(operation, status, place + wrong)
 
 
-def _match(operation: str, asked_for: str, result: Any, status: int) -> None:
-    """Refuse an answer with another id: it belongs to another request."""
-    is_it = all(each.id == asked_for for each in result) if isinstance(result, tuple) else result.id == asked_for
-    if not is_it:
+def _matching(operation: str, asked_for: str, result: Any, status: int) -> Any:
+    """Return the result if it has this id, or none. With another id it belongs to another request, and is refused."""
+    if not result.id:
+        if not getattr(result, "status", ""):  # An error, perhaps, or something else altogether.
+            raise _not_understood(operation, status, "neither id nor status")
+        return result.model_copy(update={"id": asked_for})
+    if result.id != asked_for:
         raise InvalidResponse(
             f"{operation}: the answer is about another id than the one asked for; "
             "if the platform names its details otherwise, set CREDHOOK_MATCH_IDS=0",
@@ -161,11 +163,12 @@ def _match(operation: str, asked_for: str, result: Any, status: int) -> None:
             status=status,
             cause="other_id",
         )
+    return result
 
 
-def _not_understood(operation: str, status: int, wrong: str, cause: str) -> InvalidResponse:
+def _not_understood(operation: str, status: int, wrong: str, cause: str = "") -> InvalidResponse:
     message = f"{operation}: the answer does not match the specification: {wrong}"
-    return InvalidResponse(message, operation=operation, status=status, cause=cause)
+    return InvalidResponse(message, operation=operation, status=status, cause=cause or wrong)
 
 
 def refusal(operation: str, response: Response, now: datetime) -> ApiError:

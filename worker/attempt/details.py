@@ -179,7 +179,13 @@ def state_of(event_type: str, updated_at: datetime | str | None) -> tuple[int, i
 
 
 def is_stale(state: tuple[int, int], latest: tuple[int, int]) -> bool:
-    """Return True if handlers have already seen a later version of the resource than this state."""
+    """Return True if handlers have already seen a later version of the resource than this state.
+
+    Time decides where it is known and differs, since a resource can go back in rank. Otherwise the rank decides.
+    write.lua has the same.
+    """
     rank, updated = state
     latest_rank, latest_update = latest
-    return rank < latest_rank or (updated > 0 and updated < latest_update)
+    if updated and latest_update and updated != latest_update:
+        return updated < latest_update
+    return rank < latest_rank

@@ -5,6 +5,7 @@ A handler may raise `Retry` or `GiveUp` itself; that is then the decision.
 
 import math
 import random
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from http import HTTPStatus
@@ -176,12 +177,15 @@ def error_text(error: Exception) -> str:
 
 
 def error_class(error: BaseException) -> str:
-    """Return the class of the error and the platform's status, never its message; of a group also its members'."""
+    """Return class, status, and the field that was not understood, never the message; of a group its members' classes."""
     if isinstance(error, BaseExceptionGroup):
         classes = sorted({error_class(one) for one in leaves(error)})
         return f"{type(error).__name__} ({', '.join(classes[:_MAX_CLASSES])}{', …' * (len(classes) > _MAX_CLASSES)})"
-    why = (error.status or error.cause) if isinstance(error, ApiError) else ""
-    return f"{type(error).__name__} {why}".rstrip()
+    words = [type(error).__name__]
+    if isinstance(error, ApiError):
+        # Places in lists are left out, so that equal mistakes are one cause.
+        words += [str(error.status or ""), re.sub(r"\b\d+\b", "*", error.cause)]
+    return " ".join(filter(None, words))
 
 
 def _platform_wait(error: BaseException, pause: float) -> float:

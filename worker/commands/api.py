@@ -24,6 +24,7 @@ from credhook.worker.api.models import (
     TrustedEntityRequest,
     UserRequest,
     Wire,
+    certificates_in,
 )
 from credhook.worker.settings import PlatformSettings
 
@@ -155,14 +156,15 @@ def link_user(*, username: str, unlink: bool) -> None:
     "parents",
     type=click.File("rb"),
     multiple=True,
-    help="An intermediate certificate, PEM. Repeat it from leaf-adjacent to root-adjacent.",
+    help="Intermediate certificates, PEM. Repeat it from leaf-adjacent to root-adjacent.",
 )
 def import_certificate(*, csr_id: str, file: IO[bytes], parents: Sequence[IO[bytes]]) -> None:
-    """Import a certificate for the signing request CSR_ID. FILE is the certificate itself, PEM."""
-    try:
-        request = CertificateRequest(certificate=_text(file), parent_certificates=tuple(map(_text, parents)) or None)
-    except ValidationError as error:
-        raise WrongInput(_mistakes(error)) from None
+    """Import a certificate for the signing request CSR_ID.
+
+    FILE is PEM: the certificate, and after it its intermediates, if they are in the same file.
+    """
+    leaf, *chain = [certificate for each in (file, *parents) for certificate in _certificates(each)]
+    request = CertificateRequest(certificate=leaf, parent_certificates=tuple(chain) or None)
     _print(lambda platform: platform.certificates.import_(csr_id, request))
 
 
@@ -217,6 +219,13 @@ def _text(file: IO[bytes]) -> str:
         return file.read().decode()
     except UnicodeDecodeError:
         raise WrongInput(f"{_name(file)}: is not text") from None
+
+
+def _certificates(file: IO[bytes]) -> list[str]:
+    try:
+        return certificates_in(file.read().decode(errors="replace"))
+    except ValueError as error:
+        raise WrongInput(f"{_name(file)}: {error}") from None
 
 
 def _name(file: IO[bytes]) -> str:

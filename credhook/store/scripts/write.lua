@@ -132,11 +132,14 @@ function write.settle(id, fence, job, state, latest, follow, sealed, rest, ...)
     return settlement.reply
 end
 
--- Return the higher rank and the later time of two states of a resource.
+-- Return the later of two states of a resource: by time, if both times are known and differ, else by rank.
 local function later(state, other)
     local old_rank, old_updated = string.match(other or '', '^(%d+):(%d+)$')
     if not old_rank then return state end
     local rank, updated = string.match(state, '^(%d+):(%d+)$')
+    if updated ~= old_updated and updated ~= '0' and old_updated ~= '0' then
+        return tonumber(updated) > tonumber(old_updated) and state or other
+    end
     return string.format('%d:%.0f', math.max(rank, old_rank), math.max(updated, old_updated))
 end
 

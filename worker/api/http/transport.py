@@ -14,6 +14,7 @@ import re
 import ssl
 import time
 import urllib.request
+from codecs import BOM_UTF8
 from dataclasses import dataclass
 from datetime import timedelta
 from http import HTTPStatus
@@ -209,11 +210,17 @@ class PyreqwestTransport:
             builder = builder.connect_timeout(timedelta(seconds=self._timeout * _CONNECTING))
         if not is_pooled:
             builder = builder.pool_max_idle_per_host(0)
-        if not os.environ.get("SSL_CERT_FILE") and not os.environ.get("SSL_CERT_DIR"):
-            builder = builder.add_root_certificate_pem(Path(certifi.where()).read_bytes())
+        trusted = os.environ.get("SSL_CERT_FILE") or (None if os.environ.get("SSL_CERT_DIR") else certifi.where())
+        if trusted:
+            builder = builder.add_root_certificate_pem(_pem(Path(trusted)))
         if self._files:
-            builder = builder.identity_pem(b"\n".join(file.read_bytes() for file in self._files))
+            builder = builder.identity_pem(b"\n".join(map(_pem, self._files)))
         return builder.build()
+
+
+def _pem(file: Path) -> bytes:
+    """Read a PEM file without its byte order mark: OpenSSL skips the mark, and rustls the certificate behind it."""
+    return file.read_bytes().removeprefix(BOM_UTF8)
 
 
 @functools.cache
