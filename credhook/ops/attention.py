@@ -107,6 +107,7 @@ def of_fleet(fleet: Fleet) -> Iterator[Finding]:
     yield _finding("fleet.receivers", _receivers(fleet))
     yield _finding("fleet.workers", _workers(fleet))
     yield _finding("fleet.missing", _missing(fleet))
+    yield _finding("fleet.credentials", _credentials(fleet))
     yield _finding("fleet.queues", _queues(fleet))
     yield _finding("fleet.versions", _versions(fleet))
     yield _finding("fleet.handlers", _handlers(fleet))
@@ -213,6 +214,14 @@ def _unavailable(receivers: Sequence[ReceiverProcess]) -> Iterator[Problem]:
         if one.unavailable:
             what, remedy = split_remedy(one.unavailable)
             yield f"the receiver {process(one)} answered its last delivery with 503: {what}", remedy
+
+
+def _credentials(fleet: Fleet) -> Iterator[Problem]:
+    """Find workers that take no events, because the platform accepts no credential of theirs."""
+    for worker in fleet.workers:
+        if worker.credential_error:
+            what, remedy = split_remedy(worker.credential_error)
+            yield f"worker {process(worker)} takes no events: {what}", remedy
 
 
 def _queues(fleet: Fleet) -> Iterator[Problem]:

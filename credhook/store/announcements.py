@@ -49,6 +49,7 @@ class WorkerAnnouncement(BaseModel):
         slots: events that it handles at a time, at most.
         in_flight: events that it handles now; None if it does not know.
         config_fingerprint: digests of the settings that all workers of a queue should share.
+        credential_error: why the platform accepts no credential of the process, or "".
     """
 
     model_config = ConfigDict(frozen=True)
@@ -61,6 +62,7 @@ class WorkerAnnouncement(BaseModel):
     in_flight: int | None
     platform: PlatformKeys
     config_fingerprint: dict[str, str]
+    credential_error: str = ""
 
 
 class ReceiverAnnouncement(BaseModel):

@@ -10,6 +10,7 @@ import re
 import time
 from base64 import b64encode
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -42,6 +43,8 @@ MAX_LIFETIME: Final = 86_400
 PAUSES: Final = Backoff(first=2.0, longest=60.0, jitter=0.5)
 #: Seconds without renewal after the platform has refused a fresh token: another token would be refused too.
 RENEWAL_PAUSE: Final = 10.0
+#: Seconds between two looks whether there is a token.
+KEEP_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True)
@@ -135,6 +138,13 @@ class ClientCredentials:
         if isinstance(outcome, ApiError):
             raise copy(outcome)
         return outcome
+
+    async def keep(self, transport: Transport) -> None:
+        """Have a token at hand until cancelled: an idle process, too, finds out if its credentials are refused."""
+        while True:
+            with suppress(ApiError):  # `on_fetch` has it.
+                await self.token(transport)
+            await asyncio.sleep(KEEP_SECONDS)
 
     def invalidate(self, token: Token) -> None:
         """Forget this token, which the platform has refused. A newer one stays."""

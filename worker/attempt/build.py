@@ -106,6 +106,8 @@ class Parts:
         breaker: the circuit breaker and rate limit of the fleet.
         lifespan: the plugins. The caller starts them; they are stopped at the end.
         processor: makes the attempts.
+        auth: the process's credentials.
+        transport: sends the requests to the platform.
     """
 
     store: AsyncStore
@@ -113,6 +115,8 @@ class Parts:
     breaker: CircuitBreaker
     lifespan: Lifespan
     processor: Processor
+    auth: ClientCredentials
+    transport: Transport
 
 
 @asynccontextmanager
@@ -159,7 +163,7 @@ async def build_worker(
         tracer=attempt_tracer,
     )
     try:
-        yield Parts(store, claims, breaker, lifespan, processor)
+        yield Parts(store, claims, breaker, lifespan, processor, auth, transport)
     finally:
         await lifespan.stop()
         await auth.aclose()

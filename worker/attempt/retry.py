@@ -113,7 +113,7 @@ def after_fetch(
     Returns:
         `Retry` with its seconds set, or `GiveUp`.
     """
-    if (wait := _platform_wait(error, pause)) > 0 and age < PATIENCE_SECONDS:
+    if (wait := _platform_wait(error, pause, age)) > 0:
         return Defer(wait + chance() * max(1.0, wait))
     lost = isinstance(error, DataGone) and error.was_there
     if isinstance(error, InvalidRequest) or lost or attempt >= max_attempts:
@@ -144,8 +144,8 @@ def after_handler(
     error = decisive(error, give_up_on)
     if isinstance(error, GiveUp | Defer):
         return error
-    waits = [_platform_wait(one, pause) for one in leaves(error)]
-    if min(waits) > 0 and age < PATIENCE_SECONDS:
+    waits = [_platform_wait(one, pause, age) for one in leaves(error)]
+    if min(waits) > 0:
         return Defer(max(waits) + chance() * max(1.0, *waits))
     if _is_final(error, give_up_on) or attempt >= max_attempts:
         return GiveUp(error_text(error))
@@ -177,7 +177,7 @@ def error_text(error: Exception) -> str:
 
 
 def error_class(error: BaseException) -> str:
-    """Return class, status, and the field that was not understood, never the message; of a group its members' classes."""
+    """Return class, status and misunderstood field, never the message; of a group its members' classes."""
     if isinstance(error, BaseExceptionGroup):
         classes = sorted({error_class(one) for one in leaves(error)})
         return f"{type(error).__name__} ({', '.join(classes[:_MAX_CLASSES])}{', …' * (len(classes) > _MAX_CLASSES)})"
@@ -188,10 +188,13 @@ def error_class(error: BaseException) -> str:
     return " ".join(filter(None, words))
 
 
-def _platform_wait(error: BaseException, pause: float) -> float:
+def _platform_wait(error: BaseException, pause: float, age: float) -> float:
     """Return the seconds to wait for the platform, or 0 if the failure is the event's own."""
-    # The call was not sent, even if the pause is over by now.
-    if isinstance(error, PlatformPaused) or (isinstance(error, ApiError) and error.operation == "token"):
+    if isinstance(error, ApiError) and error.operation == "token":  # However old the event is: it has no part in this.
+        return max(pause, error.retry_after or 1.0)
+    if age >= PATIENCE_SECONDS:
+        return 0.0
+    if isinstance(error, PlatformPaused):  # The call was not sent, even if the pause is over by now.
         return max(pause, error.retry_after or 0.0)
     refused = isinstance(error, Unauthorized) and error.status == HTTPStatus.UNAUTHORIZED
     return pause if refused or isinstance(error, Unavailable) else 0.0

@@ -26,8 +26,9 @@ from credhook.worker.api.errors import Unavailable
 THRESHOLD: Final = 10
 #: Pauses that the platform did not ask for, in seconds. They double as probes fail.
 PAUSES: Final = Backoff(first=1.0, longest=30.0, jitter=0.5)
-#: Longest Retry-After that is honoured.
-MAX_RETRY_AFTER_SECONDS: Final = 3_600.0
+#: Longest Retry-After that is honoured. Then one call of the fleet asks again: a mistaken hour must not stop the fleet
+#: for an hour, and presented data may be readable for 15 minutes.
+MAX_RETRY_AFTER_SECONDS: Final = 300.0
 #: Added to a requested pause, so that no process calls a moment too early.
 MARGIN_SECONDS: Final = 0.05
 #: Slow start ends at this budget, which is more than one process works on, or after this many seconds.

@@ -46,8 +46,10 @@ PROBE_BEGINS_SECONDS: Final = 5.0
 PROBE_RETRY_SECONDS: Final = 0.2
 #: Seconds by which a pause must differ to be worth a log line, or a second message.
 WORTH_SAYING_SECONDS: Final = 1.0
-#: Seconds for which a process claims no second event while the first one has a token fetched.
-TOKEN_SECONDS: Final = 1.0
+#: Seconds for which a process claims no event after the platform has refused its fresh token.
+REFUSED_SECONDS: Final = 10.0
+#: Poll interval while a token is fetched.
+TOKEN_POLL_SECONDS: Final = 0.1
 #: Poll interval while the budget of slow start is spent.
 SLOW_START_POLL_SECONDS: Final = 0.05
 
@@ -57,6 +59,7 @@ class CircuitBreaker:
 
     Attributes:
         clock: monotonic seconds.
+        credential_error: why the platform accepts no credential of this process; "" if it does.
         fetches: the guard of calls that `admit` has admitted, each once.
         calls: the guard of all other calls.
     """
@@ -84,6 +87,7 @@ class CircuitBreaker:
             chance: Draws from 0 to 1.
         """
         self.clock, self._chance, self._timeout = clock, chance, timeout
+        self.credential_error = ""
         key = circuit_key(api_url, store.queue)
         self._store = CircuitStore(store, key, timeout=redis_timeout, clock=clock)
         self._rate_limit = RateLimit(store, f"{key}:bucket", per_second=rate) if rate is not None else None
@@ -97,8 +101,8 @@ class CircuitBreaker:
         self._probing_until = self._admitted_until = 0.0
         self._probe_ended = False
         self._ask_again_at = 0.0
-        #: Until when this process claims no events, since it gets no token; 0 if it has one.
-        self._held_until = 0.0
+        #: Until when this process claims no events, since its credentials are refused, and if it lacks a token.
+        self._held_until, self._lacks_token = 0.0, False
         self.fetches = BreakerGuard(self, admitted=True)
         self.calls = BreakerGuard(self, admitted=False)
 
@@ -125,7 +129,7 @@ class CircuitBreaker:
     def pause(self) -> float:
         """Return the seconds until calls may be sent, from memory; 0 if now."""
         now = self.clock()
-        return max(self._circuit.pause(now), self._held_until - now, 0.0)
+        return max(self._circuit.pause(now), self._held_until - now, TOKEN_POLL_SECONDS * self._lacks_token)
 
     def retry_in(self) -> float:
         """Return the seconds after which to call `admit` again, when it gave less than was wanted."""
@@ -142,10 +146,10 @@ class CircuitBreaker:
         """
         await self._know_circuit()
         phase = self._circuit.phase(now := self.clock())
-        if wanted <= 0 or phase is Phase.OPEN or now < max(self._ask_again_at, self._held_until):
+        if wanted <= 0 or phase is Phase.OPEN or self._lacks_token or now < max(self._ask_again_at, self._held_until):
             return 0
-        if self._held_until:  # One event has the next token fetched.
-            self._held_until, wanted = now + TOKEN_SECONDS, 1
+        if self.credential_error:  # One event tries whether the platform accepts our tokens again.
+            self._held_until, wanted = now + REFUSED_SECONDS, 1
         if phase is Phase.HALF_OPEN:
             return int(await self._admit_probe())
         allowed, granted = self._slow_start.allows(wanted), 0
@@ -206,6 +210,10 @@ class CircuitBreaker:
             self._probing_until, self._probe_ended = 0.0, True
         if outcome is not None:
             answered = outcome.result is CallResult.ANSWERED
+            if outcome.cause == "401":
+                self._hold(_hint("401"), REFUSED_SECONDS)
+            elif answered and not self._lacks_token:
+                self.credential_error, self._held_until = "", 0.0
             if answered and admitted:
                 self._slow_start.succeeded()
             if probe or not answered or self._circuit.score:
@@ -214,19 +222,24 @@ class CircuitBreaker:
         self._publish_soon()
 
     def token_fetched(self, error: ApiError | None) -> None:
-        """Take in the end of a token request. After a failure, claim no events for its `retry_after` seconds.
+        """Take in the end of a token request. After a failure, claim no events until a token is granted.
 
         Each failure counts in the fleet's circuit, which opens if most processes get no token.
         """
         if error is None:
             metrics.TOKEN_FETCHES.add("granted")
-            self._held_until = 0.0
+            if self._lacks_token:
+                self.credential_error, self._held_until, self._lacks_token = "", 0.0, False
             return
         metrics.TOKEN_FETCHES.add("unanswered" if error.status is None else "refused")
-        seconds, now = error.retry_after or 0.0, self.clock()
-        self._held_until = now + seconds
+        seconds, self._lacks_token = error.retry_after or 0.0, True
+        self._hold(str(error), seconds)
         log.warning("token_refused", error=str(error), seconds=round(seconds, 1), hint=hint(error))
-        self.record(CallOutcome(CallResult.FAILED, now, cause="token"), probe=False, admitted=False)
+        self.record(CallOutcome(CallResult.FAILED, self.clock(), cause="token"), probe=False, admitted=False)
+
+    def _hold(self, error: str, seconds: float) -> None:
+        """Claim no events for some seconds. They cost no attempts here, and another process may have a credential."""
+        self.credential_error, self._held_until = error, self.clock() + seconds
 
     async def _know_circuit(self) -> None:
         """Read the circuit if it was never read: a process may start during a pause."""

@@ -27,6 +27,7 @@ from credhook.store.errors import STORE_ERRORS, hint
 from credhook.store.store import SyncStore
 from credhook.supervisor import stops
 from credhook.worker import metrics
+from credhook.worker.api.errors import ApiError
 from credhook.worker.attempt.attempt import Attempt, Interruption
 from credhook.worker.attempt.build import build_worker
 from credhook.worker.handlers.registry import Registry
@@ -62,6 +63,8 @@ class ConcurrentWorker(BaseWorker):
 
     job_class = EventJob
 
+    #: Why the platform accepts no credential of this process, or "". The heartbeat announces it.
+    credential_error: str = ""
     #: When it was told to stop, in seconds of the loop.
     _stopped_at: float | None = None
 
@@ -136,11 +139,14 @@ class ConcurrentWorker(BaseWorker):
                 for work in (
                     self._processor.leases.keep,
                     self._breaker.watch,
+                    lambda: parts.auth.keep(parts.transport),
                     lambda: self._watch_process(pulse),
                     lambda: self._listen(parts.store.redis),
                 )
             ]
             try:
+                with suppress(ApiError):  # The breaker then claims no events.
+                    await self._first(parts.auth.token(parts.transport))
                 await self._first(parts.lifespan.start())
                 await self._take_and_start(burst=burst)
                 await self._drain()
@@ -290,6 +296,7 @@ class ConcurrentWorker(BaseWorker):
         runs = self._processor.runs
         while True:
             pulse()
+            self.credential_error = self._breaker.credential_error
             metrics.IN_FLIGHT.set(len(self._attempts))
             metrics.HANDLERS_HUNG.set(runs.hung)
             if runs.are_too_many and not self._stopping.is_set():

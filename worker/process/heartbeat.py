@@ -107,8 +107,8 @@ class Heartbeat:
         began, worker = self._clock(), self._worker
         if began - self._last > _GAP_PART * self._silence:
             self._since = began
-        in_flight = worker.in_flight if worker else None
-        announcement = self._identity.model_copy(update={"in_flight": in_flight}).model_dump_json()
+        now_said = {"in_flight": worker.in_flight, "credential_error": worker.credential_error} if worker else {}
+        announcement = self._identity.model_copy(update=now_said).model_dump_json()
         keys, arguments = self._store.keys, [self._token, announcement, int(MISSED_SECONDS * 1_000)]
         now: int = self._store.run("announce", arguments, keys=[keys.handlers, keys.workers])
         if worker:
