@@ -6,8 +6,10 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from resource import RUSAGE_SELF, getrusage
 from typing import Any
 
+import httpx
 import pytest
 from caller import credentials
 from in_thread import in_thread
@@ -86,9 +88,11 @@ def dripping(what: str) -> Iterator[Dripping]:
         yield server
 
 
-async def timed_out(api_url: str, auth: ClientCredentials) -> Unavailable:
+async def timed_out(
+    api_url: str, auth: ClientCredentials, transport: httpx.AsyncBaseTransport | None = None
+) -> Unavailable:
     """How a call ends, which has not ended before its time."""
-    async with AsyncApi(api_url, auth, timeout=TIMEOUT) as api:
+    async with AsyncApi(api_url, auth, timeout=TIMEOUT, transport=transport) as api:
         began = time.monotonic()
         with pytest.raises(Unavailable) as caught:
             await api.presentations.get("p")
@@ -110,6 +114,30 @@ async def test_an_answer_that_drips_is_hung_up_on_when_the_time_is_over(what: st
             if platform.dripped >= before + drips:
                 return
     raise AssertionError("it never dripped")
+
+
+class _Flooding(_Connection):
+    """Sends what goes on without a pause, thousands at a time, until the other end hangs up."""
+
+    def handle(self) -> None:
+        with suppress(OSError):
+            self.request.recv(65_536)
+            while True:
+                self.request.sendall(self.server.goes_on * 2_000)
+        self.server.ended.release()
+
+
+@pytest.mark.parametrize("kind", ["pyreqwest", "httpx"])
+@pytest.mark.parametrize("status", [b"100 Continue", b"103 Early Hints"])
+async def test_a_flood_of_interim_answers_takes_neither_more_time_nor_memory(kind: str, status: bytes) -> None:
+    """Neither library counts them: the time of the whole request is the bound."""
+    flood = Dripping(b"", b"HTTP/1.1 %b\r\n\r\n" % status)
+    flood.RequestHandlerClass = _Flooding
+    before = getrusage(RUSAGE_SELF).ru_maxrss
+    with in_thread(flood):
+        await timed_out(flood.url, credentials(), httpx.AsyncHTTPTransport() if kind == "httpx" else None)
+        assert await asyncio.to_thread(flood.ended.acquire, timeout=60)
+    assert getrusage(RUSAGE_SELF).ru_maxrss - before < 100_000  # KiB; it was 981 MB.
 
 
 @pytest.mark.parametrize("what", ["nothing", "the head", "the body"])

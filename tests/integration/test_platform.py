@@ -37,25 +37,25 @@ def stub(stub: Stub) -> Stub:
 
 
 async def test_a_pause_reaches_the_other_processes(redis_url: str, stub: Stub) -> None:
-    stub.answer = lambda _: Answer(503, retry_after="600")
+    stub.answer = lambda _: Answer(503, retry_after="3600")
     async with members(4, redis_url, stub.url) as fleet:
         await asyncio.gather(*(one.breaker.admit(1) for one in fleet))
         with capture_logs() as logs:
             error = await fleet[0].call()
             assert isinstance(error, Unavailable)
-            assert fleet[0].breaker.pause() > 300  # In memory by the time that the error is seen.
-            await until_async(lambda: all(one.breaker.pause() > 300 for one in fleet), what="the news")
+            assert fleet[0].breaker.pause() > 200  # In memory by the time that the error is seen.
+            await until_async(lambda: all(one.breaker.pause() > 200 for one in fleet), what="the news")
             assert [await one.breaker.admit(5) for one in fleet] == [0, 0, 0, 0]
             for one in fleet:
-                assert 300 < one.breaker.retry_in() < 601
+                assert 200 < one.breaker.retry_in() < 301
                 for refused in (await one.call(), await one.call_in_thread(), await one.fetch()):
                     assert isinstance(refused, PlatformPaused)
                     assert refused.retry_after is not None
-                    assert 300 < refused.retry_after < 601
+                    assert 200 < refused.retry_after < 301
                     assert refused.operation == "presentations.get"
     assert len(stub.calls) == 1
     assert [entry["event"] for entry in logs] == ["platform_paused"]
-    assert (logs[0]["cause"], logs[0]["seconds"]) == ("503", pytest.approx(600, abs=60))
+    assert (logs[0]["cause"], logs[0]["seconds"]) == ("503", pytest.approx(300, abs=60))
 
 
 async def test_a_platform_that_does_not_answer_is_paused(redis_url: str) -> None:
@@ -90,13 +90,13 @@ async def test_a_process_that_starts_during_a_pause_keeps_to_it(
 
 
 async def test_a_longer_pause_prolongs_and_a_shorter_one_does_not(redis_url: str, stub: Stub) -> None:
-    waits = iter(("300", "1200", "2"))
+    waits = iter(("100", "280", "2"))
     stub.answer = lambda _: Answer(429, retry_after=next(waits))
     stub.takes = 0.1
     async with members(3, redis_url, stub.url) as fleet:
         await asyncio.gather(*(one.breaker.admit(1) for one in fleet))
         await asyncio.gather(*(one.call() for one in fleet))
-        await until_async(lambda: all(600 < one.breaker.pause() < 1_201 for one in fleet), what="the longest")
+        await until_async(lambda: all(200 < one.breaker.pause() < 281 for one in fleet), what="the longest")
 
 
 # The breaker.
