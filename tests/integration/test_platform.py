@@ -10,6 +10,7 @@ from attempts import told
 from fleet_harness import Answer, Stub
 from fleet_members import DOWN, WELL, Member, member, members, paused_briefly
 from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import RedisError
 from redis_server import MortalRedis
 from stores import store_on
@@ -18,7 +19,7 @@ from waiting import until_async
 
 from credhook.sandbox.local.environment import free_port
 from credhook.store.connection import open_redis
-from credhook.worker.api.errors import Unavailable
+from credhook.worker.api.errors import Unauthorized, Unavailable
 from credhook.worker.attempt.build import build_worker
 from credhook.worker.handlers.registry import Registry
 from credhook.worker.platform.circuit import THRESHOLD, Circuit, PlatformPaused
@@ -352,8 +353,8 @@ async def test_without_redis_each_process_goes_by_its_own_calls_and_publishes_la
                 assert isinstance(await one.call_in_thread(), PlatformPaused)
             assert [entry["event"] for entry in logs].count("platform_unshared") <= 2
             redis.start()
-            await until_async(lambda: other.breaker.pause() > 300, what="the news")
-            assert one.breaker.pause() > 300
+            await until_async(lambda: other.breaker.pause() > 100, what="the news")
+            assert one.breaker.pause() > 100
 
 
 async def test_a_pause_that_redis_forgot_is_kept_and_published_again(
@@ -366,10 +367,35 @@ async def test_a_pause_that_redis_forgot_is_kept_and_published_again(
         assert redis_client.keys()
         redis_client.flushall()
         await until_async(lambda: bool(redis_client.keys()), what="the notice")
-        assert one.breaker.pause() > 300
+        assert one.breaker.pause() > 100
         async with member(redis_url, stub.url) as other:
             assert await other.breaker.admit(1) == 0
-            assert 300 < other.breaker.pause() < 660  # It is longer by what an answer of Redis takes.
+            assert 100 < other.breaker.pause() < 360  # It is longer by what an answer of Redis takes.
+
+
+async def test_refused_credentials_hold_this_process_until_they_are_accepted(
+    async_redis: AsyncRedis, stub: Stub
+) -> None:
+    now, store = 1_000.0, store_on(async_redis)
+    breaker, neighbour = (CircuitBreaker(store, api_url=stub.url, clock=lambda: now) for _ in range(2))
+    breaker.token_fetched(Unauthorized("token: refused: 401; check it", operation="token", status=401, retry_after=9.0))
+    assert (await breaker.admit(5), breaker.pause()) == (0, 9.0)
+    assert await neighbour.admit(5) == 5
+    now += 3_600  # However long: only a token ends it.
+    assert (await breaker.admit(5), breaker.credential_error) == (0, "token: refused: 401; check it")
+    assert breaker.retry_in() > 0
+    breaker.token_fetched(None)
+    assert (await breaker.admit(5), breaker.credential_error) == (5, "")
+    # A token that the API refuses: then one event tries, and a whole answer ends it.
+    (await breaker.acquire("x", admitted=True)).answered(401, None)
+    assert await breaker.admit(5) == 0
+    now += 11
+    breaker.token_fetched(None)
+    assert (await breaker.admit(5), await breaker.admit(5)) == (1, 0)
+    assert "CREDHOOK_CLIENT_ID" in breaker.credential_error
+    (await breaker.acquire("x", admitted=True)).answered(404, None)
+    assert (await breaker.admit(5), breaker.credential_error) == (5, "")
+    await breaker.aclose()
 
 
 async def test_watching_ends_at_whichever_turn_it_is_cancelled(redis_url: str, stub: Stub) -> None:
