@@ -31,6 +31,7 @@ from credhook.store.connection import BRIEFLY, open_redis_sync
 from credhook.store.errors import is_unwell
 from credhook.worker.attempt.details import state_of
 from credhook.worker.commands import bulk
+from credhook.worker.commands.history import records
 from credhook.worker.commands.search import EventSummary, Selection
 from credhook.worker.queue.claims import Claim, Claimant, Claims, Settlement
 from credhook.worker.queue.group_commit import GroupCommit, Operation
@@ -82,7 +83,7 @@ async def test_an_event_that_waited_for_another_is_queued_when_a_worker_that_dra
 
 
 async def test_a_claim_that_lapsed_before_the_next_event_was_taken_is_remembered(queue: EventQueue) -> None:
-    await queue.accept("e1/r", "e2/r")
+    await queue.accept("e 1/r", "e2/r")
     first = await queue.take_one("stalled")
     queue.lapse()
     other = queue.worker("other")
@@ -92,10 +93,11 @@ async def test_a_claim_that_lapsed_before_the_next_event_was_taken_is_remembered
     assert await other.settle(second, DONE) == (True, None)
     assert queue.sweep() == 1
     again = await take_one(other)
-    assert (again.event_id, again.attempt, again.first, again.seen) == ("e1", 2, False, False)
+    assert (again.event_id, again.attempt, again.first, again.seen) == ("e 1", 2, False, False)
     assert again.fence > first.fence
     assert await queue.worker("stalled").renew([first]) == [first]
     assert await queue.worker("stalled").settle(first, DONE) == (False, None)
+    assert [one["attempts"] for one in records(store_on(queue.redis), ["e 1"])] == [2]
     assert await other.settle(again, DONE) == (True, None)
     assert not queue.redis.exists(INDEX.locks, INDEX.leases, INDEX.open)
 
@@ -146,9 +148,12 @@ async def test_an_erasure_leaves_the_resource_to_the_event_that_has_it(queue: Ev
 
 async def test_an_erasure_finds_the_locks_of_events_without_a_record(queue: EventQueue) -> None:
     others: dict[Any, Any] = {f"r{number}": f"x{number} 1 1 w" for number in range(20_000)}
-    queue.redis.hset(INDEX.locks, mapping=others | {"r": "gone 1 1 w"})
+    queue.redis.hset(INDEX.locks, mapping=others | {"r": "gone 2 1 1 w"})
     erasure = bulk.Erasure(store_on(queue.redis), Selection())
-    absent = [EventSummary("gone", "", "", 0), *(EventSummary(f"absent{number}", "", "", 0) for number in range(199))]
+    absent = [
+        EventSummary("gone 2", "", "", 0),
+        *(EventSummary(f"absent{number}", "", "", 0) for number in range(199)),
+    ]
     assert set(erasure(absent)) == {b"missing"}
     erasure.finish(absent)
     assert queue.redis.hlen(INDEX.locks) == len(others)

@@ -58,9 +58,10 @@ def test_an_erasure_crosses_pages_and_spares_what_has_a_similar_name(redis_clien
 def test_what_expired_is_erased_with_what_outlived_it(redis_client: Redis, events: Run) -> None:
     redis_client.hset(CONFLICT + "m1", "some.type r1", 1)
     redis_client.set(RESOURCE + "r2", "3:0")
+    redis_client.hset(CONFLICT + "m3", "some.type other r2", 1)
     assert events("erase", "--id", "m1").stdout == "erased 0, left 1 (1 not in the store)\n"
     assert events("erase", "--resource", "r2").stdout == "erased 0\n"
-    assert set(redis_client.keys()) == set()
+    assert redis_client.keys() == [(CONFLICT + "m3").encode()]  # Of another resource.
 
 
 def test_an_erasure_by_state_spares_what_has_left_that_state(redis_client: Redis, redis_url: str) -> None:

@@ -205,7 +205,7 @@ class Erasure:
         for key in store.keys.event_indexes():
             pipeline.zrem(key, *names)
         for resource, lock in redis.hscan_iter(store.keys.locks, count=PAGE):
-            if lock.partition(b" ")[0] in names:
+            if lock.rsplit(b" ", 3)[0] in names:
                 pipeline.hdel(store.keys.locks, resource)
         for execution, _ in redis.zscan_iter(store.keys.started, count=PAGE):
             if execution.partition(b":")[0] in jobs:
@@ -220,5 +220,5 @@ class Erasure:
             for key in page:
                 pipeline.hkeys(key)
             for key, fields in zip(page, pipeline.execute(), strict=True):
-                if theirs := [field for field in fields if field.endswith(f" {resource}".encode())]:
+                if theirs := [field for field in fields if field.partition(b" ")[2] == resource.encode()]:
                     self._store.redis.hdel(key, *theirs)
