@@ -62,7 +62,8 @@ def test_a_process_announces_itself_for_a_day(redis_client: Redis) -> None:
     (found,) = announced(redis_client.hgetall(INDEX.handlers))
     announcement = json.loads(found.text)
     assert announcement.keys() == {
-        "version", "host", "pid", "handlers", "slots", "in_flight", "platform", "config_fingerprint"
+        "version", "host", "pid", "handlers", "slots", "in_flight", "platform", "config_fingerprint",
+        "credential_error",
     }  # fmt: skip
     assert announcement["handlers"] == {"test.one": [COMPLETED]}
     assert 80_000_000 < redis_client.pttl(INDEX.handlers) <= 86_400_000

@@ -253,8 +253,9 @@ def test_when_the_token_endpoint_repeats_what_it_was_sent(rig: FleetHarness, sta
     rig.stub.grant = Answer(status, {"error": SECRET, "error_description": f"{SECRET} {TOKEN}", "expires_in": TOKEN})
     rig.accept(("m1", DATA, "pre_1"))
     with rig.worker() as worker:
-        rig.reaches("m1", "waiting")
-        shown = credhook(rig, "events", "show", "m1")
+        until(lambda: '"token_refused"' in worker.text, what="the refusal")
+        until(lambda: "takes no events" in credhook(rig, "status"), what="its announcement")
+        shown = credhook(rig, "status")
         called = credhook(rig, "api", "presentations", "get", "pre_1")
         assert worker.stop() == 0
     assert_nowhere(rig, shown, called)

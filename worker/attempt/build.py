@@ -107,7 +107,7 @@ class Parts:
         lifespan: the plugins. The caller starts them; they are stopped at the end.
         processor: makes the attempts.
         auth: the process's credentials.
-        transport: sends the requests to the platform.
+        transport: sends the requests for tokens that no event has caused, so they are in no trace.
     """
 
     store: AsyncStore
@@ -140,7 +140,8 @@ async def build_worker(
     breaker = CircuitBreaker.from_settings(store, settings)
     auth = auth or ClientCredentials.from_settings(settings)
     auth.on_fetch = breaker.token_fetched
-    transport: Transport = transport_from(settings)
+    untraced = transport_from(settings)
+    transport: Transport = untraced
     attempt_tracer = None
     if (tracer := tracing.tracer()) is not None:
         from credhook.worker.tracing import AttemptTracer, TracedTransport  # OpenTelemetry is an optional dependency.
@@ -163,7 +164,7 @@ async def build_worker(
         tracer=attempt_tracer,
     )
     try:
-        yield Parts(store, claims, breaker, lifespan, processor, auth, transport)
+        yield Parts(store, claims, breaker, lifespan, processor, auth, untraced)
     finally:
         await lifespan.stop()
         await auth.aclose()
