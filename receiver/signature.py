@@ -163,7 +163,7 @@ def read_headers(headers: Headers, *, signatures: bool) -> SignedHeaders:
         if name in forms:
             if name in ours:  # Sender and receiver might mean different values.
                 raise BadHeaders(f"{name.decode()} should be there exactly once")
-            ours[name] = value
+            ours[name] = value.strip(b" \t")  # RFC 9110: this whitespace is no part of the value.
     for name, form in forms.items():
         if name not in ours:
             raise BadHeaders(f"{name.decode()} should be there exactly once")

@@ -218,10 +218,11 @@ def _unavailable(receivers: Sequence[ReceiverProcess]) -> Iterator[Problem]:
 
 def _credentials(fleet: Fleet) -> Iterator[Problem]:
     """Find workers that take no events, because the platform accepts no credential of theirs."""
-    for worker in fleet.workers:
-        if worker.credential_error:
-            what, remedy = split_remedy(worker.credential_error)
-            yield f"worker {process(worker)} takes no events: {what}", remedy
+    refused = [worker for worker in fleet.workers if worker.credential_error]
+    for worker in refused[:_MOST_NAMED]:
+        what, remedy = split_remedy(worker.credential_error)
+        more = f" ({len(refused)} workers in all)" if len(refused) > _MOST_NAMED else ""
+        yield f"worker {process(worker)} takes no events: {what}{more}", remedy
 
 
 def _queues(fleet: Fleet) -> Iterator[Problem]:

@@ -66,6 +66,10 @@ def test_a_signed_id_may_be_any_text(webhook_id: str) -> None:
     assert check(raw(webhook_id=webhook_id, signature=sign(webhook_id, str(NOW), BODY))) == webhook_id
 
 
+def test_whitespace_around_a_header_is_no_part_of_it() -> None:
+    assert check([(name, b" " + value + b"\t ") for name, value in raw()]) == "msg_1"
+
+
 def test_an_id_that_is_no_utf_8_is_verified_as_its_bytes_and_escaped() -> None:
     signed = base64.b64encode(PRIVATE.sign(b"\xe9.%d.%b" % (NOW, BODY)))
     headers = [(b"webhook-id", b"\xe9"), *without(b"webhook-id")[:2], (b"webhook-signature", b"v1a," + signed)]
