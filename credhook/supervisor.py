@@ -29,6 +29,17 @@ def stop_on(handler: Callable[[int, FrameType | None], object]) -> None:
         signal.signal(one, handler)
 
 
+def ignore_hangup() -> None:
+    """Ignore SIGHUP, here and in children, unless a terminal would send it to say that it was closed.
+
+    Operators send SIGHUP to a service that should load its certificate again.
+    """
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
 #: Seconds between two checks of the children.
 CHECK_SECONDS: Final = 0.1
 #: Seconds that a child must have lived for its death to count as the first again.

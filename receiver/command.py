@@ -18,7 +18,8 @@ import uvicorn
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from credhook import tracing
-from credhook.listener.admin import Examine, bind_setting, create_admin, serve_admin
+from credhook.listener.admin import Examine, bind_setting, create_admin, passed, serve_admin
+from credhook.listener.certificate import Certificate
 from credhook.listener.server import Listener, Server
 from credhook.metrics.counting import forget, gathered
 from credhook.metrics.figures import TargetFigures
@@ -31,7 +32,7 @@ from credhook.settings import in_force
 from credhook.store.health import Check, examine
 from credhook.store.lease import ExporterLease
 from credhook.store.store import AsyncStore
-from credhook.supervisor import FOLDER, Supervisor, environment_of, stop_on
+from credhook.supervisor import FOLDER, Supervisor, environment_of, ignore_hangup, stop_on
 
 if TYPE_CHECKING:
     from credhook.receiver.tracing import DeliveryTracer
@@ -41,7 +42,7 @@ log = structlog.get_logger("credhook.receiver")
 #: Seconds between two checks of Redis: while one fails, and otherwise.
 _UNSAFE_SECONDS, _SAFE_SECONDS = 1.0, 10.0
 #: Seconds that requests under way get after SIGTERM. Redis answers within five or not at all.
-_GRACE: Final = 8
+_GRACE: Final = 7
 
 
 @click.command()
@@ -56,15 +57,16 @@ def receiver(*, workers: int, fd: int | None, lifeline: int | None) -> None:
     Everything else is set by environment variables; the table in deploy/README.md lists them.
     """
     settings = ReceiverSettings()
+    ignore_hangup()
     if fd is not None:
         _serve(settings, socket.socket(fileno=fd), lifeline=lifeline)
         return
     if settings.insecure and not settings.keys and settings.path_secret is None:
         log.warning("insecure", reason="CREDHOOK_INSECURE is set: deliveries are accepted without any check")
-    listener = bind_setting(f"{settings.host}:{settings.port}", "HOST and PORT")
+    listener = passed() or bind_setting(f"{settings.host}:{settings.port}", "HOST and PORT")
     admin = bind_setting(settings.admin, "CREDHOOK_ADMIN") if settings.admin else None
-    port = listener.getsockname()[1]
-    log.info("receiver_started", host=settings.host, port=port, workers=workers, settings=in_force(settings))
+    host, port = listener.getsockname()[:2]
+    log.info("receiver_started", host=host, port=port, workers=workers, settings=in_force(settings))
     code = 0
     if workers > 1:
         code = _supervise(settings, listener, workers, admin)
@@ -84,6 +86,7 @@ def _serve(
     store = settings.open_store()
     inbox = Inbox(store, strict=settings.durability == "strict")
     refusals = RefusalLog()
+    certificate = Certificate(settings.tls_certfile, settings.tls_keyfile) if settings.tls_certfile else None
     config = Listener(
         create_app(settings, inbox, refusals, tracer=_tracer(settings, inbox)),
         "public",
@@ -91,8 +94,7 @@ def _serve(
         count=metrics.TURNED_AWAY.add,
         lifespan="off",
         timeout_graceful_shutdown=_GRACE,
-        ssl_certfile=settings.tls_certfile,
-        ssl_keyfile=settings.tls_keyfile,
+        ssl_context_factory=certificate and certificate.context,
     )
     server = Server(config)
     stop_on(server.handle_exit)

@@ -4,9 +4,12 @@ It is off unless `CREDHOOK_ADMIN` names an address, and belongs where only opera
 """
 
 import asyncio
+import os
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
+from typing import Final
 
 import click
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, Metric
@@ -21,6 +24,10 @@ from credhook.metrics.figures import QueueFigures
 from credhook.store.health import Check
 from credhook.store.lease import ExporterLease
 from credhook.store.store import AsyncStore
+
+#: The first descriptor that systemd passes to a service with a socket unit.
+_FIRST_PASSED: Final = 3
+_TCP_FAMILIES: Final = (socket.AF_INET, socket.AF_INET6)
 
 Examine = Callable[[], Awaitable[Sequence[Check]]]
 
@@ -68,6 +75,27 @@ async def serve_admin(listener: socket.socket, app: Starlette, leases: Sequence[
         for lease in leases:
             group.create_task(lease.keep())
         await Server(Listener(app, "admin", body_bytes=0, connections=64, lifespan="off")).serve([listener])
+
+
+def passed(environment: Mapping[str, str] = os.environ) -> socket.socket | None:
+    """Return the listening socket that systemd has passed to this process, or None.
+
+    The socket outlives the process. Connections wait in it while the process is replaced.
+
+    Raises:
+        click.ClickException: something else was passed.
+    """
+    if environment.get("LISTEN_PID") != str(os.getpid()):
+        return None
+    with suppress(OSError):  # Some descriptors are no sockets.
+        listener = socket.socket(fileno=_FIRST_PASSED)
+        is_listening = listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+        if environment.get("LISTEN_FDS") == "1" and is_listening and listener.family in _TCP_FAMILIES:
+            return listener
+    raise click.ClickException(
+        "systemd should pass one listening TCP socket: write ListenStream=PORT once, and no Accept=yes, in the .socket "
+        "unit"
+    )
 
 
 def bind_setting(address: str, variable: str) -> socket.socket:

@@ -5,6 +5,7 @@ A proxy in front ends slow senders earlier and speaks TLS. These limits keep the
 
 import asyncio
 import json
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -38,6 +39,8 @@ _ANSWER_SECONDS: Final = 30.0
 _IDLE_SECONDS: Final = 5.0
 #: Seconds for a connection to close. A sender that does not read would keep it open.
 _CLOSE_SECONDS: Final = 2.0
+#: Seconds that a new connection gets for its request while the process stops; over TLS, for its handshake as well.
+_LAST_REQUEST_SECONDS: Final = 1.0
 #: Turns of uvicorn's main loop, of 0.1 s each, between two checks of all connections.
 _CHECK_TURNS: Final = 5
 #: Seconds after which a sender may try again: about what a restart of Redis takes.
@@ -141,6 +144,28 @@ class Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Leave signals to the command: a process may have two servers, and both must stop."""
         yield
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept no more connections, answer those that were just accepted, then drain.
+
+        Another process may go on with the same socket, so that senders notice no restart. But nobody else can answer a
+        connection that this process has accepted.
+        """
+        for each in (*self.servers, *(sockets or ())):
+            each.close()
+        for _ in range(5):  # The event loop hands over what it has accepted.
+            await asyncio.sleep(0)
+        deadline = time.monotonic() + _LAST_REQUEST_SECONDS
+        while self._expects_requests() and time.monotonic() < deadline and not self.force_exit:  # noqa: ASYNC110  uvicorn polls, too.
+            await asyncio.sleep(0.02)
+        await super().shutdown(sockets)
+
+    def _expects_requests(self) -> bool:
+        """Return True if a request is on its way. uvicorn does not know of TLS handshakes that are not finished."""
+        connections = self.server_state.connections
+        return self.config.is_ssl or any(
+            isinstance(one, BoundedProtocol) and one.expects_request for one in connections
+        )
 
     async def on_tick(self, counter: int) -> bool:
         """End overdue connections. A timer for each request would cost more."""
@@ -246,6 +271,12 @@ class BoundedProtocol(HttpToolsProtocol):
             self.flow.resume_reading()
         if self._phase is _Phase.ANSWER:
             self._enter(_Phase.IDLE, _IDLE_SECONDS)
+
+    @property
+    def expects_request(self) -> bool:
+        """Return True if a request has begun to come, or if none has come since the connection was made."""
+        is_new = self._phase is _Phase.IDLE and self.cycle is None
+        return (is_new or self._phase is _Phase.HEAD) and not self._rejection
 
     def shutdown(self) -> None:
         """Close an idle connection at once: over TLS, it would wait for the sender's farewell."""

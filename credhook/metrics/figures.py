@@ -127,10 +127,11 @@ class TargetFigures:
     def __init__(
         self, examine: Callable[[], Awaitable[Sequence[Check]]], *, part: str, certificate: Path | None = None
     ) -> None:
-        """Read the certificate once. `part` is `receiver` or `worker`."""
+        """`part` is `receiver` or `worker`."""
         self._examine = examine
         self._part = part
-        self._expires = valid_until(certificate).timestamp() if certificate else None
+        self._certificate = certificate
+        self._expires: float | None = None
 
     async def __call__(self) -> list[Metric]:
         """Return all figures."""
@@ -152,6 +153,9 @@ class TargetFigures:
         if passed:
             meaning = "1 if the check of Redis passes, else 0; see /readyz."
             found.append(gauge("credhook_redis_check", meaning, ["check", "severity"], passed))
+        if self._certificate:
+            with suppress(OSError, ValueError):  # While it is renewed, the one before is in use.
+                self._expires = valid_until(self._certificate).timestamp()
         if self._expires is not None:
             name = "credhook_certificate_expiry_timestamp_seconds"
             meaning = "When the certificate expires, in seconds since the epoch."

@@ -6,6 +6,7 @@ import signal
 import socket
 import ssl
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -13,15 +14,17 @@ import plain
 import pytest
 import trustme
 from fake_children import own_signals
-from forked_process import Forked
+from forked_process import Forked, run
+from one_shot_senders import OneShotSenders
 from redis import Redis
 from redis_proxy import redis_proxy
 from refusals import request, signed
 from repeating_sender import deliver_all
-from serving import children, receiver, running
+from serving import Process, children, receiver, running
 from signing import SECRET
 from waiting import until
 
+from credhook.listener.admin import bind
 from credhook.receiver.command import supervisor
 from credhook.sandbox.local.environment import free_port
 
@@ -61,7 +64,7 @@ def test_a_setting_that_is_wrong_for_all_of_them_ends_the_receiver(
     assert "CREDHOOK_WEBHOOK_SECRETS" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("options", [(), ("--workers", "2")], ids=["one process", "two"])
 def test_a_stop_answers_what_was_begun_and_lets_nobody_in(
     tmp_path: Path, redis_url: str, redis_client: Redis, number: signal.Signals, options: tuple[str, ...]
@@ -84,6 +87,7 @@ def test_a_stop_answers_what_was_begun_and_lets_nobody_in(
         ) as client:  # So that each process is asked.
             for _ in range(20 if options else 1):
                 assert client.get(process.url.replace("/webhooks", "/healthz")).is_success
+        os.killpg(process.process.pid, signal.SIGHUP)  # There is no terminal that was closed.
         process.process.send_signal(number)
 
         def refused() -> bool:
@@ -95,6 +99,20 @@ def test_a_stop_answers_what_was_begun_and_lets_nobody_in(
         assert {connection.recv(64)[:12] for connection in begun} == {b"HTTP/1.1 202"}
         assert process.process.wait(60) == 0
     assert redis_client.zcard("credhook:credhook:open") == 20
+
+
+@pytest.mark.parametrize(("has_terminal", "expected"), [(True, "SIG_DFL"), (False, "SIG_IGN")])
+def test_the_hangup_of_a_terminal_ends_it_and_that_of_an_operator_does_not(has_terminal: bool, expected: str) -> None:
+    program = """
+import os, pty, signal
+from credhook.supervisor import ignore_hangup
+os.setsid()
+if {}:
+    os.open(os.ttyname(pty.openpty()[1]), os.O_RDWR)  # A session's first terminal becomes its own.
+ignore_hangup()
+print(signal.getsignal(signal.SIGHUP).name)
+"""
+    assert run("-c", program.format(has_terminal)).stdout == f"{expected}\n"
 
 
 def test_a_slow_question_to_the_admin_listener_does_not_hold_the_end_up(tmp_path: Path, redis_url: str) -> None:
@@ -130,6 +148,71 @@ def test_it_speaks_https_and_an_idle_connection_does_not_hold_the_end_up(tmp_pat
             # It does not answer the farewell, as a peer that is gone would not.
             assert process.process.wait(60) == 0
     assert "uvicorn.error" not in process.text
+
+
+#: A receiver that systemd has started, with the socket of this descriptor.
+PASSED = """
+import os, runpy, sys
+os.dup2({}, 3)
+os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="{}")
+del sys.argv[1:]
+runpy.run_module("credhook.receiver", run_name="__main__")
+"""
+
+
+def passed(log: Path, listener: socket.socket, *, count: int = 1, **settings: str) -> Process:
+    program, start = PASSED.format(listener.fileno(), count), partial(Forked, pass_fds=[listener.fileno()])
+    environment = {"CREDHOOK_WEBHOOK_SECRETS": SECRET} | settings
+    return Process(log, "-c", program, environment=environment, start=start)
+
+
+@pytest.mark.parametrize(
+    ("tls", "overlap"), [(False, True), (False, False), (True, True)], ids=["replaced", "restarted", "over TLS"]
+)
+def test_no_delivery_is_lost_while_receivers_with_a_passed_socket_follow_each_other(
+    tmp_path: Path, redis_url: str, authority: trustme.CA, tls: bool, overlap: bool
+) -> None:
+    certificate, trust = tmp_path / "certificate.pem", ssl.create_default_context()
+    authority.configure_trust(trust)
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(certificate))
+    settings = {"REDIS_URL": redis_url} | ({"CREDHOOK_TLS_CERTFILE": str(certificate)} if tls else {})
+
+    with (
+        ExitStack() as processes,
+        bind("127.0.0.1", 0) as listener,
+        OneShotSenders(listener.getsockname()[1], trust if tls else None) as load,
+    ):
+
+        def start(number: int) -> Process:
+            log = tmp_path / f"{number}.log"
+            process = processes.enter_context(passed(log, listener, **settings))
+            until(lambda: '"redis_safe"' in process.text, what="the receiver")
+            return process
+
+        started = [start(0)]
+        for number in range(1, 6):
+            until(lambda wanted=100 * number: load.outcomes.total() > wanted, what="a hundred deliveries")
+            if overlap:
+                started.append(start(number))
+            started[number - 1].process.terminate()
+            if not overlap:
+                assert started[-1].process.wait(60) == 0
+                started.append(start(number))
+        load.stop()
+        started[-1].process.terminate()
+        assert [process.process.wait(60) for process in started] == [0] * 6
+    assert set(load.outcomes) == {"HTTP/1.1 202"}, load.outcomes
+
+
+@pytest.mark.parametrize(("listens", "count"), [(False, 1), (True, 2)])
+def test_a_passed_socket_that_cannot_be_used_is_one_clear_line(tmp_path: Path, listens: bool, count: int) -> None:
+    with socket.socket() as listener:
+        if listens:
+            listener.listen()
+        with passed(tmp_path / "log", listener, count=count) as process:
+            assert process.process.wait(60) == 1
+            (line,) = process.text.splitlines()
+    assert "ListenStream=PORT once" in line
 
 
 def test_a_taken_port_is_one_clear_line(tmp_path: Path, redis_url: str) -> None:

@@ -1,0 +1,50 @@
+"""Senders that make a new connection for each delivery, and count what became of it."""
+
+import itertools
+import socket
+import ssl
+import threading
+from collections import Counter
+from typing import Self
+
+from refusals import request, signed
+
+
+class OneShotSenders:
+    """Deliver from several threads for the length of the block; `outcomes` counts status lines and errors."""
+
+    def __init__(self, port: int, trust: ssl.SSLContext | None = None, *, threads: int = 4) -> None:
+        self.outcomes: Counter[str] = Counter()
+        self._port, self._trust = port, trust
+        self._number = itertools.count()
+        self._over = threading.Event()
+        self._threads = [threading.Thread(target=self._send) for _ in range(threads)]
+
+    def __enter__(self) -> Self:
+        for each in self._threads:
+            each.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Wait for the last answers."""
+        self._over.set()
+        for each in self._threads:
+            each.join()
+
+    def _send(self) -> None:
+        while not self._over.is_set():
+            try:
+                outcome = self._deliver(f"one_shot_{next(self._number)}")
+            except OSError as error:
+                outcome = type(error).__name__
+            self.outcomes[outcome] += 1
+
+    def _deliver(self, webhook_id: str) -> str:
+        with socket.create_connection(("127.0.0.1", self._port), timeout=20) as raw:
+            connection = self._trust.wrap_socket(raw, server_hostname="127.0.0.1") if self._trust else raw
+            with connection:
+                connection.sendall(request("connection: close", *signed(webhook_id)))
+                return connection.recv(12).decode()
