@@ -6,7 +6,6 @@ import gc
 import os
 import socket
 import sys
-import tempfile
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from subprocess import Popen
@@ -21,7 +20,7 @@ from credhook import tracing
 from credhook.listener.admin import Examine, bind_setting, create_admin, passed, serve_admin
 from credhook.listener.certificate import Certificate
 from credhook.listener.server import Listener, Server
-from credhook.metrics.counting import forget, gathered
+from credhook.metrics.counting import forget, gathered, temporary_folder
 from credhook.metrics.figures import TargetFigures
 from credhook.receiver import metrics
 from credhook.receiver.announcement import Announcer
@@ -147,7 +146,7 @@ def _supervise(settings: ReceiverSettings, listener: socket.socket, workers: int
     """Serve in several processes. The parent's admin listener sums their counters."""
     if not admin:
         return supervisor(listener, workers, os.environ).run()
-    with tempfile.TemporaryDirectory(prefix="credhook-") as folder:
+    with temporary_folder() as folder:
         store = settings.open_store()
         examining = functools.partial(examine, store.redis, strict=settings.durability == "strict")
         serving = _administrate(settings, admin, store, examining, gathered(folder))

@@ -7,7 +7,7 @@ import hmac
 import math
 import secrets
 import time
-from collections import deque
+from collections import Counter
 from collections.abc import Callable
 from http import HTTPStatus
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -16,15 +16,16 @@ from urllib.parse import quote, urlsplit
 
 import structlog
 from pydantic import SecretStr
-from starlette.datastructures import Headers, QueryParams
+from starlette.datastructures import Headers, MutableHeaders, QueryParams
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from credhook.console.pages import page
+from credhook.logs import FloodGuard
 
 log = structlog.get_logger("credhook.console")
 
@@ -41,10 +42,12 @@ HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-#: Wrong logins within `_TRY_WINDOW_SECONDS` after which further tries wait.
+#: Wrong logins of one address within `_TRY_WINDOW_SECONDS`. After more, it is told to wait.
 _MAX_TRIES: Final = 10
 _TRY_WINDOW_SECONDS: Final = 60.0
-_MAX_FORM_BYTES: Final = 65_536
+#: Log lines a minute for each reason: anyone who reaches the port could fill the disk.
+_MAX_LOGGED: Final = 20
+MAX_FORM_BYTES: Final = 65_536
 _MAX_NAME_CHARACTERS: Final = 40
 
 
@@ -67,23 +70,27 @@ class Login:
         self._hand_out = hand_out
         self._clock = clock
         self._expected = token or SecretStr("")
-        self._failures: deque[float] = deque(maxlen=_MAX_TRIES)
+        self._failures, self._began = Counter[str](), clock()
         self._renew()
-
-    def wait_seconds(self) -> float:
-        """Return the seconds until the next attempt is accepted; 0 if it is accepted now."""
-        if len(self._failures) < _MAX_TRIES:
-            return 0.0
-        return max(0.0, self._failures[0] + _TRY_WINDOW_SECONDS - self._clock())
 
     def succeeds(self, given: str) -> bool:
-        """Compare in constant time. A correct code is used up."""
+        """Compare in constant time. A correct code is used up.
+
+        The right token always opens: its length protects it, and a stranger must not lock the operators out.
+        """
         if not _equal(given, self._expected.get_secret_value()):
-            self._failures.append(self._clock())
             return False
-        self._failures.clear()
         self._renew()
         return True
+
+    def failed(self, peer: str) -> float:
+        """Count a wrong try of an address. Return the seconds that it should wait; 0 while it has few."""
+        now = self._clock()
+        if now - self._began >= _TRY_WINDOW_SECONDS:
+            self._began = now
+            self._failures.clear()
+        self._failures[peer] += 1
+        return self._began + _TRY_WINDOW_SECONDS - now if self._failures[peer] > _MAX_TRIES else 0.0
 
     def _renew(self) -> None:
         if self.by_code:
@@ -149,11 +156,13 @@ def guard(sessions: Sessions, url: str | None) -> Middleware:
     `url`: the https URL at which browsers reach the console, if it is behind a proxy. Forms are checked where they are
     read.
     """
+    flood = FloodGuard(_MAX_LOGGED)
 
     def refusal(request: Request) -> Response | None:
         path = request.scope["path"]
         if problem := objection(request.method, request.headers, url):
-            log.warning("console_refused", path=path, reason=problem)
+            if (more := flood.admit(problem)) is not None:
+                log.warning("console_refused", path=path, reason=problem, **more)
             return PlainTextResponse(f"{problem}\n", HTTPStatus.FORBIDDEN)
         request.state.session = sessions.read(request.cookies.get(cookie_name(url), ""))
         if request.state.session or path == "/login" or path.startswith("/static/"):
@@ -163,12 +172,19 @@ def guard(sessions: Sessions, url: str | None) -> Middleware:
             return RedirectResponse("/login" if asked == "/" else f"/login?next={quote(asked, safe='')}", 303)
         return PlainTextResponse("Log in first.\n", HTTPStatus.UNAUTHORIZED)
 
-    async def dispatch(request: Request, call_next: RequestResponseEndpoint) -> Response:
-        response = refusal(request) or await call_next(request)
-        response.headers.update(HEADERS)
-        return response
+    def guarded(app: ASGIApp) -> ASGIApp:
+        # Starlette's BaseHTTPMiddleware would end an answer after its last byte: the next request could come before.
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            async def send_with_headers(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    MutableHeaders(raw=message["headers"]).update(HEADERS)
+                await send(message)
 
-    return Middleware(BaseHTTPMiddleware, dispatch=dispatch)
+            await (refusal(Request(scope)) or app)(scope, receive, send_with_headers)
+
+        return answer
+
+    return Middleware(guarded)
 
 
 def objection(method: str, headers: Headers, url: str | None) -> str | None:
@@ -224,13 +240,14 @@ async def _read_fields(request: Request) -> QueryParams:
     body = bytearray()
     async for part in request.stream():
         body += part
-        if len(body) > _MAX_FORM_BYTES:
-            raise HTTPException(413, f"The form is larger than {_MAX_FORM_BYTES} bytes.")
+        if len(body) > MAX_FORM_BYTES:
+            raise HTTPException(413, f"The form is larger than {MAX_FORM_BYTES} bytes.")
     return QueryParams(body.decode(errors="replace"))
 
 
 def routes(login: Login, sessions: Sessions, url: str | None) -> list[Route]:
     """Return the routes of login and logout. GET changes nothing, so a link preview uses up no code."""
+    flood = FloodGuard(_MAX_LOGGED)
 
     def form(request: Request, next_: str, problem: str = "", status: int = 200) -> Response:
         context = {"problem": problem, "by_code": login.by_code, "next": next_}
@@ -243,13 +260,15 @@ def routes(login: Login, sessions: Sessions, url: str | None) -> list[Route]:
     async def log_in(request: Request) -> Response:
         fields = await _read_fields(request)
         next_ = _local_path(fields.get("next", "/"))
-        if wait := math.ceil(login.wait_seconds()):
-            log.warning("console_login_refused", reason="too many wrong tries")
-            answer = form(request, next_, f"Too many wrong tries. Wait {wait} s.", HTTPStatus.TOO_MANY_REQUESTS)
-            answer.headers["Retry-After"] = str(wait)
-            return answer
         if not login.succeeds(fields.get("token", "")):
-            log.warning("console_login_refused", reason="wrong token")
+            wait = math.ceil(login.failed(request.client.host if request.client else ""))
+            reason = "too many wrong tries" if wait else "wrong token"
+            if (more := flood.admit(reason)) is not None:
+                log.warning("console_login_refused", reason=reason, **more)
+            if wait:
+                answer = form(request, next_, f"Too many wrong tries. Wait {wait} s.", HTTPStatus.TOO_MANY_REQUESTS)
+                answer.headers["Retry-After"] = str(wait)
+                return answer
             used = "This link was used already or is not valid. The console has printed a new link on its terminal."
             return form(request, next_, used if login.by_code else "The token is wrong.", HTTPStatus.FORBIDDEN)
         who = fields.get("who", "").strip()[:_MAX_NAME_CHARACTERS] or "operator"

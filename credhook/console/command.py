@@ -8,7 +8,6 @@ from urllib.parse import urlsplit
 
 import click
 import structlog
-import uvicorn
 from pydantic import AfterValidator, Field, SecretStr
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -19,6 +18,7 @@ from starlette.staticfiles import StaticFiles
 
 from credhook.console import auth, endpoints, events, jobs, pages
 from credhook.listener.admin import bind
+from credhook.listener.server import Listener, Server
 from credhook.settings import StoreSettings, in_force
 from credhook.store.errors import StoreError
 from credhook.store.health import unanswered
@@ -31,6 +31,8 @@ _MIN_TOKEN_CHARACTERS: Final = 22
 #: Seconds that running requests get after SIGTERM.
 _GRACE_SECONDS: Final = 5
 _MAX_CONNECTIONS: Final = 200
+#: Seconds until a page must have come: one that counts a million events takes its time.
+_PAGE_SECONDS: Final = 300.0
 
 
 def _token(value: SecretStr | None) -> SecretStr | None:
@@ -103,18 +105,17 @@ def console(*, host: str, port: int) -> None:
         click.echo(f"credhook console: {address}")
     login = auth.Login(settings.token, hand_out=lambda code: click.echo(f"one-time login: {address}/login?code={code}"))
     app = create_console(settings, login)
-    config = uvicorn.Config(
+    config = Listener(
         app,
-        access_log=False,  # A query may hold a login code.
-        log_config=None,
-        proxy_headers=False,
-        server_header=False,
-        ws="none",
-        limit_concurrency=_MAX_CONNECTIONS,
+        "console",
+        body_bytes=auth.MAX_FORM_BYTES,
+        connections=_MAX_CONNECTIONS,
+        answer_seconds=_PAGE_SECONDS,
+        lifespan="off",
         timeout_graceful_shutdown=_GRACE_SECONDS,
     )
-    server = uvicorn.Server(config)
-    stop_on(server.handle_exit)  # uvicorn repeats the signal at its end, and the default handler would be an error.
+    server = Server(config)
+    stop_on(server.handle_exit)
     server.run(sockets=[listener])
     app.state.jobs.stop()
     log.info("console_stopped")

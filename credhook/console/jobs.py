@@ -28,7 +28,7 @@ from credhook.store import State
 from credhook.store.store import SyncStore
 from credhook.worker.commands.batches import BATCH, batched, sentence
 from credhook.worker.commands.bulk import ERASED, NOT_ERASED, NOT_REPLAYED, REPLAYED, Erasure
-from credhook.worker.commands.search import EventSummary, Selection, read_page
+from credhook.worker.commands.search import EventSummary, Selection, fingerprint, read_page
 from credhook.worker.queue.replay import How, Replay, Settled
 
 log = structlog.get_logger("credhook.console")
@@ -90,6 +90,7 @@ class Job:
 
     Attributes:
         verb: `replay` or `erase`.
+        counted: the fingerprint of the events that the operator was shown.
         total: events found.
         error: the class of the error that ended the job, or "".
     """
@@ -97,6 +98,7 @@ class Job:
     verb: str
     chosen: Selection
     who: str
+    counted: str = ""
     id: str = field(default_factory=lambda: secrets.token_hex(6))
     asked: datetime = field(default_factory=lambda: datetime.now(UTC))
     stage: Stage = Stage.WAITING
@@ -134,6 +136,8 @@ class Job:
             return Stage.STOPPED
         self.stage = Stage.RUNNING
         events = read_page(store, self.chosen).events[::-1]  # The oldest first.
+        if fingerprint(events) != self.counted:
+            raise click.ClickException("the events have changed since they were counted; nothing was done. Count again")
         self.total = len(events)
         for outcomes in VERBS[self.verb].work(store, events, self):
             self.outcomes = self.outcomes + Counter(outcome.decode() for outcome in outcomes)
@@ -220,15 +224,16 @@ def routes(backend: Backend, jobs: Jobs) -> list[Route]:
             "address": address(fixed),
             "back": address(chosen),
             "problem": problem,
+            "counted": fingerprint(events),
         }
         return page(request, "confirm.html", 400 if problem else 200, title=verb.capitalize(), **context)
 
     async def act(request: Request, verb: str) -> Response:
         form = await read_form(request)
         chosen = _chosen(form.multi_items())
-        if verb == "erase" and form.get("typed", "").replace(" ", "") != form.get("counted"):
+        if verb == "erase" and form.get("typed", "").replace(" ", "") != form.get("total"):
             return await confirm(request, verb, chosen, "Type the number of events exactly as it is shown.")
-        job = Job(verb, chosen, session_of(request).who)
+        job = Job(verb, chosen, session_of(request).who, form.get("counted", ""))
         jobs.add(job)
         return RedirectResponse(f"/jobs/{job.id}", 303)
 

@@ -109,6 +109,7 @@ class Listener(uvicorn.Config):
         body_bytes: int,
         connections: int = MAX_CONNECTIONS,
         request_seconds: float = REQUEST_SECONDS,
+        answer_seconds: float | None = None,
         count: Callable[[str], None] = lambda _: None,
         **options: Any,
     ) -> None:
@@ -126,6 +127,7 @@ class Listener(uvicorn.Config):
         self.body_bytes = body_bytes
         self.connections = connections
         self.request_seconds = request_seconds
+        self.answer_seconds = answer_seconds or _ANSWER_SECONDS
         self._name = name
         self._count = count
         self._guard = FloodGuard(1, time.monotonic)
@@ -262,7 +264,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.cycle.response_complete:
             self._enter(_Phase.IDLE, _IDLE_SECONDS)
         else:
-            self._enter(_Phase.ANSWER, _ANSWER_SECONDS)
+            self._enter(_Phase.ANSWER, self.config.answer_seconds)
 
     def on_response_complete(self) -> None:
         """Wait for the next request, or for the rest of this one. `end_if_overdue` replaces uvicorn's timer."""

@@ -8,9 +8,12 @@ supervisor's children: the next process in that place counts on.
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
+from tempfile import TemporaryDirectory
 from typing import Final
 
+import click
 import prometheus_client.values
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
@@ -30,6 +33,24 @@ def identity(place: str, pid: Callable[[], int] = os.getpid) -> Callable[[], str
     """
     ours = pid()
     return lambda: place if pid() == ours else f"{place}-fork"
+
+
+@contextmanager
+def temporary_folder() -> Iterator[str]:
+    """Make the folder that several processes count in, for the length of the block.
+
+    Raises:
+        click.ClickException: no folder for temporary files can be written.
+    """
+    try:
+        made = TemporaryDirectory(prefix="credhook-")
+    except OSError as error:
+        raise click.ClickException(
+            "the counters of several processes need a folder for temporary files, and none can be written: set TMPDIR, "
+            "mount a tmpfs at /tmp, or leave CREDHOOK_ADMIN out"
+        ) from error
+    with made as folder:
+        yield folder
 
 
 # Drop the gauges of creation times. They would be wrong with several processes.

@@ -69,11 +69,14 @@ _REPLICA: Final = "this Redis is a replica: REDIS_URL should name the master, or
 _LOADING: Final = "Redis loads its data: wait"
 #: With `appendfsync always`, a full disk ends Redis.
 _GONE: Final = "nothing listens there: check REDIS_URL, whether Redis runs, and why not: a full disk ends it"
+_NO_CERTIFICATE: Final = "ask for a client certificate, which credhook does not show: set its tls-auth-clients to no"
 _LATE: Final = "it does not answer in time: check REDIS_URL and the way there, and whether Redis is busy"
 
 #: The more precise classes first.
 _BY_CLASS: Final = (
     (WrongSchema, "start the version that has written this queue, or choose another CREDHOOK_QUEUE"),
+    # Redis's own words about a client certificate are lost if it closes the connection while we write.
+    (ssl.SSLEOFError, f"Redis ends the TLS connection: it may not speak TLS, or {_NO_CERTIFICATE}"),
     (ssl.SSLError, "check REDIS_URL: rediss:// is for a Redis that speaks TLS, redis:// for one that does not"),
     (socket.gaierror, "the host's name in REDIS_URL is not known here"),
     (ConnectionRefusedError, _GONE),
@@ -95,7 +98,15 @@ _BY_WORD: Final = {
     "MISCONF": "Redis cannot write to its disk: see its log",
     "NOREPLICAS": "Redis has too few replicas to take writes: see its min-replicas-to-write",
     "BUSY": "a script has kept Redis busy for too long: see its log",
+    "max number of clients": "Redis has as many connections as it allows: raise its maxclients",
 }
+#: Errors whose text is Redis's reply. It refuses a connection before redis-py has sent a command.
+_REPLIES: Final = (ResponseError, RedisConnectionError)
+
+#: How Redis's TLS says that our certificate is missing or refused.
+_OUR_CERTIFICATE: Final = re.compile("ALERT.*(CERTIFICATE|UNKNOWN_CA)")
+#: What OpenSSL's strict checks miss, in its words. Python 3.13 made them the default.
+_STRICT: Final = ("key usage", "key identifier", "basic constraints")
 
 
 def hint(error: BaseException) -> str:
@@ -119,6 +130,10 @@ def _of_certificate(error: ssl.SSLCertVerificationError) -> str:
     reason = (getattr(error, "verify_message", "") or str(error)).lower()
     if "expired" in reason:
         return "Redis's certificate has expired: renew it, and let Redis load it"
+    if any(word in reason for word in _STRICT):
+        return (
+            f"Python 3.13 refuses Redis's certificate or its authority's ({reason}): issue it again with that extension"
+        )
     if "mismatch" in reason or "not valid for" in reason:
         return "Redis's certificate is for another name than REDIS_URL's host: name it as its certificate does"
     return "Redis's certificate is not trusted: set SSL_CERT_FILE to a file with its authority's"
@@ -132,7 +147,9 @@ def _advice(error: BaseException) -> str:
     if isinstance(error, NoPermissionError) or any(word in said for word in _REFUSALS):
         return _of_permission(said)
     known = (advice for kind, advice in _BY_CLASS if isinstance(error, kind))
-    within = (advice for word, advice in _BY_WORD.items() if isinstance(error, ResponseError) and word in said)
+    within = (advice for word, advice in _BY_WORD.items() if isinstance(error, _REPLIES) and word in said)
+    if isinstance(error, ssl.SSLError) and _OUR_CERTIFICATE.search(error.reason or ""):
+        return f"Redis seems to {_NO_CERTIFICATE}"
     return next(known, "") or next(within, "")
 
 

@@ -21,6 +21,7 @@ from forked_process import Forked
 from harness import DATA, Harness
 from large_store import RARE_TYPE, fill
 from redis import Redis
+from redis_keys import EVENT
 from stored_events import HANDLED, INDEX, plant, plant_many
 from waiting import until
 
@@ -156,6 +157,33 @@ def test_an_erasure_wants_the_number_typed(ada: httpx.Client, redis_client: Redi
     assert "Erased 3." in ended(ada, act(ada, "erase", ("state", "dead"), typed="3").url)
     assert redis_client.zcard(INDEX.dead) == 0
     assert record(redis_client, "other")
+
+
+@pytest.mark.parametrize("verb", ["replay", "erase"])
+@pytest.mark.parametrize("change", ["one more", "another", "settled otherwise", "handled"])
+def test_what_has_changed_since_the_count_is_left_alone(
+    ada: httpx.Client, redis_client: Redis, verb: str, change: str
+) -> None:
+    for name in ("m1", "m2"):
+        plant(redis_client, name, State.DEAD, age=60)
+    plant(redis_client, "open", State.ACCEPTED, age=60)
+    asked = ada.get(f"/{verb}", params={"type": "issuance.completed"})
+    typed = fields(asked.text, f"/{verb}") | {"typed": "3"}
+    if change == "one more":
+        plant(redis_client, "m3", State.DEAD, age=30)
+    if change == "another":
+        redis_client.delete(EVENT + "m2")
+        plant(redis_client, "m3", State.DEAD, age=30)
+    if change == "settled otherwise":
+        plant(redis_client, "m2", State.DONE, age=60)
+    if change == "handled":  # An open event may be claimed and wait again at any time.
+        redis_client.hset(EVENT + "open", "state", State.WAITING)
+    told = ended(ada, ada.post(f"/{verb}", data=typed).url)
+    if change == "handled":
+        assert "job-done" in told
+        return
+    assert "have changed since they were counted" in told
+    assert record(redis_client, "m1")["state"] == "dead"
 
 
 @pytest.mark.parametrize("verb", ["replay", "erase"])

@@ -1,7 +1,9 @@
 """The console's door: nothing without a login, and nothing for pages of other sites."""
 
 import re
+import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -11,6 +13,7 @@ from pydantic import SecretStr
 from redis import Redis
 from starlette.routing import Route
 from stored_events import INDEX, plant_many
+from waiting import until
 
 from credhook.console.auth import Login
 from credhook.console.command import ConsoleSettings, create_console
@@ -166,12 +169,17 @@ def test_a_form_that_is_too_large_is_not_read(ada: httpx.Client) -> None:
     assert ada.post("/replay", content=b"x" * 100_000).status_code == 413
 
 
-def test_wrong_tokens_are_limited(tmp_path: Path, redis_url: str) -> None:
-    with console(tmp_path, redis_url) as alone, alone.visitor() as client:
-        tries = [client.post("/login", data={"token": "wrong"}).status_code for _ in range(11)]
-        assert tries == [403] * 10 + [429]
-        late = client.post("/login", data={"token": TOKEN})
-        assert late.status_code == 429
-        assert int(late.headers["retry-after"]) > 0
+def test_a_flood_of_strangers_shuts_no_operator_out_and_fills_no_disk(tmp_path: Path, redis_url: str) -> None:
+    with console(tmp_path, redis_url) as alone, alone.visitor() as client, ExitStack() as silent:
+        tries = [client.post("/login", data={"token": "wrong"}) for _ in range(50)]
+        assert [each.status_code for each in tries] == [403] * 10 + [429] * 40
+        assert int(tries[-1].headers["retry-after"]) > 0
+        for _ in range(50):
+            client.post("/erase", headers={"origin": "https://evil.example"})
+        assert client.post("/login", data={"token": TOKEN}).url.path == "/"
         assert TOKEN not in alone.text
-        assert alone.text.count("console_login_refused") == 12
+        assert alone.text.count("console_login_refused") == 30
+        assert alone.text.count('"console_refused"') == 20
+        for _ in range(210):  # More than the console serves. None of them ever asks for anything.
+            silent.enter_context(socket.create_connection(("127.0.0.1", alone.port)))
+        until(lambda: alone.answers(f"{alone.url}/login"), what="the end of silent connections")

@@ -134,6 +134,35 @@ def test_a_dry_run_counts_and_touches_nothing(redis_client: Redis, events: Run) 
     assert contents(redis_client) == before
 
 
+@pytest.mark.parametrize("command", ["replay", "erase"])
+def test_another_number_than_was_expected_changes_nothing(redis_client: Redis, events: Run, command: str) -> None:
+    plant_many(redis_client, 3, State.DEAD)
+    before = contents(redis_client)
+    for wrong in ("0", "2", "4"):
+        refused = events(command, "--state", "dead", "--expect", wrong, "--yes")
+        assert refused.exit_code == 1
+        assert f"3 events are selected now, not {wrong}; nothing was changed" in refused.stderr
+    assert contents(redis_client) == before
+    assert events(command, "--state", "dead", "--expect", "3", "--yes").stdout.endswith("ed 3\n")
+
+
+@pytest.mark.parametrize(
+    ("handler", "loaded", "counted"),
+    [("log.event", "credhook.worker.handlers.logging_handler", 3), ("a.good", "", 1), ("a.goood", "", 0)],
+)
+def test_a_dry_run_for_one_handler_counts_what_it_wants(
+    redis_client: Redis, events: Run, handler: str, loaded: str, counted: int
+) -> None:
+    plant(redis_client, "m1", State.DONE, ended={"a.good": "done"})
+    plant(redis_client, "m2", State.DONE, ended={"a.other": "done"})
+    plant(redis_client, "m3", State.DEAD, DATA)
+    plant(redis_client, "m4", State.QUARANTINED, "openid4vc.issuance.unheard")
+    settings = {"CREDHOOK_HANDLERS": loaded} if loaded else {}
+    result = events("replay", "--all", "--handler", handler, "--dry-run", **settings)
+    assert result.stdout.splitlines()[-1].split() == [str(counted), "in", "all"]
+    assert events("replay", "--all", "--handler", handler, "--expect", "9", **settings).exit_code == 1
+
+
 def test_thousands_are_paged_through_and_counted_right(redis_client: Redis, events: Run) -> None:
     plant_many(redis_client, 5_000, State.DEAD)
     plant(redis_client, "m1", State.DONE)

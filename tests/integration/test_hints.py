@@ -4,22 +4,33 @@ Authors' mistakes are in test_authors_mistakes.py, those that `credhook doctor` 
 """
 
 import json
+import ssl
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
 import pytest
 import trustme
 from commands import credhook
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from forked_process import run
 from harness import Harness
 from redis import Redis
 from serving import Receiver, receiver
 from signing import OTHER_SECRET, SECRET, body, headers
 from tunnel import tunnel
 from waiting import until
+
+from credhook.sandbox.local.environment import free_port
+from credhook.store.errors import hint as store_hint
 
 #: A name that no name server knows: RFC 2606.
 NOWHERE = "nowhere.invalid"
@@ -110,6 +121,69 @@ def test_a_redis_whose_authority_is_not_trusted(redis_url: str, authority: trust
         trusted = credhook("events", "list", environment=environment | {"SSL_CERT_FILE": str(ca)})
     assert "certificate is not trusted: set SSL_CERT_FILE" in refused.stderr
     assert (refused.returncode, trusted.returncode) == (1, 0), trusted.stderr
+
+
+def test_a_redis_that_asks_for_a_client_certificate(redis_url: str, authority: trustme.CA, ca: Path) -> None:
+    port = int(redis_url.rpartition(":")[2].partition("/")[0])
+    with tunnel(authority.issue_cert("127.0.0.1"), port, known=authority) as url:
+        environment = {"REDIS_URL": url.replace("https", "rediss"), "SSL_CERT_FILE": str(ca)}
+        refused = credhook("events", "list", environment=environment)
+    assert refused.returncode == 1
+    assert "set its tls-auth-clients to no" in refused.stderr
+
+
+def test_a_redis_that_has_no_connection_left(redis_client: Redis, redis_url: str) -> None:
+    redis_client.config_set("maxclients", 1)
+    try:
+        refused = credhook("events", "list", environment={"REDIS_URL": redis_url})
+    finally:
+        redis_client.config_set("maxclients", 10_000)
+    assert refused.returncode == 1
+    assert "raise its maxclients" in refused.stderr
+
+
+def test_an_authority_that_python_3_13_refuses() -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name, now = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "authority")]), datetime.now(UTC)
+    issued = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + timedelta(1))
+    issued = issued.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+    subject = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    pem = issued.add_extension(subject, critical=False).sign(key, hashes.SHA256()).public_bytes(Encoding.PEM).decode()
+    leaf_name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "redis")])
+    names = x509.SubjectAlternativeName([x509.DNSName("redis")])
+    issued = x509.CertificateBuilder(name, leaf_name, key.public_key(), 2, now, now + timedelta(1))
+    known = x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key())
+    issued = issued.add_extension(names, critical=False).add_extension(known, critical=False)
+    leaf = issued.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context(cadata=pem)
+    trustme.LeafCert(private, leaf, []).configure_cert(server)
+    client.verify_flags |= ssl.VERIFY_X509_STRICT  # As Python 3.13 sets it.
+    sent, received = ssl.MemoryBIO(), ssl.MemoryBIO()
+    asking, answering = client.wrap_bio(received, sent, server_hostname="redis"), server.wrap_bio(sent, received, True)
+    for side in (asking, answering):
+        with suppress(ssl.SSLWantReadError):
+            side.do_handshake()
+    with pytest.raises(ssl.SSLCertVerificationError) as refused:
+        asking.do_handshake()
+    assert "issue it again" in store_hint(refused.value)
+    assert "key usage" in store_hint(refused.value)
+
+
+@pytest.mark.parametrize("part", ["receiver", "worker"])
+def test_no_folder_for_temporary_files(redis_url: str, harness: Harness, part: str) -> None:
+    program = """
+import resource, runpy, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # As on a disk that is full or read-only.
+sys.argv[1:] = ["{}", "2"]
+runpy.run_module("credhook.{}", run_name="__main__")
+"""
+    option = "--workers" if part == "receiver" else "--processes"
+    settings = {"CREDHOOK_WEBHOOK_SECRETS": SECRET, "CREDHOOK_ADMIN": f"127.0.0.1:{free_port()}"}
+    done = run("-c", program.format(option, part), env=harness.environment | settings, cwd=harness.folder)
+    assert done.returncode == 1
+    assert "set TMPDIR" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_module_of_an_extra_that_is_not_installed(tmp_path: Path) -> None:

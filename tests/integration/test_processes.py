@@ -6,8 +6,10 @@ import signal
 import socket
 import ssl
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import httpx
 import plain
@@ -160,8 +162,8 @@ runpy.run_module("credhook.receiver", run_name="__main__")
 """
 
 
-def passed(log: Path, listener: socket.socket, *, count: int = 1, **settings: str) -> Process:
-    program, start = PASSED.format(listener.fileno(), count), partial(Forked, pass_fds=[listener.fileno()])
+def passed(log: Path, listener: socket.socket, settings: dict[str, str], *, count: int = 1) -> Process:
+    program, start = PASSED.format(listener.fileno(), count), partial(Forked[bytes], pass_fds=[listener.fileno()])
     environment = {"CREDHOOK_WEBHOOK_SECRETS": SECRET} | settings
     return Process(log, "-c", program, environment=environment, start=start)
 
@@ -185,13 +187,13 @@ def test_no_delivery_is_lost_while_receivers_with_a_passed_socket_follow_each_ot
 
         def start(number: int) -> Process:
             log = tmp_path / f"{number}.log"
-            process = processes.enter_context(passed(log, listener, **settings))
+            process = processes.enter_context(passed(log, listener, settings))
             until(lambda: '"redis_safe"' in process.text, what="the receiver")
             return process
 
         started = [start(0)]
         for number in range(1, 6):
-            until(lambda wanted=100 * number: load.outcomes.total() > wanted, what="a hundred deliveries")
+            until(partial(load.has_sent, 100 * number), what="a hundred deliveries")
             if overlap:
                 started.append(start(number))
             started[number - 1].process.terminate()
@@ -204,12 +206,42 @@ def test_no_delivery_is_lost_while_receivers_with_a_passed_socket_follow_each_ot
     assert set(load.outcomes) == {"HTTP/1.1 202"}, load.outcomes
 
 
+def test_a_renewed_certificate_is_shown_from_the_next_handshake_on(tmp_path: Path, redis_url: str) -> None:
+    certificate, admin = tmp_path / "certificate.pem", free_port()
+    settings = {"CREDHOOK_TLS_CERTFILE": str(certificate), "CREDHOOK_ADMIN": f"127.0.0.1:{admin}"}
+    expiry = "credhook_certificate_expiry_timestamp_seconds"
+
+    def renew(**options: Any) -> bytes:
+        issued = trustme.CA().issue_cert("127.0.0.1", **options)
+        issued.private_key_and_cert_chain_pem.write_to_path(str(certificate))
+        return ssl.PEM_cert_to_DER_cert(issued.cert_chain_pems[0].bytes().decode())
+
+    def shown() -> bytes:
+        return ssl.PEM_cert_to_DER_cert(ssl.get_server_certificate(("127.0.0.1", port), timeout=60))
+
+    expected = renew()
+    with (
+        bind("127.0.0.1", 0) as listener,
+        passed(tmp_path / "log", listener, settings | {"REDIS_URL": redis_url}) as running,
+    ):
+        port = listener.getsockname()[1]
+        assert shown() == expected
+        for kind in (trustme.KeyType.RSA, trustme.KeyType.ECDSA, trustme.KeyType.RSA):
+            certificate.write_text("half of a certi")
+            assert shown() == expected
+            expected = renew(key_type=kind, not_after=datetime.fromtimestamp(4_000_000_000, UTC))
+            assert shown() == expected
+        assert f'{expiry}{{part="receiver"}} 4e+09' in plain.get(f"http://127.0.0.1:{admin}/metrics").text
+        assert running.text.count('"certificate_not_loaded"') == running.text.count('"certificate_loaded"') == 3
+        assert running.stop() == 0
+
+
 @pytest.mark.parametrize(("listens", "count"), [(False, 1), (True, 2)])
 def test_a_passed_socket_that_cannot_be_used_is_one_clear_line(tmp_path: Path, listens: bool, count: int) -> None:
     with socket.socket() as listener:
         if listens:
             listener.listen()
-        with passed(tmp_path / "log", listener, count=count) as process:
+        with passed(tmp_path / "log", listener, {}, count=count) as process:
             assert process.process.wait(60) == 1
             (line,) = process.text.splitlines()
     assert "ListenStream=PORT once" in line

@@ -28,6 +28,10 @@ class OneShotSenders:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    def has_sent(self, number: int) -> bool:
+        """Return True once so many have ended."""
+        return self.outcomes.total() >= number
+
     def stop(self) -> None:
         """Wait for the last answers."""
         self._over.set()

@@ -10,10 +10,16 @@ import trustme
 
 
 @contextmanager
-def tunnel(certificate: trustme.LeafCert, port: int) -> Iterator[str]:
-    """Yield the https URL of a port on loopback. Nothing need listen there yet."""
+def tunnel(certificate: trustme.LeafCert, port: int, *, known: trustme.CA | None = None) -> Iterator[str]:
+    """Yield the https URL of a port on loopback. Nothing need listen there yet.
+
+    `known`: issues the certificates that clients must show.
+    """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     certificate.configure_cert(context)
+    if known:
+        known.configure_trust(context)
+        context.verify_mode = ssl.CERT_REQUIRED
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=_accept, args=(listener, context, port), daemon=True).start()
         yield f"https://127.0.0.1:{listener.getsockname()[1]}"

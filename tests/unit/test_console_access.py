@@ -52,16 +52,17 @@ def test_no_cookie_but_ours_is_read() -> None:
         assert sessions.read(forged) is None
 
 
-def test_tries_are_limited_and_after_a_while_they_are_looked_at_again() -> None:
+def test_wrong_tries_of_an_address_are_limited_for_a_minute_and_lock_nobody_out() -> None:
     clock = Clock()
     login = Login(SecretStr("right"), clock=clock)
-    for _ in range(10):
-        assert login.wait_seconds() == 0
+    for _ in range(3):
+        assert [login.failed("10.0.0.1") for _ in range(12)] == [0] * 10 + [60] * 2
+        assert login.failed("10.0.0.2") == 0
+        assert login.succeeds("right")
         assert not login.succeeds("wrong")
-    assert login.wait_seconds() == 60
-    clock.now += 60
-    assert login.wait_seconds() == 0
-    assert login.succeeds("right")
+        clock.now += 59
+        assert login.failed("10.0.0.1") == 1
+        clock.now += 1
 
 
 def test_a_code_opens_once_and_the_next_is_handed_out() -> None:

@@ -16,7 +16,7 @@ import structlog
 from pydantic import SecretStr, ValidationError
 
 from credhook.events import URGENT, rank_of, resource_of
-from credhook.store.errors import STORE_ERRORS
+from credhook.store.errors import STORE_ERRORS, hint
 from credhook.store.store import AsyncStore
 from credhook.worker import metrics
 from credhook.worker.api.client import AsyncApi
@@ -60,7 +60,8 @@ class Snapshots:
         try:
             await self._store.run("keep", [sealed, LIFETIME], keys=[name, keys.event + event_id])
         except STORE_ERRORS as error:  # The data is here now and may not be again: run the handlers.
-            log.warning("snapshot_not_kept", webhook_id=event_id, error=type(error).__name__)
+            if self._ciphers:  # Otherwise there is nothing to keep.
+                log.warning("snapshot_not_kept", webhook_id=event_id, error=type(error).__name__, hint=hint(error))
 
     async def find(self, event_id: str) -> bytes | None:
         """Return the details of an event, or None if there is no snapshot that our keys open."""

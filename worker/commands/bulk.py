@@ -6,6 +6,7 @@ import os
 import socket
 from collections import Counter
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Final, cast
 
 import click
@@ -46,6 +47,9 @@ NOT_REPLAYED: Final = {
 ERASED: Final = {"erased": "", "held": "while a worker had it"}
 NOT_ERASED: Final = {"changed": "changed meanwhile", "missing": "not in the store"}
 _DRY_RUN: Final = click.option("--dry-run", is_flag=True, help="Only count the selected events, by state and type.")
+_EXPECT: Final = click.option(
+    "--expect", type=click.IntRange(0), metavar="N", help="Change nothing unless --dry-run counts N events now."
+)
 _JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
 
 
@@ -61,6 +65,7 @@ _JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print one J
 @click.option("--by", metavar="NAME", help="Who replays, for the event's history; by default user@host.")
 @click.option("--now", "hurry", is_flag=True, help="Also make waiting events due at once, as --cause always does.")
 @_DRY_RUN
+@_EXPECT
 @click.option("--yes", is_flag=True, help="Do not ask before all handlers of a done event run again.")
 @_JSON
 def replay(
@@ -70,6 +75,7 @@ def replay(
     by: str | None,
     hurry: bool,
     dry_run: bool,
+    expect: int | None,
     yes: bool,
     as_json: bool,
 ) -> None:
@@ -91,9 +97,15 @@ def replay(
         with interruptible():
             wanted = frozenset[str]() if only_handler is None else _types_wanted(only_handler)
             events = read_page(store, selection).events[::-1]
+            counted = events
+            if wanted:
+                counted = [event for event in events if event.type in wanted]
+            elif only_handler is not None:
+                counted = read_page(store, replace(selection, handler=only_handler)).events
             if dry_run:
-                _print_counts(events, as_json=as_json)
+                _print_counts(counted, as_json=as_json)
                 return
+            _check_count(counted, expect)
             again = sum(event.state == State.DONE for event in events)
             if again and only_handler is None and not yes:
                 ask(f"Done already: {again} of the {len(events)} selected; all their handlers would run again.")
@@ -119,6 +131,11 @@ def _print_counts(events: Sequence[EventSummary], *, as_json: bool) -> None:
         click.echo(f"{len(events):>8}  in all")
 
 
+def _check_count(events: Sequence[EventSummary], expect: int | None) -> None:
+    if expect not in {None, len(events)}:
+        raise click.ClickException(f"{len(events)} events are selected now, not {expect}; nothing was changed")
+
+
 def _user() -> str:
     """Return `user@host` of this process."""
     try:
@@ -142,9 +159,10 @@ def _types_wanted(handler: str) -> frozenset[str]:
 @click.command()
 @selecting(*OPTIONS, BY_HANDLER, ALL)
 @_DRY_RUN
+@_EXPECT
 @click.option("--yes", is_flag=True, help="Do not ask first.")
 @_JSON
-def erase(*, selection: Selection, dry_run: bool, yes: bool, as_json: bool) -> None:
+def erase(*, selection: Selection, dry_run: bool, expect: int | None, yes: bool, as_json: bool) -> None:
     """Erase events and all data that the store keeps for them.
 
     Use --resource to erase the data of one issuance or presentation. Handlers must erase the data that they have
@@ -158,6 +176,7 @@ def erase(*, selection: Selection, dry_run: bool, yes: bool, as_json: bool) -> N
             if dry_run:
                 _print_counts(events, as_json=as_json)
                 return
+            _check_count(events, expect)
             if events and not yes:
                 ask(f"Selected to be erased: {len(events)}; a repeated delivery would be accepted as new.")
             events += absent(store, selection)

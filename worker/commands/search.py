@@ -80,7 +80,17 @@ class EventSummary(NamedTuple):
     @property
     def cursor(self) -> Cursor:
         """Return the event's place in a list."""
-        return Cursor(self.received, blake2b(self.webhook_id.encode(), digest_size=_DIGITS // 2).hexdigest())
+        return Cursor(self.received, _digest(self.webhook_id))
+
+
+def _digest(text: str) -> str:
+    return blake2b(text.encode(), digest_size=_DIGITS // 2).hexdigest()
+
+
+def fingerprint(events: Iterable[EventSummary]) -> str:
+    """Return what differs if other events are selected, or if one of them is settled otherwise. Open is open."""
+    states: dict[str, str] = {State.ACCEPTED: "open", State.WAITING: "open"}
+    return _digest("\n".join(sorted(f"{one.webhook_id} {states.get(one.state, one.state)}" for one in events)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 import functools
 import os
 import sys
-import tempfile
 from collections.abc import Sequence
 
 import click
@@ -64,10 +63,10 @@ def _supervise(settings: WorkerSettings, processes: int, isolation: str, *, burs
     if not settings.admin:
         return prepare(os.environ).run()
     # Most supervisors have no listener, and stay small without these modules.
-    from credhook.metrics.counting import forget
+    from credhook.metrics.counting import forget, temporary_folder
     from credhook.worker.process.admin import start_admin
 
-    with tempfile.TemporaryDirectory(prefix="credhook-") as folder:
+    with temporary_folder() as folder:
         start_admin(settings, settings.admin, folder)
         environment = {**os.environ, FOLDER: folder}
         return prepare(environment, on_exit=lambda place: forget(place, folder)).run()
