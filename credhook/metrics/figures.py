@@ -130,8 +130,9 @@ class TargetFigures:
         """`part` is `receiver` or `worker`."""
         self._examine = examine
         self._part = part
-        self._certificate = certificate
-        self._expires: float | None = None
+        self._expires = valid_until(certificate).timestamp() if certificate else None
+        # A receiver loads a renewed certificate by itself. A worker shows its own until it is restarted.
+        self._renewed = certificate if part == "receiver" else None
 
     async def __call__(self) -> list[Metric]:
         """Return all figures."""
@@ -153,9 +154,9 @@ class TargetFigures:
         if passed:
             meaning = "1 if the check of Redis passes, else 0; see /readyz."
             found.append(gauge("credhook_redis_check", meaning, ["check", "severity"], passed))
-        if self._certificate:
-            with suppress(OSError, ValueError):  # While it is renewed, the one before is in use.
-                self._expires = valid_until(self._certificate).timestamp()
+        if self._renewed:
+            with suppress(OSError, ValueError):  # While it is written, the one before is in use.
+                self._expires = valid_until(self._renewed).timestamp()
         if self._expires is not None:
             name = "credhook_certificate_expiry_timestamp_seconds"
             meaning = "When the certificate expires, in seconds since the epoch."

@@ -134,6 +134,15 @@ def test_what_runs_daily_is_a_command_that_exists_and_looks_back_further_than_it
     assert datetime.now(UTC) - parsed.params["since"] > timedelta(days=1, hours=23)
 
 
+def test_receivers_share_the_socket_that_systemd_holds() -> None:
+    listens, serves = ((DEPLOY / f"credhook-receiver{name}").read_text() for name in (".socket", "@.service"))
+    assert listens.count("ListenStream=") == 1
+    assert "Service=credhook-receiver@1.service\n" in listens
+    assert "Sockets=credhook-receiver.socket\n" in serves
+    assert "ExecStart=/opt/credhook/bin/credhook receiver\n" in serves
+    assert "Environment=CREDHOOK_ADMIN=127.0.0.1:910%i\n" in serves
+
+
 def test_both_timers_come_round_once_a_day() -> None:
     assert "OnCalendar=daily\n" in (DEPLOY / "credhook-backfill.timer").read_text()
     assert re.fullmatch(r"\d+ \d+ \* \* \*", CRON_JOB["schedule"])
