@@ -137,7 +137,7 @@ class Job:
         self.stage = Stage.RUNNING
         events = read_page(store, self.chosen).events[::-1]  # The oldest first.
         if fingerprint(events) != self.counted:
-            raise click.ClickException("the events have changed since they were counted; nothing was done. Count again")
+            raise click.ClickException("the events have changed since they were counted: count them again")
         self.total = len(events)
         for outcomes in VERBS[self.verb].work(store, events, self):
             self.outcomes = self.outcomes + Counter(outcome.decode() for outcome in outcomes)

@@ -179,28 +179,23 @@ def test_no_delivery_is_lost_while_receivers_with_a_passed_socket_follow_each_ot
     authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(certificate))
     settings = {"REDIS_URL": redis_url} | ({"CREDHOOK_TLS_CERTFILE": str(certificate)} if tls else {})
 
-    with (
-        ExitStack() as processes,
-        bind("127.0.0.1", 0) as listener,
-        OneShotSenders(listener.getsockname()[1], trust if tls else None) as load,
-    ):
+    with ExitStack() as processes, bind("127.0.0.1", 0) as listener:
 
         def start(number: int) -> Process:
-            log = tmp_path / f"{number}.log"
-            process = processes.enter_context(passed(log, listener, settings))
+            process = processes.enter_context(passed(tmp_path / f"{number}.log", listener, settings))
             until(lambda: '"redis_safe"' in process.text, what="the receiver")
             return process
 
         started = [start(0)]
-        for number in range(1, 6):
-            until(partial(load.has_sent, 100 * number), what="a hundred deliveries")
-            if overlap:
-                started.append(start(number))
-            started[number - 1].process.terminate()
-            if not overlap:
-                assert started[-1].process.wait(60) == 0
-                started.append(start(number))
-        load.stop()
+        with OneShotSenders(listener.getsockname()[1], trust if tls else None) as load:
+            for number in range(1, 6):
+                until(partial(load.has_sent, 100 * number), what="a hundred deliveries")
+                if overlap:
+                    started.append(start(number))
+                started[number - 1].process.terminate()
+                if not overlap:
+                    assert started[-1].process.wait(60) == 0
+                    started.append(start(number))
         started[-1].process.terminate()
         assert [process.process.wait(60) for process in started] == [0] * 6
     assert set(load.outcomes) == {"HTTP/1.1 202"}, load.outcomes

@@ -25,15 +25,11 @@ class OneShotSenders:
             each.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
     def has_sent(self, number: int) -> bool:
         """Return True once so many have ended."""
         return self.outcomes.total() >= number
 
-    def stop(self) -> None:
-        """Wait for the last answers."""
+    def __exit__(self, *_: object) -> None:
         self._over.set()
         for each in self._threads:
             each.join()

@@ -19,7 +19,7 @@ from credhook.store import State
 from credhook.store.counts import EventCounts
 from credhook.store.health import Check
 from credhook.worker.commands.history import Cause
-from credhook.worker.commands.search import Cursor, EventSummary, Page, Selection
+from credhook.worker.commands.search import Cursor, EventSummary, Page, Selection, fingerprint
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 SERVER = RedisServer(
@@ -140,7 +140,7 @@ def go(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
 
 def added(queue: Jobs, verb: str = "replay") -> Job:
-    job = Job(verb, DEAD, "ada")
+    job = Job(verb, DEAD, "ada", fingerprint(EVENTS))
     queue.add(job)
     return job
 
