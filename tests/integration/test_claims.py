@@ -399,8 +399,9 @@ def test_orphans_come_back_round_by_round_in_their_order_and_those_that_stay_hid
     queue.plant("z1", "z2", moved=1, state="waiting", due=later)
     good = [f"m{number}" for number in range(7)]
     queue.plant(*good, moved=10)
+    queue.redis.hdel(EVENT + good.pop(2), "type")  # It is set aside.
     sweeper = queue.sweeper(page=2)
-    assert [sweeper.run() for _ in range(5)] == [0, 2, 2, 2, 1]
+    assert [sweeper.run() for _ in range(5)] == [0, 2, 1, 2, 1]
     assert queue.redis.lrange(INDEX.jobs, 0, -1) == [job_id(one).encode() for one in good]
 
 

@@ -58,9 +58,13 @@ async def hold(async_redis: AsyncRedis, token: str, number: int) -> list[str]:
 
 
 def test_a_process_announces_itself_for_a_day(redis_client: Redis) -> None:
-    Member(redis_client, "w1", one=COMPLETED).beats()
+    member = Member(redis_client, "w1", one=COMPLETED)
+    member.beats()
+    redis_client.hset(INDEX.handlers, "w1", b"1 2 " + next(announced(redis_client.hgetall(INDEX.handlers))).text)
+    member.beats()
     (found,) = announced(redis_client.hgetall(INDEX.handlers))
     announcement = json.loads(found.text)
+    assert found.since == 1 < found.renewed
     assert announcement.keys() == {
         "version", "host", "pid", "handlers", "slots", "in_flight", "platform", "config_fingerprint",
         "credential_error",
