@@ -13,7 +13,7 @@ from credhook.store.errors import WrongSchema
 
 #: The scripts, each in a file of this name in credhook/store/scripts.
 Script: TypeAlias = Literal[
-    "accept", "announce", "circuit", "claim", "erase", "keep", "lease", "put_back",
+    "accept", "add", "announce", "circuit", "claim", "erase", "keep", "lease", "put_back",
     "rate_limit", "reclaim", "replay", "select", "semaphore", "sweep", "take", "write",
 ]  # fmt: skip
 

@@ -3,7 +3,6 @@
 The scripts of worker/platform/ are left out: they touch no event, and where they fail each process goes on by itself.
 """
 
-import json
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
@@ -22,7 +21,8 @@ from rq.serializers import JSONSerializer
 from credhook.store import BLAMED, State
 from credhook.store.store import Script
 from credhook.worker.queue.claims import Claim, Settlement
-from credhook.worker.queue.failure import Failure, worker_died
+from credhook.worker.queue.failure import Failure
+from credhook.worker.queue.leases import note_death
 
 pytestmark = pytest.mark.usefixtures("in_memory")
 
@@ -120,7 +120,7 @@ async def putting_back(store: BreakableStore) -> None:
 
 
 async def reclaiming(store: BreakableStore) -> None:
-    store.store.run("reclaim", ["w", "1", json.dumps(worker_died().counted()), 3_600])
+    note_death(store.store, "w", "1")
 
 
 def settled(settlement: Settlement) -> Step:
@@ -247,12 +247,16 @@ async def test_an_erasure_that_was_broken_off_can_be_asked_for_again(redis_clien
         store.deliver(("doomed", COMPLETED, "r1"))
         await store.take()
         redis_client.hset(EVENT + "doomed", BLAMED + "a.bad", "c0ffee00")
+        redis_client.zadd(INDEX.causes, {"c0ffee00": 2**41})
+        redis_client.hset(INDEX.cause("c0ffee00"), "who", "a.bad")
         redis_client.zadd(INDEX.standing("c0ffee00"), {"doomed": 1})
         redis_client.rpush(HISTORY + "doomed", "1 {}")
         store.store.plans["erase"] = Sabotage(number)
         for _ in range(times):
             with suppress(ResponseError):
                 store.store.run("erase", arguments, keys=[INDEX.prefix, *of_events, INDEX.scheduled])
+        store.pass_time()
+        store.sweeper.run()
 
     await erase(0, times=1)
     for number in range(1, redis_client.llen("test:commands") + 1):

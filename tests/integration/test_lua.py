@@ -13,7 +13,7 @@ SCRIPTS = Path(__file__).parents[2] / "credhook" / "store" / "scripts"
 #: What a parenthesis may follow without being a function of ours.
 LUAS_OWN = {
     "and", "elseif", "error", "function", "if", "ipairs", "next", "not", "or", "pairs", "pcall", "return", "select",
-    "tonumber", "tostring", "type", "unpack", "while",
+    "setmetatable", "tonumber", "tostring", "type", "unpack", "while",
 }  # fmt: skip
 LOADED: list[Script] = list(get_args(Script))
 

@@ -1,6 +1,5 @@
 """A queue of events of one type, workers that claim them, and time that passes for their leases. Redis is real."""
 
-import json
 from typing import Any
 
 from accepting import inbox_on, record
@@ -14,7 +13,7 @@ from credhook.store import Keys, State
 from credhook.worker.commands import bulk
 from credhook.worker.commands.search import EventSummary, Selection
 from credhook.worker.queue.claims import Claim, Claimant, Claims, Settlement
-from credhook.worker.queue.failure import worker_died
+from credhook.worker.queue.leases import note_death
 from credhook.worker.queue.sweeper import Sizes, Sweeper
 
 COMPLETED = "openid4vc.issuance.completed"
@@ -68,8 +67,7 @@ class EventQueue:
 
     def die(self, name: str, *, own_fault: bool = True) -> int:
         """Note that this worker has died, and return the number of its events."""
-        arguments = [name, "1" if own_fault else "0", json.dumps(worker_died().counted()), 3_600]
-        return len(store_on(self.redis).run("reclaim", arguments))
+        return len(note_death(store_on(self.redis), name, "1" if own_fault else "0"))
 
     def erase(self, event_id: str) -> None:
         bulk.Erasure(store_on(self.redis), Selection())([EventSummary(event_id, "", "", 0)])

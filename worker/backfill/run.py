@@ -223,10 +223,7 @@ class Backfill:
         left = list(events)
         while left:
             self._accepts = True
-            starting = self._redis.pipeline(transaction=False)
-            starting.sadd(self._keys.arrivals, self._name)
-            starting.expire(self._keys.arrivals, _NOTING_SECONDS)
-            await starting.execute()
+            await self._store.run("add", [self._name, 1_000 * _NOTING_SECONDS], keys=[self._keys.arrivals])
             left = await self._missing(left)
             for batch in _batches(left):
                 await self._redis.expire(self._keys.arrivals, _NOTING_SECONDS)

@@ -221,8 +221,9 @@ class Erasure:
         store, redis = self._store, self._store.redis
         names, jobs = {one.encode() for one in strays}, {job_id(store.queue, one).encode() for one in strays}
         pipeline = redis.pipeline(transaction=False)
-        for key in store.keys.event_indexes():
-            pipeline.zrem(key, *names)
+        for page in batched(names, PAGE):
+            for key in store.keys.event_indexes():
+                pipeline.zrem(key, *page)
         for resource, lock in redis.hscan_iter(store.keys.locks, count=PAGE):
             if lock.rsplit(b" ", 3)[0] in names:
                 pipeline.hdel(store.keys.locks, resource)

@@ -141,8 +141,8 @@ class IsolatingWorker(ForkingWorker):
         log.error("jobs_refused", jobs=[job.id], hint="another client of this Redis has enqueued them")
         refused = self._keys.refused + job.id
         pipeline = self.connection.pipeline()
+        pipeline.expire(job.key, FAILURE_TTL)
         pipeline.rename(job.key, refused)
-        pipeline.expire(refused, FAILURE_TTL)
         pipeline.lrem(self._keys.intermediate, 1, job.id)
         pipeline.execute()
 

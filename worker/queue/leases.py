@@ -84,6 +84,9 @@ class Leases:
                 one.lost()
 
 
+#: Leases that one script looks at, and deaths that one script notes.
+PAGE: Final = 1_000
+BATCH: Final = 200
 #: Time that an event may be in no list: popped by RQ but not claimed yet, settled but not scheduled yet.
 IN_TRANSIT_MS: Final = 5_000
 
@@ -103,6 +106,23 @@ def put_back(store: SyncStore, event_id: str, *, in_transit: int = IN_TRANSIT_MS
     return cast("int | bytes", store.run("put_back", arguments))
 
 
+def note_death(store: SyncStore, token: str, how: str) -> list[bytes]:
+    """Note the death in the events that the process held, and let go of them. Return their webhook-ids.
+
+    Raises:
+        RedisError: Redis failed; some events may not know of the death.
+    """
+    death, held = json.dumps(worker_died().counted()), list[bytes]()
+    # A lease that is renewed meanwhile changes its place, so the places do not serve to read a page.
+    leased = sorted(dict(store.redis.zscan_iter(store.keys.leases, count=PAGE)).items(), key=lambda lease: lease[1])
+    for start in range(0, len(leased), PAGE):
+        page = [event_id for event_id, _ in leased[start : start + PAGE]]
+        held += store.run("reclaim", [token, "", death, store.retention, 0, *page])
+    for start in range(0, len(held), BATCH):
+        store.run("reclaim", [token, how, death, store.retention, len(held), *held[start : start + BATCH]])
+    return held
+
+
 def reclaim(store: SyncStore, token: str, how: str) -> bool:
     """Note a death, and put the events of the dead process at the head of the queue.
 
@@ -116,7 +136,7 @@ def reclaim(store: SyncStore, token: str, how: str) -> bool:
     """
     try:
         store.redis.zrem(store.keys.workers, token)
-        held = store.run("reclaim", [token, how, json.dumps(worker_died().counted()), store.retention])
+        held = note_death(store, token, how)
         became = [put_back(store, one.decode(errors="surrogateescape"), in_transit=0, first=True) for one in held]
     except STORE_ERRORS as error:
         log.warning("death_not_noted", error=type(error).__name__)

@@ -31,6 +31,8 @@ log = structlog.get_logger("credhook.sweeper")
 _RQ_RECORD_LASTS_SECONDS: Final = 600
 #: Events that one line of the log names.
 _MOST_NAMED: Final = 20
+#: Old entries that one command removes.
+_OLD: Final = 5_000
 #: Time in which nearly all events are settled. From then on a record lives for the retention time.
 _SETTLED_MS: Final = 60_000
 
@@ -130,14 +132,30 @@ class Sweeper:
     def _forget(self, now: int) -> None:
         """Forget events that are older than the retention time, and RQ's records of workers that are gone."""
         keys, redis = self._store.keys, self._store.redis
+        old = now - self._store.retention * 1_000
         for key in (keys.dead, *keys.all_unhandled, keys.quarantined, keys.unreadable, keys.leases):
-            redis.zremrangebyscore(key, 0, now - self._store.retention * 1_000)
-        redis.zremrangebyscore(keys.started, 0, now // 1_000 - _RQ_RECORD_LASTS_SECONDS)
+            self._remove_until(key, old)
+        self._remove_until(keys.started, now // 1_000 - _RQ_RECORD_LASTS_SECONDS)
         clean_worker_registry(Queue(keys.queue, connection=redis))
 
+    def _remove_until(self, key: str, score: int) -> None:
+        """Remove the entries up to this score, in bounded steps: one command for a million would hold Redis."""
+        for _ in range(self._sizes.index_pages):
+            old = self._store.redis.zrange(key, 0, score, byscore=True, offset=0, num=_OLD)
+            if old:
+                self._store.redis.zrem(key, *old)
+            if len(old) < _OLD:
+                return
+
     def _sweep_index(self, now: int) -> None:
-        """Remove expired events from the event index, in bounded steps."""
-        keys = [self._store.keys.prefix, *self._store.keys.event_indexes()]
+        """Remove expired events from the event index, and resolved ones from the causes, in bounded steps."""
+        store = self._store
+        causes = cast(list[bytes], store.redis.zrange(store.keys.causes, 0, -1))
+        keys = [
+            store.keys.prefix,
+            *store.keys.event_indexes(),
+            *[store.keys.standing(cause.decode()) for cause in causes],
+        ]
         before = now - self._store.retention * 1_000 - _SETTLED_MS
         for _ in range(self._sizes.index_pages):
             self._next = self._store.run("sweep", [before, *self._next, self._sizes.index_page], keys=keys)

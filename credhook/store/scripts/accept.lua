@@ -13,6 +13,7 @@
 --   backfill missed).
 
 --! include record.lua
+--! include expiring.lua
 --! include changes.lua
 --! include urgent.lua
 
@@ -24,6 +25,7 @@ local outcomes, fresh, records, moved, job_ids, urgent_jobs, job_keys = {}, {}, 
 -- its type and resource: a delivery of the same that comes later is a duplicate. While a backfill runs, deliveries note
 -- what they bring, and the backfill looks there. If none has run for long, this costs a group of deliveries one EXISTS.
 local BACKFILLED_LASTS = 2000 * retention  -- Ms that the list of backfilled events outlives the last of them.
+local MOST_FORGOTTEN = 1000                -- Older ones that one script removes from this list.
 local concerned = is_backfill or redis.call('EXISTS', backfilled, arrivals) > 0
 local noting = concerned and not is_backfill and redis.call('EXISTS', arrivals) == 1
 local repeatable = $REPEATABLE_TYPES
@@ -41,9 +43,7 @@ local function note(id, type, resource, later)
     if noting then
         redis.call('SADD', arrivals, type .. ' ' .. resource)
     elseif is_backfill then
-        redis.call('ZREMRANGEBYSCORE', backfilled, '-inf', now - BACKFILLED_LASTS)
-        redis.call('ZADD', backfilled, now, id)
-        redis.call('PEXPIRE', backfilled, BACKFILLED_LASTS)
+        write_expiring(backfilled, BACKFILLED_LASTS, 'ZADD', now, id)
     end
     return is_backfill and string.format('%.0f', now - later) or now_text
 end
@@ -51,11 +51,14 @@ end
 local function keep_conflict(id, type, resource)
     local key = CONFLICT .. id
     if redis.call('HLEN', key) < $MOST_CONFLICTS then
-        redis.call('HSETNX', key, type .. ' ' .. resource, now)
-        redis.call('EXPIRE', key, retention)
+        write_expiring(key, 1000 * retention, 'HSETNX', type .. ' ' .. resource, now)
     end
 end
 
+if is_backfill then
+    local old = redis.call('ZRANGEBYSCORE', backfilled, '-inf', now - BACKFILLED_LASTS, 'LIMIT', 0, MOST_FORGOTTEN)
+    if #old > 0 then redis.call('ZREM', backfilled, unpack(old)) end
+end
 local keys = {}
 for i = first, #ARGV, each do keys[#keys + 1] = EVENT .. ARGV[i] end
 local any_seen = redis.call('EXISTS', unpack(keys)) > 0
@@ -111,12 +114,8 @@ for _, record in ipairs(records) do
     redis.call('ZADD', record.index, record.received, record.id)
     if record[3] == $ACCEPTED then
         redis.call('HSET', unpack(record))
-    else  -- Written under another name first, so that it is never there without its expiry.
-        record[1] = unfinished
-        redis.call('DEL', record[1])
-        redis.call('HSET', unpack(record))
-        redis.call('EXPIRE', record[1], retention)
-        redis.call('RENAME', record[1], key)
+    else
+        write_expiring(key, 1000 * retention, 'HSET', unpack(record, 2))
     end
 end
 for place, outcome in ipairs(outcomes) do

@@ -8,17 +8,16 @@
 -- Reply: now, in ms.
 
 --! include now.lua
+--! include expiring.lua
 
 local BEATS_LAST = 86400000  -- Milliseconds that the beats outlive the last worker.
 
 local announcements, beats = KEYS[1], KEYS[2]
 local token, announcement, lasts = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local since = string.match(redis.call('HGET', announcements, token) or '', '^(%d+) ') or now_text
-redis.call('HSET', announcements, token, since .. ' ' .. now_text .. ' ' .. announcement)
-redis.call('PEXPIRE', announcements, lasts)
+write_expiring(announcements, lasts, 'HSET', token, since .. ' ' .. now_text .. ' ' .. announcement)
 if beats then
-    redis.call('ZADD', beats, now, token)
-    redis.call('PEXPIRE', beats, BEATS_LAST)
+    write_expiring(beats, BEATS_LAST, 'ZADD', now, token)
     return now
 end
 local all = redis.call('HGETALL', announcements)

@@ -6,6 +6,7 @@
 -- Reply: 1 if replaced, else 0; version, '' for no circuit; open; score; trips; ms until the pause ends.
 
 --! include now.lua
+--! include expiring.lua
 
 local circuit = KEYS[1]
 local known, lasts, open, score, trips, pause = unpack(ARGV)
@@ -16,9 +17,8 @@ if known == (redis.call('HGET', circuit, 'version') or '') then
         redis.call('DEL', circuit)
     else
         local version = time[1] .. string.format('%06d', time[2])
-        redis.call('HSET', circuit, 'version', version, 'open', open, 'score', score, 'trips', trips,
-                   'until', string.format('%.0f', now + pause))
-        redis.call('PEXPIRE', circuit, lasts)
+        write_expiring(circuit, lasts, 'HSET', 'version', version, 'open', open, 'score', score, 'trips', trips,
+                       'until', string.format('%.0f', now + pause))
     end
     redis.call('PUBLISH', circuit, 'changed')
 end

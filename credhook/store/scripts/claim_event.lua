@@ -11,9 +11,10 @@
 
 --! include record.lua
 --! include lock.lua
+--! include expiring.lua
 
 local EARLY = 2000            -- Ms that RQ's scheduler, which counts whole seconds, may be early.
-local BLOCKED_LASTS = 86400   -- Seconds that lists of blocked and isolated jobs live. They are hints: the events are open.
+local BLOCKED_LASTS = 86400000  -- Ms that lists of blocked and isolated jobs live. They are hints: the events are open.
 local COMMON_DEATHS = 2       -- Deaths of workers that held several events, after which each of these is isolated.
 
 -- Number of fields and values in a new event's record, and fields that it may have besides before it is first held.
@@ -38,13 +39,11 @@ local function claim(id, job, worker)
     local killed = tonumber(record.killed or 0)
     local poison_candidate = killed > 0 or tonumber(record.deaths or 0) >= COMMON_DEATHS
     if poison_candidate and not worker.alone then
-        redis.call('ZADD', isolated, received, job)
-        redis.call('EXPIRE', isolated, BLOCKED_LASTS)
+        write_expiring(isolated, BLOCKED_LASTS, 'ZADD', received, job)
         return 'poison_candidate'
     end
     if holder and holder ~= id then
-        redis.call('ZADD', blocked .. resource, received, job)
-        redis.call('EXPIRE', blocked .. resource, BLOCKED_LASTS)
+        write_expiring(blocked .. resource, BLOCKED_LASTS, 'ZADD', received, job)
         redis.call('ZADD', open_by_received, received, id)
         redis.call('ZADD', open, now, id)
         return 'blocked'

@@ -1,10 +1,13 @@
 -- Forget events, and all that was kept for their sake.
 --
 -- The latest state of the event's resource goes as well, even if the resource has other events. The job may still be in
--- RQ's queue: looking for it there would take too long, and the worker that takes it finds nothing. The record goes
--- last, so that an erasure that was broken off can be asked for again.
+-- RQ's queue: looking for it there would take too long, and the worker that takes it finds nothing.
 --
--- KEYS: as in keys.lua; then the sorted sets of events, and the sorted sets of jobs.
+-- One command deletes the record and all that only this event has. If the script breaks off before, the event is there
+-- and is found again. If it breaks off afterwards, the event is still among the open ones, and the sweeper goes on,
+-- even if the erasure is repeated.
+--
+-- KEYS: as in keys.lua; then the sorted sets of events, the open ones first, and the sorted sets of jobs.
 -- ARGV: how many of the former there are; then webhook-id and job's id of each event, and the state in which it was
 --   selected, or '' if its state does not matter.
 -- Reply: what became of each event: erased; held, erased while a worker had it; missing; or changed, left since it is
@@ -29,20 +32,20 @@ local function erase(id, job, selected)
     if there and selected ~= '' and (state or $UNREADABLE) ~= selected then return 'changed' end
     local lease = tonumber(redis.call('ZSCORE', leases, id) or 0)
     forget_executions(job, resource and last_claim(id, record) or record.fence)
-    if resource then
-        redis.call('DEL', RESOURCE .. resource)
-        redis.call('ZREM', blocked .. resource, job)
-    end
+    if resource then redis.call('ZREM', blocked .. resource, job) end
     unlock(id, resource)
     redis.call('PEXPIRE', 'rq:job:' .. job, lease > now and lease - now + NOTICED or 0)
     redis.call('ZREM', leases, id)
-    for i = 2, #KEYS do redis.call('ZREM', KEYS[i], i < 2 + of_events and id or job) end
+    if there then redis.call('ZADD', open, now, id) end
+    redis.call('DEL', key, CONFLICT .. id, SNAPSHOT .. id, HISTORY .. id, 'rq:results:' .. job, RESOURCE .. (resource or ''))
     if resource then
         redis.call('ZREM', index_of(type or '', resource), id)
         redis.call('ZREM', index_of('', resource), id)
     end
-    if fields then resolve(id, true) end
-    redis.call('DEL', CONFLICT .. id, SNAPSHOT .. id, HISTORY .. id, 'rq:results:' .. job, key)
+    for field, cause in pairs(record) do
+        if string.sub(field, 1, #$BLAMED) == $BLAMED then remove_open_error(id, cause) end
+    end
+    for i = #KEYS, there and 2 or 3, -1 do redis.call('ZREM', KEYS[i], i < 2 + of_events and id or job) end
     if not there then return 'missing' end
     return lease > now and 'held' or 'erased'
 end

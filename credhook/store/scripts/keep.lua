@@ -1,12 +1,13 @@
 -- Note that the data of an event has been seen, and keep it sealed in place of what was kept before, but no longer than
--- that. Nothing is kept of an event that was erased meanwhile.
+-- that. Nothing is kept of an event that was erased or settled meanwhile.
 --
 -- KEYS: snapshot, event.
 -- ARGV: the sealed data, or '' if it is not to be kept; seconds for which to keep it.
 -- Reply: nothing.
 
 local snapshot, event, sealed, seconds = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
-if redis.call('EXISTS', event) == 0 then return end
+local state = redis.call('HGET', event, 'state')
+if state ~= $ACCEPTED and state ~= $WAITING then return end
 redis.call('HSET', event, 'seen', 1)
 if sealed == '' then return end
 local left = redis.call('PTTL', snapshot)  -- TTL rounds: of what has half a second left it says 0.

@@ -13,7 +13,6 @@ local dead, quarantined, unreadable = prefix .. 'dead', prefix .. 'quarantined',
 local unhandled, causes = prefix .. 'unhandled:', prefix .. 'causes'
 local urgent, isolated, blocked = prefix .. 'urgent', prefix .. 'isolated', prefix .. 'blocked:'
 local refused, backfilled, arrivals = prefix .. 'refused:', prefix .. 'backfilled', prefix .. 'arrivals'
-local unfinished = prefix .. 'unfinished'
 local jobs, intermediate = 'rq:queue:' .. queue, 'rq:queue:' .. queue .. ':intermediate'
 local scheduled, started, failed = 'rq:scheduled:' .. queue, 'rq:wip:' .. queue, 'rq:failed:' .. queue
 -- The id of a job begins with one of these; the event's id follows, as it is or in hexadecimal.
@@ -27,10 +26,16 @@ local function index_of(type, resource)
     return INDEX .. (indexed_types[type] and type or $OTHER) .. ':' .. bucket
 end
 
+-- Two hexadecimal digits -> their byte. Filled at need: a function called for each byte of long ids took most of a script.
+local bytes = setmetatable({}, {__index = function(known, digits)
+    known[digits] = string.char(tonumber(digits, 16))
+    return known[digits]
+end})
+
 -- Return the webhook-id that a job's id names, or nil if the job is not one of this queue's.
 local function event_of(job)
     local event = string.sub(job, #legible + 1)
     if string.sub(job, 1, #legible) == legible then return event end
     if string.sub(job, 1, #hexed) ~= hexed then return nil end
-    return (string.gsub(event, '%x%x', function(byte) return string.char(tonumber(byte, 16)) end))
+    return (string.gsub(event, '%x%x', bytes))
 end

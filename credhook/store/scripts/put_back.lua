@@ -44,20 +44,29 @@ if not record then
     local reason = fields
     if reason then
         call('ZADD', unreadable, now, id)
+        call('EXPIRE', event, retention)
         if call('TYPE', event).ok == 'hash' then
             call('HSET', event, 'state', $UNREADABLE, 'error', 'Unreadable: ' .. reason)
             call('HDEL', event, 'holder', 'fence', 'attempts', 'due')
         end
-        call('EXPIRE', event, retention)
+    else  -- Its erasure was broken off, and of which type and resource it was is not known.
+        local index_names = {$OTHER}
+        for type in pairs(indexed_types) do index_names[#index_names + 1] = type end
+        for _, list in ipairs({dead, quarantined, unreadable, backfilled}) do call('ZREM', list, id) end
+        for _, type in ipairs(index_names) do
+            call('ZREM', unhandled .. type, id)
+            for bucket = 0, $BUCKETS - 1 do call('ZREM', INDEX .. type .. ':' .. bucket, id) end
+        end
     end
     leave()
     return reason or 0
 end
 local state = record.state
-if state ~= $ACCEPTED and state ~= $WAITING then  -- Its settlement was broken off.
+if state ~= $ACCEPTED and state ~= $WAITING then  -- Its settlement or its replay was broken off.
+    local lists = {[$DEAD] = dead, [$DATA_GONE] = dead, [$QUARANTINED] = quarantined, [$UNREADABLE] = unreadable,
+                   [$UNHANDLED] = unhandled .. record.type}
     if call('TTL', event) < 0 then call('EXPIRE', event, retention) end
-    if state == $DEAD or state == $DATA_GONE then call('ZADD', dead, 'NX', now, id) end
-    if state == $UNHANDLED then call('ZADD', unhandled .. record.type, 'NX', now, id) end
+    if lists[state] then call('ZADD', lists[state], 'NX', now, id) end
     leave()
     return 0
 end
@@ -78,6 +87,8 @@ forget_executions(job, fence)
 remember(id)
 if not holder then unlock(id, record.resource) end
 call('HDEL', event, 'due', 'holder')
+call('PERSIST', event)  -- A settlement that was broken off may have let it expire.
+call('ZREM', unreadable, id)
 call('DEL', rq_job)
 call('HSET', rq_job, unpack(ARGV, 7))
 call('SADD', 'rq:queues', jobs)

@@ -5,18 +5,18 @@
 --
 -- KEYS: as in keys.lua.
 -- ARGV: the worker's token; '1' if the process ended by itself, '0' if it was ended from outside, 'host' if it may have
---   gone down with its host; the death as a failure, in JSON as causes.lua takes it; retention in s.
--- Reply: the webhook-ids of the events that it held.
+--   gone down with its host, '' to look only; the death as a failure, in JSON as causes.lua takes it; retention in s; how
+--   many events it held; then webhook-ids of events that it may have held.
+-- Reply: those that it held.
 
 --! include causes.lua
 --! include lock.lua
 
-local MOST_LEASES = 20000  -- Leases that are looked at: more than any fleet has events under way.
-
 local call = redis.call
-local dead_token, cause_of_death, death, retention = ARGV[1], ARGV[2], cjson.decode(ARGV[3]), ARGV[4]
+local dead_token, cause_of_death, death, retention, number = ARGV[1], ARGV[2], cjson.decode(ARGV[3]), ARGV[4], tonumber(ARGV[5])
 local held = {}
-for _, id in ipairs(call('ZRANGE', leases, 0, MOST_LEASES - 1)) do
+for i = 6, #ARGV do
+    local id = ARGV[i]
     local state, resource, holder = unpack(call('HMGET', EVENT .. id, 'state', 'resource', 'holder'))
     if state == $ACCEPTED then
         local locked_by, _, _, token = lock_of(resource)
@@ -24,12 +24,14 @@ for _, id in ipairs(call('ZRANGE', leases, 0, MOST_LEASES - 1)) do
     end
 end
 
+if cause_of_death == '' then return held end
+
 -- The field in which the death is counted, if it speaks against the events: not if the host went down.
-local counted = cause_of_death ~= 'host' and (#held > 1 and 'deaths' or cause_of_death == '1' and 'killed')
+local counted = cause_of_death ~= 'host' and (number > 1 and 'deaths' or cause_of_death == '1' and 'killed')
 
 local function explain(id)
     if counted then record_failure(id, death, true, retention) end
-    append(id, cjson.encode({died = cause_of_death, beside = #held - 1, cause = counted and death.id or nil}))
+    append(id, cjson.encode({died = cause_of_death, beside = number - 1, cause = counted and death.id or nil}))
 end
 
 for _, id in ipairs(held) do

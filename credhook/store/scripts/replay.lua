@@ -1,7 +1,7 @@
 -- Put settled and quarantined events back into the queue, as new events or to go on where they stood.
 --
 -- The new fence is higher than that of any earlier claim: a worker that lost the event cannot settle it now. The record
--- changes last, after the job and the entry among the open events have been written. If a command fails, the replay can
+-- changes last, after the job, the entry among the open events and the lists of settled events. If a command fails, the replay can
 -- be repeated, and the sweeper finds accepted events that are not in the queue.
 --
 -- KEYS: as in keys.lua.
@@ -71,7 +71,7 @@ end
 
 -- Resolve the earlier failures: the event starts again.
 local function explain(id)
-    resolve(id, false)
+    resolve(id)
     append(id, entry)
 end
 
@@ -107,13 +107,11 @@ local function replay(id, job, selected)
         redis.call('ZREM', index_of('', resource), id)
     end
     redis.call('PERSIST', key)
-    if not resume then
-        start_over(id, key, record)
-        pcall(explain, id)
-    end
+    if not resume then start_over(id, key, record) end
     redis.call('HDEL', key, 'error', 'settled')
-    redis.call('HSET', key, 'state', $ACCEPTED, 'fence', now)
     for _, list in ipairs({dead, quarantined, unreadable, unhandled .. type}) do redis.call('ZREM', list, id) end
+    redis.call('HSET', key, 'state', $ACCEPTED, 'fence', now)
+    if not resume then pcall(explain, id) end
     publish(id, $ACCEPTED, type, resource, {replayed = true})
     return 'replayed'
 end

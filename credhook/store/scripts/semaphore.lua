@@ -7,6 +7,7 @@
 -- Reply: 0, or the number of the first handler that is full, from 1.
 
 --! include now.lua
+--! include expiring.lua
 
 local leases, event, lasts = KEYS[1], ARGV[1], ARGV[2]
 for place = 2, #KEYS do
@@ -21,8 +22,5 @@ for place = 2, #KEYS do
     end
     if others >= tonumber(ARGV[place + 1]) then return place - 1 end
 end
-for place = 2, #KEYS do
-    redis.call('SADD', KEYS[place], event)
-    redis.call('PEXPIRE', KEYS[place], lasts)
-end
+for place = 2, #KEYS do write_expiring(KEYS[place], lasts, 'SADD', event) end
 return 0

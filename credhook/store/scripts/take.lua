@@ -12,12 +12,14 @@
 --! include claim_event.lua
 --! include urgent.lua
 
-local MOST_DUE = 500        -- Due retries that one call moves from RQ's schedule to the queue.
+local MOST_DUE = 250        -- Due retries that one call moves from RQ's schedule to the queue.
+local MOST_TRIED = 250      -- Jobs that one call looks at, and claims that it returns.
 local MOST_CANDIDATES = 100 -- Poison candidates that one call looks at to find one that can be claimed.
 
 local worker = {lease = ARGV[1], name = ARGV[2], token = ARGV[3]}
-local wanted, share, idle = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6] == '1'
+local wanted, share, idle = math.min(tonumber(ARGV[4]), MOST_TRIED), tonumber(ARGV[5]), ARGV[6] == '1'
 local claims, refusals = {}, {}
+local left = math.min(wanted * 10 + 100, MOST_TRIED)
 
 local function queue_due_retries()
     for _, job in ipairs(redis.call('ZRANGEBYSCORE', scheduled, '-inf', now / 1000, 'LIMIT', 0, MOST_DUE)) do
@@ -35,8 +37,8 @@ end
 
 local function refuse(job)
     if redis.call('EXISTS', 'rq:job:' .. job) == 0 then return end
+    redis.call('EXPIRE', 'rq:job:' .. job, $FAILURE_TTL)
     redis.call('RENAME', 'rq:job:' .. job, refused .. job)
-    redis.call('EXPIRE', refused .. job, $FAILURE_TTL)
     refusals[#refusals + 1] = string.sub(job, 1, 64)
 end
 
@@ -51,11 +53,11 @@ local function take_job(job)
     end
 end
 
-local function take_up_to(number, list, most)
-    while #claims < number and most > 0 do
-        local popped = redis.call('LPOP', list, math.min(number - #claims, most))
+local function take_up_to(number, list)
+    while #claims < number and left > 0 do
+        local popped = redis.call('LPOP', list, math.min(number - #claims, left))
         if not popped then return end
-        most = most - #popped
+        left = left - #popped
         for _, job in ipairs(popped) do take_job(job) end
     end
 end
@@ -72,10 +74,9 @@ if idle then
     worker.alone = false
 end
 if #claims == 0 then
-    local most = wanted * 10 + 100
-    take_up_to(share, urgent, most)
-    take_up_to(wanted, jobs, most)
-    take_up_to(wanted, urgent, most)
+    take_up_to(share, urgent)
+    take_up_to(wanted, jobs)
+    take_up_to(wanted, urgent)
 end
 hold(claims, worker)
 local due = redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')[2]

@@ -22,7 +22,7 @@
 --! include changes.lua
 
 local FIRST = 5                -- Where the operations begin.
-local MOST_BLOCKED = 100       -- Jobs of a resource that one look for its next event goes through.
+local MOST_BLOCKED = 500       -- Blocked jobs that one script goes through to find the next events of its resources.
 local LATEST_LASTS = 86400000  -- Ms that the latest state of a resource is remembered. After that the details decide.
 
 -- Fields that the record of a closed event does not have.
@@ -32,15 +32,15 @@ local call = redis.call
 local retention, forgotten = ARGV[1], string.format('%.0f', now + 1000 * ARGV[1])
 local latest_forgotten = string.format('%.0f', now + LATEST_LASTS)
 local worker = {lease = ARGV[2], name = ARGV[3] ~= '' and ARGV[3] or nil, token = ARGV[4]}
-local write, settled = {}, {}
+local write, settled, left = {}, {}, MOST_BLOCKED
 
 -- A record is true under every claim, so it takes no fence. An event that was erased meanwhile stays erased. A failure
 -- is counted here and now: once the handler is given up, no later attempt would count it.
 function write.record(id, handler, how, pending, failure)
     local state, before = unpack(call('HMGET', EVENT .. id, 'state', $HANDLER .. handler))
     local is_open = state == $ACCEPTED or state == $WAITING
-    if state then call('HSET', EVENT .. id, $HANDLER .. handler, how) end
     if state and failure ~= '' and before ~= how then pcall(record_failure, id, cjson.decode(failure), is_open, retention) end
+    if state then call('HSET', EVENT .. id, $HANDLER .. handler, how) end
     -- If this process dies now, the next worker may lack a handler that has begun: remember the names.
     if pending ~= '' and is_open then call('HSET', EVENT .. id, $PENDING, pending) end
     return 1
@@ -107,6 +107,11 @@ function write.settle(id, fence, job, state, latest, follow, sealed, rest, ...)
         if state == $DONE then drop('seen') end
         if state ~= $UNHANDLED then drop($ONLY) elseif details.only then put($ONLY, details.only) end
     end
+    for _, cause in pairs(details.causes or {}) do pcall(add_open_error, id, cause, is_open, retention) end
+    if state == $DONE and sealed == '1' then  -- It goes before the state, and after the marks that make it needless.
+        if #records > 0 then call('HSET', key, unpack(set, 4, 3 + #records)) end
+        call('DEL', SNAPSHOT .. id)
+    end
     call('HSET', unpack(set))
     if #unset > 1 then call('HDEL', unpack(unset)) end
     if is_open then
@@ -117,9 +122,9 @@ function write.settle(id, fence, job, state, latest, follow, sealed, rest, ...)
         end
         call('ZADD', open_by_received, record.received, id)
         call('ZADD', open, now, id)
+        call('PERSIST', key)  -- A settlement that was broken off may have let it expire.
     else
         call('PEXPIREAT', key, forgotten)
-        if state == $DONE and sealed == '1' then call('DEL', SNAPSHOT .. id) end
         if worker.name then call('DEL', 'rq:job:' .. job) end
         if state ~= $DONE then call('ZADD', state == $UNHANDLED and unhandled .. record.type or dead, now, id) end
     end
@@ -170,7 +175,6 @@ end
 local function explain(id, details, is_open)
     for _, cause in pairs(details.resolved or {}) do remove_open_error(id, cause) end
     for _, failure in ipairs(details.failures or {}) do count_failure(failure, retention) end
-    for _, cause in pairs(details.causes or {}) do add_open_error(id, cause, is_open, retention) end
     if details.history then append(id, details.history, not is_open and retention) end
 end
 
@@ -178,7 +182,8 @@ end
 -- of the queue.
 local function let_next(resource, goes_on)
     -- The lock may be taken: if our claim had lapsed, the next event may have begun already.
-    for _ = 1, MOST_BLOCKED do
+    while left > 0 do
+        left = left - 1
         if claimed[resource] or holder_of(resource) then break end
         local job = call('ZPOPMIN', blocked .. resource)[1]
         if not job then break end
