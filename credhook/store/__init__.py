@@ -30,8 +30,47 @@ without a record is no event, and the sweeper removes it after the retention tim
 An open record (accepted, waiting) does not expire. Other records expire after the retention time. The webhook-id is
 then forgotten.
 
-A script that fails half way keeps its writes. Each script therefore writes last what makes a repetition do nothing:
-accept.lua the record, a settlement the removal from the open events. The sender's retry or the sweeper completes it.
+A script that fails half way keeps its writes, and so does a power cut. Each script therefore writes last what makes a
+repetition do nothing: accept.lua the record, a settlement and an erasure the removal from the open events. The sender's
+retry or the sweeper completes it. A key gets its expiry before or with its content; see expiring.lua.
+
+When the keys after `credhook:<queue>:` expire. The sweeper removes old entries of sorted sets that never do. Tests read
+this table:
+
+    event:*             retention; never, while open
+    conflict:*          retention
+    history:*           7 d, while open; retention
+    snapshot:*          1 d
+    resource:*          1 d
+    index:*             never
+    open                never
+    open_by_received    never
+    leases              never
+    locks               never
+    dead                never
+    quarantined         never
+    unreadable          never
+    unhandled:*         never
+    urgent              1 h
+    isolated            1 d
+    blocked:*           1 d
+    running:*           1 d
+    refused:*           1 d
+    causes              retention, at least 7 d
+    causes:*            retention, at least 7 d
+    backfilled          2 retention
+    arrivals            10 min
+    workers             1 d
+    handlers            1 min
+    receivers           1 min
+    sweeper             3 rounds
+    exporter            8 s
+    platform:*          1 min; 10 min after its pause
+    platform:*:probe    5 s; with the call
+    platform:*:bucket   with the bucket
+    synced              1 min
+    schema              never
+    unfinished          any; the sweeper deletes it
 """
 
 from collections.abc import Iterable
@@ -147,7 +186,7 @@ class Keys:
     exporter = _Key(PREFIX, ":exporter")
     #: The number of the schema, see `SCHEMA`.
     schema = _Key(PREFIX, ":schema")
-    #: Hash: a new record before its expiry is set. It exists only while a script runs.
+    #: A new key before it has its expiry. It exists only while a script runs, or if a crash has cut that script.
     unfinished = _Key(PREFIX, ":unfinished")
     #: String that is written in order to wait for its fsync.
     synced = _Key(PREFIX, ":synced")

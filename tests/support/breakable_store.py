@@ -6,6 +6,7 @@ from typing import Any
 from accepting import everything
 from claiming import INDEX, lapse
 from failing_scripts import FailingStore
+from pydantic import SecretStr
 from redis import Redis
 from redis_keys import EVENT
 
@@ -30,7 +31,7 @@ class BreakableStore:
         self.held: list[Claim] = []
         self.claims = self.worker("w")
         self.sweeper = Sweeper(self.store, name="n", interval=1, wanted=dict.fromkeys(EVENT_TYPES, ("test.first",)))
-        self.snapshots = Snapshots(self.store.for_async_code(), None)
+        self.snapshots = Snapshots(self.store.for_async_code(), SecretStr("k" * 32))
 
     def worker(self, name: str, *, lease: float = 60.0) -> Claims:
         return Claims(self.store.for_async_code(), lease=lease, worker=Claimant(name, name))
@@ -49,7 +50,7 @@ class BreakableStore:
         if "test.first" not in claim.ended:
             assert not self.is_marked(claim.event_id), "run again after its done mark"
             self.handled.add(claim.event_id)
-        await self.claims.settle(claim, Settlement(State.DONE, records=DONE))
+        await self.claims.settle(claim, Settlement(State.DONE, records=DONE, sealed=claim.seen, resolved=claim.causes))
 
     def is_marked(self, webhook_id: str) -> bool:
         return bool(self.redis.hget(EVENT + webhook_id, "h:test.first") == b"done")
@@ -74,6 +75,7 @@ class BreakableStore:
                 self.replay(webhook_id.decode(), self.redis.hget(EVENT + webhook_id.decode(), "state") or b"")
             self.sweeper.unhandled.put_back()
             if not self.redis.exists(INDEX.open) and not self.redis.exists(INDEX.jobs):
+                self.sweeper.run()
                 return
             self.pass_time()
             self.sweeper.run()

@@ -8,20 +8,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from redis import Redis
+from redis.exceptions import ResponseError
 
 from credhook.store import lua
 from credhook.store.store import Script, Store
 
-#: Stands before a script, whose last two arguments it takes away: with 0 it notes the script's commands, with
-#: another number it refuses the command of that number. Its text never changes: Redis compiles it once.
+#: Stands before a script, whose last three arguments it takes away: with 0 it notes the script's commands, with
+#: another number it refuses the command of that number, and all later ones if that is where the power was cut. Its text
+#: never changes: Redis compiles it once.
 _PRELUDE = """
-local refusal, refused = table.remove(ARGV), tonumber(table.remove(ARGV))
+local is_cut, refusal, refused = table.remove(ARGV) == '1', table.remove(ARGV), tonumber(table.remove(ARGV))
 local real, count = redis, 0
 local function numbered(run, refuse)
     return function(name, key, ...)
         count = count + 1
         if refused == 0 then real.call('RPUSH', 'test:commands', name) end
-        if count == refused then return refuse() end
+        if count == refused or is_cut and count > refused then return refuse() end
         if key then return run(name, key, ...) end
         return run(name)
     end
@@ -37,6 +39,7 @@ local redis = {
 _NONE = -1
 
 FORBIDDEN = "NOPERM this user has no permissions to run that command"
+POWER_CUT = "ERR the power was cut"
 OF_ANOTHER_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
 
 
@@ -46,7 +49,7 @@ class Sabotage:
 
     Attributes:
         number: which of its commands is refused; 0 to note its commands.
-        error: how.
+        error: how; after `POWER_CUT` every later command is refused as well, and the reply is lost.
     """
 
     number: int = _NONE
@@ -70,7 +73,11 @@ class FailingStore(Store[Redis]):
         registered = self.redis.register_script(_PRELUDE + lua.load(script))
 
         def run() -> Any:
-            return registered(keys or [self.keys.prefix], [*arguments, plan.number, plan.error])
+            is_cut = plan.error == POWER_CUT
+            reply = registered(keys or [self.keys.prefix], [*arguments, plan.number, plan.error, int(is_cut)])
+            if is_cut:  # No reply arrives, whatever the script makes of it.
+                raise ResponseError(POWER_CUT)
+            return reply
 
         async def later() -> Any:
             return run()

@@ -132,6 +132,7 @@ class Sweeper:
     def _forget(self, now: int) -> None:
         """Forget events that are older than the retention time, and RQ's records of workers that are gone."""
         keys, redis = self._store.keys, self._store.redis
+        redis.delete(keys.unfinished)
         old = now - self._store.retention * 1_000
         for key in (keys.dead, *keys.all_unhandled, keys.quarantined, keys.unreadable, keys.leases):
             self._remove_until(key, old)

@@ -47,10 +47,10 @@ end
 -- Count a failure and list the event under its cause, in place of the earlier cause of the same handler.
 local function record_failure(id, failure, is_open, retention)
     local before = redis.call('HGET', EVENT .. id, $BLAMED .. failure.who)
+    count_failure(failure, retention)
     add_open_error(id, failure.id, is_open, retention)
     redis.call('HSET', EVENT .. id, $BLAMED .. failure.who, failure.id)
     if before and before ~= failure.id then remove_open_error(id, before) end
-    count_failure(failure, retention)
 end
 
 -- Remove the event from its causes, but for those of handlers that stay given up.

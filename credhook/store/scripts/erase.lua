@@ -3,11 +3,11 @@
 -- The latest state of the event's resource goes as well, even if the resource has other events. The job may still be in
 -- RQ's queue: looking for it there would take too long, and the worker that takes it finds nothing.
 --
--- One command deletes the record and all that only this event has. If the script breaks off before, the event is there
--- and is found again. If it breaks off afterwards, the event is still among the open ones, and the sweeper goes on,
--- even if the erasure is repeated.
+-- One command deletes the record and all that only this event has. Until the end, the event is among the open ones: if
+-- the script breaks off before that command, the sweeper puts the event back where it was, and the erasure can be asked
+-- for again. If it breaks off afterwards, the sweeper removes the rest.
 --
--- KEYS: as in keys.lua; then the sorted sets of events, the open ones first, and the sorted sets of jobs.
+-- KEYS: as in keys.lua; then the open events and the other sorted sets of events, and the sorted sets of jobs.
 -- ARGV: how many of the former there are; then webhook-id and job's id of each event, and the state in which it was
 --   selected, or '' if its state does not matter.
 -- Reply: what became of each event: erased; held, erased while a worker had it; missing; or changed, left since it is
@@ -37,6 +37,7 @@ local function erase(id, job, selected)
     redis.call('PEXPIRE', 'rq:job:' .. job, lease > now and lease - now + NOTICED or 0)
     redis.call('ZREM', leases, id)
     if there then redis.call('ZADD', open, now, id) end
+    for i = 3, #KEYS do redis.call('ZREM', KEYS[i], i < 2 + of_events and id or job) end
     redis.call('DEL', key, CONFLICT .. id, SNAPSHOT .. id, HISTORY .. id, 'rq:results:' .. job, RESOURCE .. (resource or ''))
     if resource then
         redis.call('ZREM', index_of(type or '', resource), id)
@@ -45,7 +46,7 @@ local function erase(id, job, selected)
     for field, cause in pairs(record) do
         if string.sub(field, 1, #$BLAMED) == $BLAMED then remove_open_error(id, cause) end
     end
-    for i = #KEYS, there and 2 or 3, -1 do redis.call('ZREM', KEYS[i], i < 2 + of_events and id or job) end
+    if there then redis.call('ZREM', open, id) end
     if not there then return 'missing' end
     return lease > now and 'held' or 'erased'
 end

@@ -1,5 +1,5 @@
 -- Write to a key that expires. A crash may cut a script after any write, so a new key is written under another name, gets
--- its expiry, and is renamed. A leftover under that name is deleted by the next such write.
+-- its expiry, and is renamed. The sweeper deletes a leftover under that name.
 
 -- Run the command on a key of ours, let the key expire in so many ms, and return the command's reply.
 local function write_expiring(key, lasts, command, ...)

@@ -49,13 +49,11 @@ if not record then
             call('HSET', event, 'state', $UNREADABLE, 'error', 'Unreadable: ' .. reason)
             call('HDEL', event, 'holder', 'fence', 'attempts', 'due')
         end
-    else  -- Its erasure was broken off, and of which type and resource it was is not known.
-        local index_names = {$OTHER}
-        for type in pairs(indexed_types) do index_names[#index_names + 1] = type end
-        for _, list in ipairs({dead, quarantined, unreadable, backfilled}) do call('ZREM', list, id) end
-        for _, type in ipairs(index_names) do
-            call('ZREM', unhandled .. type, id)
-            for bucket = 0, $BUCKETS - 1 do call('ZREM', INDEX .. type .. ':' .. bucket, id) end
+    else  -- Its erasure was broken off, and its type and resource are not known.
+        local names = {$OTHER}
+        for type in pairs(indexed_types) do names[#names + 1] = type end
+        for _, name in ipairs(names) do
+            for bucket = 0, $BUCKETS - 1 do call('ZREM', INDEX .. name .. ':' .. bucket, id) end
         end
     end
     leave()
