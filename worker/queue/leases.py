@@ -85,7 +85,7 @@ class Leases:
 
 
 #: Leases that one script looks at, and deaths that one script notes.
-PAGE: Final = 1_000
+PAGE: Final = 500
 BATCH: Final = 200
 #: Time that an event may be in no list: popped by RQ but not claimed yet, settled but not scheduled yet.
 IN_TRANSIT_MS: Final = 5_000
