@@ -13,6 +13,7 @@ from events_command import Run
 from redis import Redis
 from sandbox_api import authorized
 from serving import Platform
+from waiting import until
 from webhook_endpoint import Receiver, receiving
 
 
@@ -69,3 +70,5 @@ def in_memory(redis_client: Redis) -> Iterator[None]:
     yield
     redis_client.flushall()
     redis_client.config_set("appendonly", "yes")
+    # Until the file is written, Redis refuses to end, and would be waited for.
+    until(lambda: not redis_client.info("persistence")["aof_rewrite_in_progress"], what="the append-only file")

@@ -4,290 +4,24 @@ Nothing is lost, nothing done is done again, what is erased is gone, lists agree
 """
 
 import time
-from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from accepting import everything
-from breakable_store import DONE, BreakableStore
+from breakable_store import BreakableStore
 from claiming import INDEX
 from failing_scripts import FORBIDDEN, OF_ANOTHER_TYPE, POWER_CUT, Sabotage
 from redis import Redis
 from redis.exceptions import ResponseError
 from redis_keys import EVENT
-from rq import Queue
-from rq.serializers import JSONSerializer
+from script_cases import AFTERWARDS, CASES, PAUSE, nothing
 from store_rules import EXPIRIES, disagreements, pattern_of, wrong_expiries
 
-from credhook.events import Event
 from credhook.store import State
-from credhook.store.announcements import ANNOUNCEMENT_SECONDS
-from credhook.store.job import accept_arguments
-from credhook.store.lease import EXPORTER_LEASE_SECONDS, ExporterLease
-from credhook.store.store import Script
-from credhook.worker.commands.bulk import Erasure
-from credhook.worker.commands.search import Selection, read_page
-from credhook.worker.platform.circuit import Circuit
-from credhook.worker.platform.circuit_breaker import PROBE_BEGINS_SECONDS
-from credhook.worker.platform.rate_limit import RateLimit
-from credhook.worker.platform.shared_circuit import CircuitStore
-from credhook.worker.queue.claims import Claim, Settlement
-from credhook.worker.queue.failure import Failure
-from credhook.worker.queue.leases import note_death
 
 pytestmark = pytest.mark.usefixtures("in_memory")
 
-#: Seconds that the platform's circuit is open.
-PAUSE = 120
-COMPLETED, URGENT = "openid4vc.issuance.completed", "openid4vc.verification.data"
-
-Step = Callable[[BreakableStore], Coroutine[Any, Any, None]]
-
-EVENTS = (("e1", COMPLETED, "r1"), ("u1", URGENT, "p1"), ("e2", COMPLETED, "r1"))
-
-
-async def accepting(store: BreakableStore) -> None:
-    outcomes = store.deliver(*EVENTS, ("q1", "new.type", ""), ("e1", COMPLETED, "r1"), ("e1", COMPLETED, "r9"))
-    if b"unreadable" in outcomes:
-        raise ResponseError("503")
-
-
-async def nothing(store: BreakableStore) -> None: ...
-
-
-async def to_be_taken(store: BreakableStore) -> None:
-    """One of them a retry that is due."""
-    store.deliver(*EVENTS)
-    (claim,) = (await store.claims.take(1, urgent=1)).claims
-    await store.claims.settle(claim, Settlement(State.WAITING, "no", wait=0.0))
-
-
-async def taking(store: BreakableStore) -> None:
-    for claim in await store.take():
-        await store.handle(claim)
-
-
-async def isolated(store: BreakableStore) -> None:
-    store.deliver(EVENTS[0])
-    store.redis.hset(EVENT + "e1", "killed", 1)
-    assert await store.take() == []
-
-
-async def taking_alone(store: BreakableStore) -> None:
-    for claim in await store.take(idle=True):
-        await store.handle(claim)
-
-
-async def popped(store: BreakableStore) -> None:
-    store.deliver(EVENTS[0])
-    store.redis.lpop(INDEX.jobs)
-
-
-async def claiming(store: BreakableStore) -> None:
-    claim = await store.claims.claim("e1")
-    if isinstance(claim, Claim):
-        await store.handle(claim)
-
-
-async def planted(store: BreakableStore) -> None:
-    store.deliver(EVENTS[0])
-    Queue("credhook", connection=store.redis, serializer=JSONSerializer).enqueue("os.getcwd", job_id="evil")
-
-
-async def taken(store: BreakableStore) -> None:
-    store.deliver(*EVENTS)
-    store.redis.set("test:claim", "")
-    store.held = await store.take()
-
-
-def settling(settlement: Settlement) -> Step:
-    async def run(store: BreakableStore) -> None:
-        for claim in store.held:
-            with suppress(ResponseError):
-                _, following = await store.claims.settle(claim, settlement, follow=True)
-                if following:
-                    await store.handle(following)
-        if settlement.records:
-            store.handled |= {claim.event_id for claim in store.held}
-
-    return run
-
-
-async def recording(store: BreakableStore) -> None:
-    await store.claims.record(store.held[0], "test.second", "dead: ValueError", failure=FAILED[0])
-    await store.claims.record(store.held[0], "test.first", "done")
-    store.handled.add(store.held[0].event_id)
-
-
-async def renewing(store: BreakableStore) -> None:
-    await store.claims.renew(store.held)
-
-
-async def lost_by_rq(store: BreakableStore) -> None:
-    await taken(store)
-    store.pass_time()
-
-
-async def damaged(store: BreakableStore) -> None:
-    await lost_by_rq(store)
-    store.redis.hdel(EVENT + "e1", "type")
-
-
-async def mending(store: BreakableStore) -> None:
-    store.redis.hset(EVENT + "e1", "type", COMPLETED)
-
-
-async def putting_back(store: BreakableStore) -> None:
-    store.sweeper.run()
-
-
-async def reclaiming(store: BreakableStore) -> None:
-    note_death(store.store, "w", "1")
-
-
-def settled(settlement: Settlement) -> Step:
-    async def prepare(store: BreakableStore) -> None:
-        store.deliver(*EVENTS[:2])
-        for claim in await store.take():
-            await store.claims.settle(claim, settlement)
-
-    return prepare
-
-
-async def resuming(store: BreakableStore) -> None:
-    store.sweeper.unhandled.put_back()
-
-
-async def replaying(store: BreakableStore) -> None:
-    for one in ("e1", "u1"):
-        store.replay(one, "dead")
-
-
-async def keeping(store: BreakableStore) -> None:
-    for claim in store.held:
-        await store.snapshots.keep(claim.event_id, b"{}")
-
-
-async def taken_and_kept(store: BreakableStore) -> None:
-    await taken(store)
-    await keeping(store)
-
-
-async def doomed(store: BreakableStore) -> None:
-    """A dead event with all that a store can keep of one."""
-    store.deliver(("doomed", COMPLETED, "r1"), ("doomed", COMPLETED, "r9"))
-    store.held = await store.take()
-    await keeping(store)
-    failed = Settlement(State.DEAD, "no", latest=(1, 1), **WITH_FAILURES)
-    await store.claims.settle(store.held[0], failed)
-
-
-async def erasing(store: BreakableStore) -> None:
-    """As `credhook events erase --resource r1`."""
-    wanted = Selection(resource="r1")
-    erasure, found = Erasure(store.store, wanted), read_page(store.store, wanted).events
-    if found:
-        erasure(found)
-    erasure.finish(found)
-
-
-async def starting_to_note(store: BreakableStore) -> None:
-    store.store.run("add", ["a backfill", 600_000], keys=[INDEX.arrivals])
-
-
-async def coming_again(store: BreakableStore) -> None:
-    store.deliver(("doomed", COMPLETED, "r1"))
-
-
-async def only_backfilled(store: BreakableStore) -> None:
-    event = ("backfilled:" + COMPLETED + ":r7", Event(COMPLETED, "r7"), None)
-    arguments = accept_arguments([event], queue="credhook", retention=3_600, now=datetime.now(UTC), is_backfill=True)
-    store.store.run("accept", arguments)
-
-
-async def acquiring_places(store: BreakableStore) -> None:
-    await store.claims.acquire_places(store.held[0], {"test.first": 1, "test.second": 2})
-
-
-async def announcing(store: BreakableStore) -> None:
-    lasts = int(1_000 * ANNOUNCEMENT_SECONDS)
-    for keys in ((INDEX.handlers, INDEX.workers), (INDEX.receivers,)):
-        store.store.run("announce", ["w", "{}", lasts], keys=keys)
-
-
-async def sharing(store: BreakableStore) -> None:
-    """What processes share about the platform, and who exports figures."""
-    key, redis = INDEX.platform + "digest", store.store.for_async_code()
-    circuits = CircuitStore(redis, key, clock=time.time)
-    await circuits.compare_and_set("", Circuit(is_open=True, until=time.time() + PAUSE))
-    await CircuitStore(redis, key + "2", clock=time.time).compare_and_set("", Circuit(score=1))
-    await circuits.take_probe(PROBE_BEGINS_SECONDS)
-    await RateLimit(redis, key + ":bucket", per_second=1.0).take(1)
-    await ExporterLease(redis, INDEX.exporter).acquire(EXPORTER_LEASE_SECONDS)
-    store.store.check_schema()
-
-
-FAILED = (Failure("test.first", "ValueError", "test first", "test.py:1 first"),)
-WITH_FAILURES: dict[str, Any] = {
-    "failures": FAILED,
-    "causes": {"test.first": FAILED[0].cause},
-    "history": {"attempt": 1},
-}
-
-DEAD, UNHANDLED = Settlement(State.DEAD, "no"), Settlement(State.UNHANDLED, "NoHandler", spend=False)
-#: The script; what goes before; what runs it.
-CASES: dict[str, tuple[Script, Step, Step]] = {
-    "accept": ("accept", nothing, accepting),
-    "take": ("take", to_be_taken, taking),
-    "take alone": ("take", isolated, taking_alone),
-    "claim": ("claim", popped, claiming),
-    "refuse": ("take", planted, taking),
-    "settle as done": (
-        "write",
-        taken_and_kept,
-        settling(Settlement(State.DONE, records=DONE, sealed=True, latest=(3, 1))),
-    ),
-    "settle as waiting": (
-        "write",
-        taken,
-        settling(Settlement(State.WAITING, "no", wait=5.0, records=DONE, **WITH_FAILURES)),
-    ),
-    "settle as dead": ("write", taken, settling(Settlement(State.DEAD, "no", **WITH_FAILURES))),
-    "settle as unhandled": ("write", taken, settling(UNHANDLED)),
-    "hand back": ("write", taken, settling(Settlement(State.ACCEPTED, spend=False))),
-    "record": ("write", taken, recording),
-    "renew": ("write", taken, renewing),
-    "put back": ("put_back", lost_by_rq, putting_back),
-    "set aside": ("put_back", damaged, putting_back),
-    "reclaim": ("reclaim", taken, reclaiming),
-    "replay": ("replay", settled(DEAD), replaying),
-    "put back unhandled": ("replay", settled(UNHANDLED), resuming),
-    "keep a snapshot": ("keep", taken, keeping),
-    "erase": ("erase", doomed, erasing),
-    "erase once": ("erase", doomed, erasing),
-    "note arrivals": ("add", nothing, starting_to_note),
-    "backfill": ("accept", nothing, only_backfilled),
-    "accept during a backfill": ("accept", starting_to_note, accepting),
-    "acquire places": ("semaphore", taken, acquiring_places),
-    "announce": ("announce", nothing, announcing),
-    "share": ("circuit", nothing, sharing),
-}
-
-
-#: What follows a run that may have failed: sender, operator or backfill repeat it. And the events that must
-#: be there in the end, unless it is `e1`.
-AFTERWARDS: dict[str, tuple[Step, set[str]]] = {
-    "accept": (accepting, {"e1", "u1", "e2", "q1"}),
-    "accept during a backfill": (accepting, {"e1", "u1", "e2", "q1"}),
-    "backfill": (only_backfilled, {"backfilled:" + COMPLETED + ":r7"}),
-    "replay": (replaying, {"e1"}),
-    "set aside": (mending, {"e1"}),
-    "erase": (erasing, set()),
-    "erase once": (coming_again, {"doomed"}),
-    **dict.fromkeys(("note arrivals", "announce", "share"), (nothing, set[str]())),
-}
 #: Commands that write nothing.
 READS = {
     *(b"EXISTS", b"GET", b"HGET", b"HGETALL", b"HLEN", b"HMGET", b"MGET", b"PUBLISH", b"PUBSUB", b"SISMEMBER"),
@@ -341,17 +75,16 @@ def assert_expiries(redis: Redis, began: float) -> None:
 
 
 #: After the first, which is of Redis, a worker writes again; after the second, which is of the event, it does not.
+#: Of the places where the power can be cut, the short form tries one in eight.
 REFUSALS = [
-    pytest.param(FORBIDDEN, id="forbidden"),
-    pytest.param(OF_ANOTHER_TYPE, id="of another type"),
-    pytest.param(POWER_CUT, id="power cut"),
+    pytest.param(FORBIDDEN, 1, id="forbidden"),
+    pytest.param(OF_ANOTHER_TYPE, 1, id="of another type"),
+    pytest.param(POWER_CUT, 8, id="power cut"),
+    pytest.param(POWER_CUT, 1, id="power cut anywhere", marks=pytest.mark.soak),
 ]
-#: Of the places where the power can be cut, the short form tries one in so many.
-EVERY = 8
 
 
-@pytest.mark.parametrize("step", [EVERY, pytest.param(1, marks=pytest.mark.soak)])
-@pytest.mark.parametrize("error", REFUSALS)
+@pytest.mark.parametrize(("error", "step"), REFUSALS)
 @pytest.mark.parametrize("name", CASES)
 async def test_whichever_command_is_refused_nothing_is_lost_and_nothing_done_is_done_again(
     redis_client: Redis, name: str, error: str, step: int

@@ -18,6 +18,11 @@ class MortalRedis:
     def start(self) -> None:
         self._server = start_server(self._folder, self._port)
 
+    @property
+    def file(self) -> Path:
+        """The append-only file that it writes to."""
+        return max(self._folder.rglob("*.aof"), key=lambda file: file.name.endswith(".incr.aof"))
+
     def kill(self) -> None:
         self._server.kill()
         self._server.wait()

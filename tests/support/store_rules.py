@@ -73,12 +73,15 @@ def disagreements(redis: Redis) -> list[str]:
     records: Any = {one: redis.hgetall(EVENT + one) for one in ids}
     states = {one: State(record[b"state"].decode()) for one, record in records.items()}
     causes = {key.decode().split(":")[3] for key in redis.scan_iter(INDEX.causes + ":*:events")}
-    named = {one: {value.decode() for name, value in record.items() if name.startswith(BLAMED.encode())}
-             for one, record in records.items()}  # fmt: skip
+    named = {
+        one: {value.decode() for name, value in record.items() if name.startswith(BLAMED.encode())}
+        for one, record in records.items()
+        if states[one] is not State.DONE
+    }
     expected = {
         **{INDEX.unhandled + one: set() for one in EVENT_TYPES},
         **{key: {one for one in ids if LISTS.get(states[one]) == key} for key in LISTS.values()},
-        **{INDEX.standing(cause): {one for one in ids if cause in named[one]} for cause in causes},
+        **{INDEX.standing(cause): {one for one in ids if cause in named.get(one, ())} for cause in causes},
         INDEX.open: {one for one in ids if states[one] in OPEN},
     }
     for one in ids:

@@ -6,7 +6,8 @@ local function write_expiring(key, lasts, command, ...)
     local name = key
     if redis.call('EXISTS', key) == 0 then
         name = string.match(key, '^[^:]+:[^:]+:') .. 'unfinished'
-        redis.call('DEL', name)
+        redis.call('SET', name, '')  -- A DEL of a key that is not there would not be in the append-only file, whose
+        redis.call('DEL', name)      -- beginning may hold the same key from a script that was cut.
     end
     local reply = redis.call(command, name, ...)
     redis.call('PEXPIRE', name, lasts)

@@ -63,6 +63,12 @@ function write.renew(id, fence, job)
     return 1
 end
 
+-- Count why an attempt has failed.
+local function blame(id, details, is_open)
+    for _, failure in ipairs(details.failures or {}) do count_failure(failure, retention) end
+    for _, cause in pairs(details.causes or {}) do add_open_error(id, cause, is_open, retention) end
+end
+
 -- Write down how an attempt ended:
 --   state     the event's new state
 --   latest    rank and `updatedAt` of the resource's state that handlers have seen, or ''
@@ -107,7 +113,7 @@ function write.settle(id, fence, job, state, latest, follow, sealed, rest, ...)
         if state == $DONE then drop('seen') end
         if state ~= $UNHANDLED then drop($ONLY) elseif details.only then put($ONLY, details.only) end
     end
-    for _, cause in pairs(details.causes or {}) do pcall(add_open_error, id, cause, is_open, retention) end
+    pcall(blame, id, details, is_open)
     if state == $DONE and sealed == '1' then  -- It goes before the state, and after the marks that make it needless.
         if #records > 0 then call('HSET', key, unpack(set, 4, 3 + #records)) end
         call('DEL', SNAPSHOT .. id)
@@ -171,10 +177,9 @@ local function release()
     end
 end
 
--- Count why an attempt has failed, and append it to the event's history.
+-- Remove the event from its former causes, and append the attempt to its history.
 local function explain(id, details, is_open)
     for _, cause in pairs(details.resolved or {}) do remove_open_error(id, cause) end
-    for _, failure in ipairs(details.failures or {}) do count_failure(failure, retention) end
     if details.history then append(id, details.history, not is_open and retention) end
 end
 
@@ -199,7 +204,7 @@ local function let_next(resource, goes_on)
     end
 end
 
--- Count failures, and let the next events begin. The events stay settled if this fails: the sweeper finds
+-- Write histories, and let the next events begin. The events stay settled if this fails: the sweeper finds
 -- events that stay blocked.
 local function go_on()
     local waiting, claims = {}, {}

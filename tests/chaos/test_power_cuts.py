@@ -1,0 +1,82 @@
+"""Power cuts in the middle of a script's write to the append-only file, on Redis itself.
+
+Redis 6.2 and 7.0 cut the file after the last whole command and leave the transaction open. What it holds is executed
+together with the next transaction, after the following restart.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from breakable_store import BreakableStore
+from failing_scripts import Sabotage
+from redis import Redis
+from redis_server import MortalRedis
+from script_cases import AFTERWARDS, CASES, nothing
+from store_rules import disagreements
+
+from credhook.store import State
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(1_800)]
+
+#: Of the places where a file can be cut, one in so many is tried.
+EVERY = 3
+SETTLED = {State.DONE, State.DEAD, State.QUARANTINED}
+
+
+def commands(file: bytes, start: int) -> Iterator[tuple[int, bytes]]:
+    """Yield where each command of an append-only file begins, and its name."""
+    while start < len(file):
+        head = re.compile(rb"\*(\d+)\r\n").match(file, start)
+        assert head
+        where, name = head.end(), b""
+        for place in range(int(head[1])):
+            size = re.compile(rb"\$(\d+)\r\n").match(file, where)
+            assert size
+            name = name if place else file[size.end() : size.end() + int(size[1])]
+            where = size.end() + int(size[1]) + 2
+        yield start, name.upper()
+        start = where
+
+
+def cuts(file: bytes, start: int) -> Iterator[int]:
+    """Yield the places in the middle of a command of a transaction."""
+    is_inside = False
+    for where, name in commands(file, start):
+        if is_inside:
+            yield where + 5
+        is_inside = name == b"MULTI" or (is_inside and name != b"EXEC")
+
+
+@pytest.mark.parametrize("name", CASES)
+async def test_a_file_that_was_cut_in_a_script_loses_nothing_at_the_next_two_starts(name: str, tmp_path: Path) -> None:
+    _, prepare, run = CASES[name]
+    repeat, expected = AFTERWARDS.get(name, (nothing, {"e1"}))
+    with MortalRedis(tmp_path) as server:
+        file = server.file
+        before = BreakableStore(Redis.from_url(server.url))
+        await prepare(before)
+        start = file.stat().st_size
+        before.store.plans[CASES[name][0]] = Sabotage()
+        await run(before)
+        whole, handled = file.read_bytes(), set(before.handled)
+        for cut in list(cuts(whole, start))[::EVERY]:
+            server.kill()
+            file.write_bytes(whole[:cut])
+            for _ in range(2):
+                server.start()
+                store = BreakableStore(Redis.from_url(server.url))
+                store.handled |= handled
+                await repeat(store)
+                await store.recover()
+                assert disagreements(store.redis) == [], cut
+                found = {key.decode().split(":event:")[1] for key in store.redis.scan_iter("*:event:*")}
+                assert expected <= found, cut
+                for one in found:
+                    state = store.redis.hget(store.store.keys.event + one, "state").decode()
+                    assert state in SETTLED, cut
+                handled = store.handled
+                store.redis.close()
+                server.kill()
+            server.start()
