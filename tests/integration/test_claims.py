@@ -555,6 +555,21 @@ async def broken_settlement(queue: EventQueue, settlement: Settlement, number: i
     return claims, claim
 
 
+@pytest.mark.parametrize("state", [State.WAITING, State.ACCEPTED, None])
+async def test_an_open_event_lasts_although_a_settlement_that_was_cut_let_it_expire(
+    queue: EventQueue, state: State | None
+) -> None:
+    await queue.accept("e1")
+    claim = await queue.take_one()
+    queue.redis.expire(EVENT + "e1", 100)
+    if state:
+        await queue.worker().settle(claim, Settlement(state, "no", wait=1.0))
+    else:
+        queue.lapse()
+        assert queue.sweep() == 1
+    assert queue.redis.ttl(EVENT + "e1") == -1
+
+
 @pytest.mark.parametrize("number", COMMANDS)
 async def test_a_replay_is_not_undone_by_a_broken_settlement(queue: EventQueue, number: int) -> None:
     dead = Settlement(State.DEAD, "no")

@@ -44,6 +44,12 @@ async def test_keeping_again_takes_the_new_details_but_not_a_longer_life(async_r
     assert await async_redis.pttl(SNAPSHOT + "e1") <= 450
 
 
+async def test_nothing_is_kept_of_an_event_that_was_settled_meanwhile(async_redis: redis.asyncio.Redis) -> None:
+    await async_redis.hset("credhook:credhook:event:e1", "state", "done")  # type: ignore[misc]  # redis-py's gap
+    await snapshots(async_redis).keep("e1", b"details")
+    assert not await async_redis.exists(SNAPSHOT + "e1")
+
+
 async def test_redis_never_sees_the_details_in_the_clear(async_redis: redis.asyncio.Redis, redis_client: Redis) -> None:
     with redis_client.monitor() as seen:  # type: ignore[no-untyped-call]  # redis-py's gap
         await snapshots(async_redis).keep("e1", b"Zara Readable")
