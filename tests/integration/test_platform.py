@@ -1,14 +1,13 @@
 """A fleet whose platform fails, with a real Redis and real sockets."""
 
 import asyncio
-import itertools
 import time
 from pathlib import Path
 
 import pytest
 from attempts import told
 from fleet_harness import Answer, Stub
-from fleet_members import DOWN, WELL, Member, member, members, paused_briefly
+from fleet_members import DOWN, WELL, member, members, paused_briefly
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import RedisError
@@ -300,38 +299,6 @@ async def test_while_all_is_well_calls_cost_no_round_trip(redis_url: str, redis_
             await one.call()
             await one.call_in_thread()
         assert redis_client.info("stats")["total_commands_processed"] - before == 1  # The question itself.
-
-
-async def test_every_key_has_a_ttl(redis_url: str, redis_client: Redis, stub: Stub) -> None:
-    answers = itertools.cycle([DOWN, *[WELL] * 2, *[DOWN] * 2, Answer(429, retry_after="1")])
-    stub.answer = lambda _: next(answers)
-    stub.takes = 0.1
-    seen: set[str] = set()
-
-    def all_are_seen() -> bool:
-        for key in redis_client.scan_iter("*"):
-            look = redis_client.pipeline()
-            look.type(key)
-            look.pttl(key)
-            kind, ttl = look.execute()
-            assert (kind, ttl) == (b"none", -2) or (kind in {b"string", b"hash"} and 0 <= ttl <= 700_000)
-            seen.add(key.decode().rpartition(":")[2])
-        return len(seen) == 3
-
-    async def works(one: Member) -> None:
-        while True:
-            if await one.breaker.admit(1):
-                await one.fetch()
-            await asyncio.sleep(0.005)
-
-    async with members(2, redis_url, stub.url, rate=50) as fleet:
-        working = [asyncio.create_task(works(one)) for one in fleet]
-        await until_async(all_are_seen, what="the circuit, the probe and the bucket")
-        for task in working:
-            task.cancel()
-        await asyncio.gather(*working, return_exceptions=True)
-    assert {"bucket", "probe"} < seen
-    assert all(key.startswith(b"credhook:credhook:platform:") for key in redis_client.scan_iter())
 
 
 async def test_without_redis_each_process_goes_by_its_own_calls_and_publishes_later(tmp_path: Path, stub: Stub) -> None:

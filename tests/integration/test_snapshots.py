@@ -45,7 +45,7 @@ async def test_keeping_again_takes_the_new_details_but_not_a_longer_life(async_r
 
 
 async def test_nothing_is_kept_of_an_event_that_was_settled_meanwhile(async_redis: redis.asyncio.Redis) -> None:
-    await async_redis.hset("credhook:credhook:event:e1", "state", "done")  # type: ignore[misc]  # redis-py's gap
+    await async_redis.hset("credhook:credhook:event:e1", "state", "done")
     await snapshots(async_redis).keep("e1", b"details")
     assert not await async_redis.exists(SNAPSHOT + "e1")
 

@@ -20,7 +20,7 @@ from credhook.store.job import accept_arguments
 from credhook.store.lease import EXPORTER_LEASE_SECONDS, ExporterLease
 from credhook.store.store import Script
 from credhook.worker.commands.bulk import Erasure
-from credhook.worker.commands.search import Selection, read_page
+from credhook.worker.commands.search import EventSummary, Selection, read_page
 from credhook.worker.platform.circuit import Circuit
 from credhook.worker.platform.circuit_breaker import PROBE_BEGINS_SECONDS
 from credhook.worker.platform.rate_limit import RateLimit
@@ -191,6 +191,13 @@ async def coming_again(store: BreakableStore) -> None:
     store.deliver(("doomed", COMPLETED, "r1"))
 
 
+async def erasing_beside_a_worker(store: BreakableStore) -> None:
+    with suppress(ResponseError):
+        Erasure(store.store, Selection())([EventSummary("e1", "", "", 0)])
+    for claim in store.held:
+        await store.handle(claim)
+
+
 async def only_backfilled(store: BreakableStore) -> None:
     event = ("backfilled:" + COMPLETED + ":r7", Event(COMPLETED, "r7"), None)
     arguments = accept_arguments([event], queue="credhook", retention=3_600, now=datetime.now(UTC), is_backfill=True)
@@ -257,6 +264,7 @@ CASES: dict[str, tuple[Script, Step, Step]] = {
     "keep a snapshot": ("keep", taken, keeping),
     "erase": ("erase", doomed, erasing),
     "erase once": ("erase", doomed, erasing),
+    "erase beside a worker": ("erase", taken, erasing_beside_a_worker),
     "note arrivals": ("add", nothing, starting_to_note),
     "backfill": ("accept", nothing, only_backfilled),
     "accept during a backfill": ("accept", starting_to_note, accepting),
@@ -276,5 +284,6 @@ AFTERWARDS: dict[str, tuple[Step, set[str]]] = {
     "set aside": (mending, {"e1"}),
     "erase": (erasing, set()),
     "erase once": (coming_again, {"doomed"}),
+    "erase beside a worker": (nothing, {"u1", "e2"}),
     **dict.fromkeys(("note arrivals", "announce", "share"), (nothing, set[str]())),
 }

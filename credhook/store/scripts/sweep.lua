@@ -2,50 +2,32 @@
 -- of another state than theirs, a bounded number at a time.
 --
 -- KEYS: as in keys.lua; then the sorted sets of the index, those of the causes, and the lists of settled events.
--- ARGV: time in ms; of the index, only what was received before it is looked at; the key to begin with, counted from 0; how many of
---   its entries to skip; how many entries to look at.
+-- ARGV: time in ms; of the index, only what was received before it is looked at; the key to begin with, counted from 0; how
+--   many of its entries to skip; how many entries to look at.
 -- Reply: the key to go on with, 0 after the last; and how many of its entries to skip.
 
 --! include keys.lua
-
-local before, first, skip, left = '(' .. ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 
 -- List -> states of its events. An unreadable record may have been repaired by hand, so that list is left alone.
 local states_of = {[dead] = {[$DEAD] = true, [$DATA_GONE] = true}, [quarantined] = {[$QUARANTINED] = true}}
 for type in pairs(indexed_types) do states_of[unhandled .. type] = {[$UNHANDLED] = true} end
 
--- Return true if the record is gone or in none of these states.
-local function has_moved(id, states)
-    local state = redis.pcall('HGET', EVENT .. id, 'state')
-    return not state or not state.err and not states[state]
-end
-
--- Return true if the record is gone or done, or names another cause.
-local function has_left(id, who, cause)
-    local reply = redis.pcall('HMGET', EVENT .. id, 'state', $BLAMED .. who)
-    return reply.err or reply[1] == $DONE or reply[2] ~= cause
-end
-
+local before, first, skip, left = '(' .. ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 for i = first + 2, #KEYS do
     local gone, old = {}
-    local cause = string.match(string.sub(KEYS[i], #causes + 1), '^:(.*):events$')
+    local cause, states = string.match(string.sub(KEYS[i], #causes + 1), '^:(.*):events$'), states_of[KEYS[i]]
     local who = cause and redis.call('HGET', causes .. ':' .. cause, 'who') or ''
-    local states = states_of[KEYS[i]]
     if cause or states then
         old = redis.call('ZRANGE', KEYS[i], skip, skip + left - 1)
     else
         old = redis.call('ZRANGEBYSCORE', KEYS[i], '-inf', before, 'LIMIT', skip, left)
     end
     for _, id in ipairs(old) do
-        local is_gone
-        if cause then
-            is_gone = has_left(id, who, cause)
-        elseif states then
-            is_gone = has_moved(id, states)
-        else
-            is_gone = redis.call('EXISTS', EVENT .. id) == 0
+        local record = redis.pcall('HMGET', EVENT .. id, 'state', $BLAMED .. who)
+        local state, named = record[1], record[2]
+        if not record.err and (not state or cause and (state == $DONE or named ~= cause) or states and not states[state]) then
+            gone[#gone + 1] = id
         end
-        if is_gone then gone[#gone + 1] = id end
     end
     if #gone > 0 then redis.call('ZREM', KEYS[i], unpack(gone)) end
     left = left - #old
