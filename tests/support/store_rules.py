@@ -78,6 +78,7 @@ def disagreements(redis: Redis) -> list[str]:
         for one, record in records.items()
         if states[one] is not State.DONE
     }
+    causes = causes.union(*named.values())
     expected = {
         **{INDEX.unhandled + one: set() for one in EVENT_TYPES},
         **{key: {one for one in ids if LISTS.get(states[one]) == key} for key in LISTS.values()},

@@ -177,14 +177,19 @@ class Sweeper:
             until = min(until, self._oldest(jobs) - IN_TRANSIT_MS)
         # A job that is overdue has no scheduler: RQ lets the lock of a dead scheduler stand for a minute.
         overdue = (now - IN_TRANSIT_MS) / 1_000
-        scheduled = cast(list[bytes], redis.zrangebyscore(keys.scheduled, overdue, "+inf"))
-        in_lists = {*jobs, *scheduled}
+        queued = set(jobs)
         found: list[str] = []
         size = self._sizes.page
         for start in itertools.count(self._start, size):
             page = cast(list[bytes], redis.zrangebyscore(keys.open, 0, until, start=start, num=size))
             ids = [one.decode(errors="surrogateescape") for one in page]
-            found += (one for one in ids if job_id(keys.queue, one).encode() not in in_lists)
+            theirs = [job_id(keys.queue, one).encode() for one in ids]
+            due = redis.zmscore(keys.scheduled, cast(list[str], theirs)) if theirs else []
+            found += (
+                one
+                for one, job, at in zip(ids, theirs, due, strict=True)
+                if job not in queued and (at is None or at < overdue)
+            )
             if len(page) < size or len(found) >= size:
                 # Events that stay where they are must not hide the events behind them.
                 self._start = 0 if len(page) < size else start + size
