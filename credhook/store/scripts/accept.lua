@@ -25,7 +25,7 @@ local outcomes, fresh, records, moved, job_ids, urgent_jobs, job_keys = {}, {}, 
 -- its type and resource: a delivery of the same that comes later is a duplicate. While a backfill runs, deliveries note
 -- what they bring, and the backfill looks there. If none has run for long, this costs a group of deliveries one EXISTS.
 local BACKFILLED_LASTS = 2000 * retention  -- Ms that the list of backfilled events outlives the last of them.
-local MOST_FORGOTTEN = 1000                -- Older ones that one script removes from this list.
+local MOST_FORGOTTEN = 500                 -- Older ones that one script removes from this list.
 local concerned = is_backfill or redis.call('EXISTS', backfilled, arrivals) > 0
 local noting = concerned and not is_backfill and redis.call('EXISTS', arrivals) == 1
 local repeatable = $REPEATABLE_TYPES
