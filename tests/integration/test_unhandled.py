@@ -364,6 +364,7 @@ async def test_it_is_listed_counted_replayed_and_erased(
 
 async def test_it_is_forgotten_after_the_retention_time(redis_client: Redis) -> None:
     now = redis_client.time()[0] * 1_000
+    redis_client.hset(EVENT + "young", "state", "unhandled")
     for key in INDEX.all_unhandled:
         redis_client.zadd(key, {"old": now - 3_601_000, "young": now - 3_500_000})
     Sweeper(store_on(redis_client), name="n", interval=1).run()
