@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from harness import COMPLETED, Harness
 from redis import Redis
+from redis_keys import EVENT
 from repeating_sender import deliver_all
 from scraping import PROMTOOL, Scrape, fallen, promtool, well_formed
 from serving import Receiver, children, receiver
@@ -108,7 +109,7 @@ def second(event, context):
         assert scrape.series("credhook_handler_duration_seconds_count") == {("test.first",): 21, ("test.second",): 21}
         assert scrape.value("credhook_fetch_duration_seconds_count", "2xx") == 21
         assert scrape.value("credhook_delivery_to_done_seconds_count") == 20
-        assert scrape.value("credhook_token_fetches_total", "granted") == 1
+        assert scrape.value("credhook_token_fetches_total", "granted") in {1, 2}  # One of each process, in time.
         assert scrape.value("credhook_platform_breaker", "closed") == 1
         assert scrape.value("credhook_events", "dead") == 1
         until(lambda: Scrape.of(admin).total("credhook_workers") == 2)
@@ -143,7 +144,9 @@ def test_receiver_and_worker_together_tell_the_truth_in_sum(
     harness: Harness, receivers: tuple[Receiver, str], admin: str, redis_client: Redis
 ) -> None:
     _, receiving = receivers
-    redis_client.zadd("credhook:credhook:dead", {f"dead{number}": 2e12 + number for number in range(9)})
+    for number in range(9):
+        redis_client.hset(f"{EVENT}dead{number}", "state", "dead")
+        redis_client.zadd("credhook:credhook:dead", {f"dead{number}": 2e12 + number})
     with harness.worker("worker", "--processes", "2", CREDHOOK_ADMIN=admin) as worker:
         until(lambda: "worker_started" in worker.text)
         until(lambda: Scrape.of(receiving).total("credhook_workers") == 2)

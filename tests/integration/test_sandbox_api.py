@@ -75,7 +75,7 @@ def test_another_realm_does_not_exist(api: httpx.Client) -> None:
 
 def test_unknown_paths_methods_and_content_types_are_refused_in_the_same_envelope(api: httpx.Client) -> None:
     missing(api.get("/nowhere"))
-    missing(api.get(f"{CREDS}/endpoints/"))
+    missing(api.get(f"{CREDS}/nothing/"))
     answer = api.put(f"{CREDS}/endpoints")
     refused(answer, 405, "METHOD_NOT_ALLOWED", "Method Not Allowed")
     assert {each.strip() for each in answer.headers["allow"].split(",")} == {"GET", "HEAD", "POST"}

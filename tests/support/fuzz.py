@@ -150,7 +150,7 @@ def spells(signature: bytes, digest: bytes) -> bool:
 
 def authentic(headers: Headers, content: bytes) -> bool:
     """Whether our own sender could have signed it just now; written apart from the receiver."""
-    found = {name: [value for header, value in headers if header == name] for name, _ in headers}
+    found = {name: [value.strip(b" \t") for header, value in headers if header == name] for name, _ in headers}
     try:
         (webhook_id,), (timestamp,) = found[b"webhook-id"], found[b"webhook-timestamp"]
         (signatures,) = found[b"webhook-signature"]

@@ -254,7 +254,7 @@ def _misfits(function: Function, types: frozenset[str], state: Any) -> Iterator[
         yield "should take (event: FetchedEvent[…], context: AsyncContext), or no annotations"
     if not _returns_nothing(hints.get("return")):
         yield "should return nothing: results are ignored; raise Retry or GiveUp to decide"
-    details = get_args(event)[0] if _origin(event) == "event" and get_args(event) else Details
+    details = get_args(event)[0] if _origin(event) == "event" and get_args(event) else Any
     if any(not _is_kind(model_of(name), details) for name in types):
         yield "is registered for events whose details are not what its FetchedEvent[…] says"
     api, wanted = [*get_args(context), None, None][:2] if _origin(context) == "context" else (None, None)
