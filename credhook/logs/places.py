@@ -138,7 +138,9 @@ def members(error: BaseException, limit: int) -> list[str]:
 
 
 def _authors_calls(error: BaseException) -> list[tuple[FrameType, int]]:
-    return [(frame, line) for frame, line in walk_tb(error.__traceback__) if is_authors(frame.f_code.co_filename)]
+    calls = [(frame, line) for frame, line in walk_tb(error.__traceback__) if is_authors(frame.f_code.co_filename)]
+    # Python replaces a StopIteration that leaves a coroutine. The author's line is in its cause.
+    return calls or (_authors_calls(error.__cause__) if error.__cause__ else [])
 
 
 def _call(frame: FrameType, line: int) -> str:

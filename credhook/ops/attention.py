@@ -139,7 +139,10 @@ def of_events(fleet: Fleet) -> Iterator[Finding]:
             "unhandled",
             counts.unhandled,
             f"no worker had a handler for {unhandled}",
-            "start a worker with a handler for them, or register fewer types: `credhook endpoints plan`",
+            (
+                "start a worker with a handler for them, or register fewer types: `credhook endpoints plan`; for a renamed "
+                "handler, `credhook events show` says which name is missing"
+            ),
         ),
         (
             "quarantined",

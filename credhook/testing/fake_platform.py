@@ -110,6 +110,8 @@ class FakeApi(AsyncApi):
             retry_after: seconds in the Retry-After header, if any.
             times: number of calls.
         """
+        if status not in range(400, 600):
+            raise ValueError(f"{status!r} is no status of a failure: 400 to 599")
         headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
         error = {"status": status, "code": "TOLD_TO_FAIL", "detail": "The test asked for this failure."}
         for _ in range(times):
@@ -120,7 +122,13 @@ class FakeApi(AsyncApi):
         self._recording.failures.append(httpx.ReadTimeout("The test asked for a time-out."))
 
     def answer(self, path: str, json: Any) -> None:
-        """Answer requests to this path with JSON, for operations that the sandbox does not have."""
+        """Answer requests to this path with JSON, for operations that the sandbox does not have.
+
+        Raises:
+            ValueError: the path does not begin with `/`, or has a query.
+        """
+        if not path.startswith("/") or "?" in path:
+            raise ValueError(f"{path!r} should begin with / and have no query: requests match whatever their query")
         self._recording.known[path] = to_json(json)
 
     def know(self, event: FetchedEvent) -> None:

@@ -23,7 +23,7 @@ from credhook.worker.api.client import AsyncApi, SyncApi
 from credhook.worker.api.errors import Unavailable
 from credhook.worker.attempt import running
 from credhook.worker.attempt.retry import BACKOFF, Defer, GiveUp, after_handler, error_text
-from credhook.worker.handlers.registry import Context, FetchedEvent, Handler, Handlers, definition
+from credhook.worker.handlers.registry import Context, FetchedEvent, Handler, Handlers, definition, plugins_of
 from credhook.worker.platform.circuit import Circuit, outcome_of
 from credhook.worker.settings import WorkerSettings
 
@@ -118,8 +118,12 @@ async def arun(
         state: `context.state`. Required if the plugin has a start-up function.
 
     Raises:
-        ValueError: the handler is not registered for the event's type, or is no handler; or the state is missing.
+        ValueError: the handler is not registered for the event's type, or is no handler; or an option is wrong.
     """
+    if attempts != "until settled" and (not isinstance(attempts, int) or attempts < 1):
+        raise ValueError('attempts= should be a number from 1, or "until settled"')
+    if timeout is not None and timeout <= 0:
+        raise ValueError("timeout= should be more than 0 seconds")
     subject = handler_of(handler)
     state = state_for(handler, state)
     trial = Trial(subject, event, api or FakeApi(), timeout=timeout, stale=stale, state=state)
@@ -134,8 +138,8 @@ def state_for(handler: Function, state: object) -> object:
     """
     if state is not UNSET:
         return state
-    for plugin in _plugins(handler):
-        if plugin.startup_function and plugin.handler_of(handler):
+    for plugin in plugins_of(handler):
+        if plugin.startup_function:
             raise ValueError(f"{plugin.name} has a start-up function: say state=…, what it would have returned")
     return None
 
@@ -335,16 +339,12 @@ def handler_of(function: Function) -> Handler:
     Raises:
         ValueError: the function cannot be a handler.
     """
-    for plugin in _plugins(function):
+    for plugin in plugins_of(function):
         if found := plugin.handler_of(function):
             return found
     undecorated: Handlers[Any] = Handlers("test")
     undecorated.on("*")(function)
     return next(iter(undecorated))
-
-
-def _plugins(function: Function) -> list[Handlers[Any]]:
-    return [value for value in getattr(definition(function), "__globals__", {}).values() if isinstance(value, Handlers)]
 
 
 async def end_tasks(tasks: Collection["asyncio.Task[Any]"]) -> None:

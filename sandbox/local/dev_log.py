@@ -15,7 +15,7 @@ _PHRASES: Final = {
     "event_dead": "dead",
     "event_data_gone": "data_gone",
     "event_handed_back": "handed back",
-    "event_unhandled": "no handler wants this type",
+    "event_unhandled": "no handler for it",
     "lease_lost": "lost to another worker",
 }
 _FAILED: Final = {"event_waiting", "event_dead", "event_data_gone"}

@@ -40,6 +40,14 @@ def write(folder: Path, text: str) -> None:
         r" plugin\.py:7: ValueError: 'accounts' already has a handler 'one', at \S+/plugin\.py:5; rename", id="twice",
     ),
     pytest.param(
+        "@handlers.on('openid4vc.issuance.failed')\n" + ONE, "plugin",
+        r" plugin\.py:5: ValueError: accounts\.one is registered already: name all its types in one", id="stacked",
+    ),
+    pytest.param(
+        "handlers.on('*')(len(''))\n", "plugin", r" plugin\.py:5: TypeError: a int is no handler: pass the function",
+        id="called",
+    ),
+    pytest.param(
         ONE, "plugin,another", "another: another plugin is called 'accounts'; rename it", id="two plugins of a name"
     ),
     pytest.param(ONE, "plugin,plugin:handlers", "or name it once$", id="plugin named twice"),

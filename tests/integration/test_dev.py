@@ -25,7 +25,7 @@ def an_event_is_shown_with_its_handler_its_outcome_and_its_time(dev: Dev) -> Non
     (resource,) = dev.happens()
     dev.shows(rf"^\d\d:\d\d:\d\d  issuance\.completed +{resource}  done  handlers=mine\.seen  ms=[\d.]+$")
     (other,) = dev.happens("openid4vc.verification.requested")
-    dev.shows(rf"verification\.requested +{other}  no handler wants this type  ")
+    dev.shows(rf"verification\.requested +{other}  no handler for it  ")
     assert "accounts, named by the command line" in dev.text
     assert f"credhook trigger issuance.completed --url {dev.environment['CREDHOOK_SANDBOX_URL']}" in dev.text
 

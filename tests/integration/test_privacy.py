@@ -33,6 +33,8 @@ CANARY = re.compile(r"canary.{0,20}", re.IGNORECASE)
 #: What a handler may do with what it was given, by the name of the event.
 CARELESS = """
 import logging, threading, warnings
+import structlog
+structlog.configure(processors=[structlog.processors.JSONRenderer()])  # Authors may: it would show messages.
 logger = logging.getLogger("plugin")
 
 def fail(claim):

@@ -32,7 +32,7 @@ def line(event: str, **fields: Any) -> str:
         (line("fetch_failed", error="NotFound 404", message="NotFound 404", cause="c1"),
          ROW + "the details cannot be fetched  error=NotFound 404", ["NotFound 404"]),
         (line("event_unhandled", lacking=["a.late"], handlers=["a.one"], ms=[1.0], hint="It waits"),
-         ROW + "no handler wants this type  lacking=a.late  handlers=a.one  ms=1.0", ["It waits"]),
+         ROW + "no handler for it  lacking=a.late  handlers=a.one  ms=1.0", ["It waits"]),
         (line("handler_returned", handler="a.one", at="a/a.py:3", returned="int", hint="return nothing"),
          ROW + "a.one  handler_returned  returned=int", ["a/a.py:3", "return nothing"]),
         (line("account_opened", handler="a.one", number=0), ROW + "a.one  account_opened  number=0", []),

@@ -91,3 +91,11 @@ def test_nothing_else_becomes_an_authors(module: str) -> None:
     loaded_from(module)
     assert not is_authors(OURS)
     assert not is_authors(LIBRARY)
+
+
+def test_the_line_of_a_stop_iteration_in_a_coroutine_is_the_authors() -> None:
+    scope: dict[str, Any] = {}
+    exec(compile("async def looks():\n    next(iter(()))\n", "/srv/app/handlers.py", "exec"), scope)
+    with pytest.raises(RuntimeError) as caught:
+        scope["looks"]().send(None)
+    assert places(caught.value, 4)[0] == "app/handlers.py:2 looks"

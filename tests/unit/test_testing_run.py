@@ -260,6 +260,20 @@ def test_the_options_of_a_handler_hold_in_its_trial() -> None:
     assert ended(run(looks_up, event(COMPLETED, status="offered"))) == ("dead", None, "KeyError")
 
 
+def test_the_options_hold_wherever_the_plugin_is_defined() -> None:
+    async def handle(event: FetchedEvent, context: Context) -> None: ...
+
+    elsewhere = Handlers("elsewhere")
+    elsewhere.on(COMPLETED, condition=lambda event: False)(handle)
+    assert run(handle, EVENT).outcome == "skipped"
+
+
+@pytest.mark.parametrize("options", [{"attempts": 0}, {"attempts": "until done"}, {"timeout": 0}])
+def test_a_wrong_option_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(options))}= should be"):
+        run(activate, EVENT, **options)
+
+
 stateful = Handlers[Any]("stateful")
 states: list[Any] = []
 

@@ -16,6 +16,7 @@ import difflib
 import functools
 import inspect
 import re
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -309,6 +310,15 @@ class Registers(Protocol[D, S]):
     def __call__(self, function: PlainFunction[D, S]) -> PlainFunction[D, S]: ...
 
 
+#: All plugins of this process. The test kit finds a function's options here.
+_plugins: "weakref.WeakSet[Handlers[Any]]" = weakref.WeakSet()
+
+
+def plugins_of(function: Callable[..., Any]) -> "list[Handlers[Any]]":
+    """Return the plugins that have registered the function."""
+    return [one for one in _plugins if one.handler_of(function)]
+
+
 class Handlers(Generic[State]):
     """The handlers of one plugin. `Handlers[Database]("accounts")`: its start-up function returns a `Database`."""
 
@@ -320,6 +330,7 @@ class Handlers(Generic[State]):
         """
         if not _NAME.fullmatch(name):
             raise ValueError(f"handlers' name {name!r} should be a word of letters, digits, - and _")
+        _plugins.add(self)
         self.name = name
         self._handlers: dict[str, Handler] = {}
         self.startup_function: Callable[[], Any] | None = None
@@ -348,11 +359,15 @@ class Handlers(Generic[State]):
                 raise ValueError(f'{name!r} is no event type: write @handlers.on("{near}"), or "*" for all')
 
         def register(function: Function) -> Function:
+            if not callable(function):
+                raise TypeError(f"a {type(function).__name__} is no handler: pass the function itself")
             name = name_of(function)
             if not _NAME.fullmatch(name):
                 hint = "define it with def, or set its __name__"
                 raise ValueError(f"a handler of {self.name!r} has no usable name: {name!r}; {hint}")
-            if first := self._handlers.get(name):
+            if (first := self._handlers.get(name)) and first.function == function:
+                raise ValueError(f"{first.name} is registered already: name all its types in one @handlers.on(…)")
+            if first:
                 raise ValueError(f"{self.name!r} already has a handler {name!r}, at {first.at}; rename one of them")
             handler = _new_handler(f"{self.name}.{name}", frozenset(wanted), function, options, self._state)
             before = next((one for one in self if one.name == handler.after), None)

@@ -89,7 +89,9 @@ def _shared() -> tuple[WorkerSettings, Registry, ClientCredentials]:
         configure_logs()
     settings = WorkerSettings()
     tracing.start("worker")
-    return settings, load(settings.handlers), ClientCredentials.from_settings(settings)
+    registry = load(settings.handlers)
+    configure_logs()  # As in main.py.
+    return settings, registry, ClientCredentials.from_settings(settings)
 
 
 class NotOurJob(Exception):
