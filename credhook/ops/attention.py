@@ -140,8 +140,8 @@ def of_events(fleet: Fleet) -> Iterator[Finding]:
             counts.unhandled,
             f"no worker had a handler for {unhandled}",
             (
-                "start a worker with a handler for them, or register fewer types: `credhook endpoints plan`; for a renamed "
-                "handler, `credhook events show` says which name is missing"
+                "start a worker with a handler for them, or register fewer types (`credhook endpoints plan`); "
+                "`credhook events show` says whether a handler was renamed"
             ),
         ),
         (
