@@ -102,7 +102,8 @@ def test_any_text_is_an_id_from_the_delivery_to_the_erasure(
 
 
 def test_an_id_that_no_redis_can_hold_is_no_crash(events: Run) -> None:
-    for arguments in (("show", "\udcff"), ("list", "--id", "\udcff"), ("list", "--resource", ""), ("show", "")):
-        refused = events(*arguments)
+    wrong = [(command, id_) for command in ("show", "export", "list --id", "list --resource") for id_ in ("\udcff", "")]
+    for command, id_ in wrong:
+        refused = events(*command.split(), id_)
         assert refused.exit_code == 2
         assert "is no id" in refused.output

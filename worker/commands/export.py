@@ -13,7 +13,7 @@ from credhook.worker.api.errors import ApiError
 from credhook.worker.api.models import Issuance, Presentation
 from credhook.worker.attempt.details import Snapshots, from_bytes
 from credhook.worker.commands.history import records
-from credhook.worker.commands.search import open_store
+from credhook.worker.commands.search import AN_ID, open_store
 from credhook.worker.settings import WorkerSettings
 
 #: Fields of an issuance, a presentation and a credential that hold no personal data. All others are redacted.
@@ -25,7 +25,7 @@ _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
 
 
 @click.command()
-@click.argument("webhook_id")
+@click.argument("webhook_id", type=AN_ID)
 def export(webhook_id: str) -> None:
     """Print an event as a test case without personal data: JSON for credhook.testing.load_event.
 
