@@ -330,8 +330,10 @@ async def test_a_failure_counts_although_another_handler_is_held_up(made: Attemp
 async def test_an_event_that_has_killed_two_workers_is_given_up_without_a_fetch(
     made: Attempts, told: Told, stub: Stub, redis_client: Redis, killed: int, state: State, ran: int
 ) -> None:
-    await made.accept("e1", DATA, "pre_1")
-    redis_client.hset(EVENT + "e1", "killed", killed)
-    settlement, _ = await made.make(Attempt(await made.claim_of("e1")))
+    await made.accept("e 1", DATA, "pre_1")
+    redis_client.hset(EVENT + "e 1", "killed", killed)
+    with capture_logs() as lines:
+        settlement, _ = await made.make(Attempt(await made.claim_of("e 1")))
+    assert [one["hint"] for one in lines if one["event"] == "event_dead"] == ["credhook events show 'e 1'"] * (not ran)
     assert settlement
     assert (settlement.state, len(told.ran), len(stub.calls)) == (state, ran, min(ran, 1))

@@ -21,7 +21,7 @@ from forked_process import Forked
 from harness import DATA, Harness
 from large_store import RARE_TYPE, fill
 from redis import Redis
-from redis_keys import EVENT
+from redis_keys import CONFLICT, EVENT
 from stored_events import HANDLED, INDEX, plant, plant_many
 from waiting import until
 
@@ -150,12 +150,13 @@ def test_a_replay_counts_first_and_says_how_it_ended(running: Console, ada: http
 def test_an_erasure_wants_the_number_typed(ada: httpx.Client, redis_client: Redis) -> None:
     plant_many(redis_client, 3, State.DEAD)
     plant(redis_client, "other", State.DONE)
+    redis_client.hset(CONFLICT + "other", "some.type r1", 1)
     refused = act(ada, "erase", ("state", "dead"), typed="30")
     assert refused.status_code == 400
     assert "Type the number" in refused.text
     assert redis_client.zcard(INDEX.dead) == 3
-    assert "Erased 3." in ended(ada, act(ada, "erase", ("state", "dead"), typed="3").url)
-    assert redis_client.zcard(INDEX.dead) == 0
+    assert "Erased 3." in ended(ada, act(ada, "erase", ("state", "dead"), ("resource", "r1"), typed="3").url)
+    assert not redis_client.exists(INDEX.dead, CONFLICT + "other")
     assert record(redis_client, "other")
 
 

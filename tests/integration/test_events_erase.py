@@ -46,9 +46,12 @@ def test_an_erasure_crosses_pages_and_spares_what_has_a_similar_name(redis_clien
         for number in range(1_200):
             pipeline.hset(f"{CONFLICT}c{number}", mapping={"some.type iss_1": 1, "some.type xiss_1": 1})
         pipeline.execute()
-    redis_client.hset(INDEX.locks, mapping={"r1": "m1 1 1 w", "r10": "m10 1 1 w"})
+    redis_client.hset(INDEX.locks, mapping={"r1": "m1 1 1 w", "r2": "m 1 1 1 w", "r10": "m10 1 1 w"})
     redis_client.zadd(INDEX.started, {f"{job_id('m1')}:1": 1, f"{job_id('m10')}:1": 1})
-    assert events("erase", "--resource", "iss_1", "--id", "m1").exit_code == 1  # No such event is in the store.
+    gone = [part for number in range(1_200) for part in ("--id", f"gone{number}")]  # No such event is in the store.
+    redis_client.zadd(INDEX.event_indexes()[0], dict.fromkeys(gone[1::2], 1))
+    assert events("erase", "--resource", "iss_1", "--id", "m1", "--id", "m 1", *gone).exit_code == 1
+    assert not redis_client.exists(INDEX.event_indexes()[0])
     left = everything(redis_client)
     assert (left.count(" iss_1"), left.count(" xiss_1")) == (0, 1_200)
     assert redis_client.hgetall(INDEX.locks) == {b"r10": b"m10 1 1 w"}

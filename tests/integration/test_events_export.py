@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from commands import credhook
 from harness import DATA, Harness
+from redis_keys import EVENT
 
 from credhook.testing import load_event, run
 from credhook.worker.commands.export import redacted
@@ -16,13 +17,14 @@ BLANK = {"name": "redacted", "birth": "2000-01-01", "age": 0, "isMember": False,
 
 def test_an_exported_event_is_a_test_case(harness: Harness) -> None:
     resource_id = harness.happens("m1", DATA, attributes=CLAIMS)
+    harness.redis.hset(EVENT + "m1", "attempts", 3)
     done = credhook("events", "export", "m1", environment=harness.environment, folder=harness.folder)
     assert done.returncode == 0, done.stderr
     assert [word for word in ("Jane", "1990", "Paris") if word in done.stdout] == []
     case = harness.folder / "case.json"
     case.write_text(done.stdout)
     event: Any = load_event(case)
-    assert (event.type, event.resource_id, event.webhook_id, event.attempt) == (DATA, resource_id, "m1", 1)
+    assert (event.type, event.resource_id, event.webhook_id, event.attempt) == (DATA, resource_id, "m1", 3)
     assert event.received_at.tzinfo is not None
     assert event.details.trusted
     assert event.details.credentials[0].attributes == BLANK

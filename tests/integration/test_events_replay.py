@@ -139,7 +139,7 @@ def test_another_number_than_was_expected_changes_nothing(redis_client: Redis, e
     plant_many(redis_client, 3, State.DEAD)
     before = contents(redis_client)
     for wrong in ("0", "2", "4"):
-        refused = events(command, "--state", "dead", "--expect", wrong, "--yes")
+        refused = events(command, "--state", "dead", "--expect", wrong)
         assert refused.exit_code == 1
         assert f"3 events are selected now, not {wrong}; nothing was changed" in refused.stderr
     assert contents(redis_client) == before

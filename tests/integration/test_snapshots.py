@@ -107,3 +107,11 @@ async def test_nothing_is_kept_of_an_event_that_was_erased_nor_what_is_too_large
         await kept.keep("e1", b"x" * (LARGEST + 1))
     assert [line["event"] for line in logs] == ["snapshot_too_large"]
     assert await async_redis.keys("credhook:credhook:snapshot:*") == []
+
+
+async def test_a_redis_that_fails_is_named_only_if_something_was_to_be_kept() -> None:
+    async with redis.asyncio.Redis(port=1) as nowhere:
+        with capture_logs() as logs:
+            await snapshots(nowhere, None).keep("e1", b"details")
+            await snapshots(nowhere).keep("e2", b"details")
+    assert [(line["event"], line["webhook_id"]) for line in logs] == [("snapshot_not_kept", "e2")]

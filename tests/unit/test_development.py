@@ -82,23 +82,25 @@ def handler():
 MEMBERS = ["KeyError accounts.py:6 handler", "OSError accounts.py:6 handler", "ValueError"]
 
 
-@pytest.mark.parametrize(("code", "expected", "frames"), [
-    (RECURSIVE, RecursionError,
+@pytest.mark.parametrize(("code", "kind", "named", "frames"), [
+    (RECURSIVE, RecursionError, [],
      [r"accounts\.py:3 handler", r"accounts\.py:6 down \(\d\d+ times\)", r"accounts\.py:9 further \(\d\d+ times\)"]),
-    (GROUP, ExceptionGroup,
+    (GROUP, ExceptionGroup, MEMBERS,
      [r"accounts\.py:9 handler", "KeyError: 'Jane'", r"accounts\.py:6 handler", "OSError: Jane",
       r"accounts\.py:6 handler", "ValueError: Joe"]),
+    ("def handler():\n    raise ExceptionGroup('', [type(f'E{one}', (Exception,), {})('Jane') for one in range(20)])",
+     ExceptionGroup, [f"E{number}" for number in range(8)],
+     [r"accounts\.py:2 handler", *(f"E{number}: Jane" for number in range(8))]),
 ])  # fmt: skip
 def test_each_place_and_each_member_of_a_group_is_told_once(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str, expected: type[Exception], frames: list[str]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str, kind: Any, named: list[str], frames: list[str]
 ) -> None:
     monkeypatch.setenv("CREDHOOK_DEV", "1")
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     exec(compile(code, tmp_path / "accounts.py", "exec"), names)
-    line = logged(names["handler"], expected)
-    members = [re.sub(r" \S+/accounts", " accounts", one) for one in line.get("members", [])]
-    assert members == (MEMBERS if expected is ExceptionGroup else [])
+    line = logged(names["handler"], kind)
+    assert [re.sub(r" \S+/accounts", " accounts", one) for one in line.get("members", [])] == named
     told = [frame for frame in line["frames"] if "test_development" not in frame]
     assert [pattern for pattern, frame in zip(frames, told, strict=True) if not re.fullmatch(pattern, frame)] == []
 

@@ -51,6 +51,7 @@ def test_lines_and_messages_do_not_tell_causes_apart_but_functions_and_classes_d
     assert failed(one, ValueError("another")).cause == first.cause
     assert len({first.cause, failed(another, ValueError()).cause, failed(one, TypeError()).cause}) == 3
     assert failed(one, GiveUp("for e1")).cause == failed(one, GiveUp("for e2")).cause
+    assert "e1" not in failed(one, ExceptionGroup("", [GiveUp("for e1")])).what
     assert "a claim" not in f"{first!r} {first.counted()} {first.history()}"
     assert first.at.endswith(" one")
 
@@ -69,8 +70,9 @@ def test_a_group_is_caused_where_its_members_were_raised() -> None:
     assert first.what == "ExceptionGroup (KeyError, ValueError)"
     assert first.where == f"{__name__} another, {__name__} one"
     assert re.fullmatch(r"unit/test_failures\.py:\d+ another, unit/test_failures\.py:\d+ one", first.at)
-    assert group(one, another).cause == first.cause != group(one, one).cause
+    assert group(one, another).cause == first.cause != group(one, one).cause == group(one, one, one).cause
     assert handler_failure(HANDLER, ExceptionGroup("", [PlatformPaused("it is"), ConcurrencyReached()])) is None
+    assert handler_failure(HANDLER, ExceptionGroup("", [PlatformPaused("it is"), ValueError()])) is not None
 
 
 def test_one_that_no_line_of_the_author_has_raised_is_at_the_handler() -> None:

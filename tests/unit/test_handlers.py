@@ -60,6 +60,9 @@ def opens() -> Any:
 def hides(*arguments: Any) -> Any: ...
 
 
+async def awaits(*arguments: Any) -> Any: ...
+
+
 def swapped(context: Any, event: Any) -> None: ...
 
 
@@ -109,6 +112,7 @@ def named(function: Any, name: str) -> Any:
     (partial(MAILER.send), "send", True),
     (named(partial(sends, MAILER), "mail"), "mail", False),
     (wraps(activate)(hides), "activate", True),
+    (wraps(notify)(awaits), "notify", True),
     (named(lambda event, context: None, "mail"), "mail", False),
 ])  # fmt: skip
 def test_what_can_be_called_can_be_a_handler(function: Any, name: str, is_asynchronous: bool) -> None:
@@ -204,6 +208,7 @@ def test_what_is_not_said_is_left_to_the_settings() -> None:
     ({"give_up_on": (KeyError, SystemExit)}, "give_up_on: Input should be"),
     ({"condition": True}, "condition: Input should be callable"),
     ({"condition": asynchronous}, "condition: Input should be a plain function of the event"),
+    ({"condition": lambda event: (yield)}, "condition: Input should be a plain function of the event"),
     ({"condition": no_arguments}, "condition: Input should be a plain function of the event"),
     ({"condition": notify}, "condition: Input should be a plain function of the event"),
     ({"after": "other"}, "is to run after x.other, which is not defined above it"),

@@ -96,6 +96,7 @@ HELD_UP = [
     (api_error(Unavailable, 503), 20.0, 20.0),
     (api_error(Unauthorized, 401), 20.0, 20.0),
     (Unauthorized("refused", operation="token", status=401, retry_after=2.0), 0.0, 2.0),
+    (Unauthorized("refused", operation="token", status=401), 0.0, 1.0),
     (PlatformPaused("not sent", retry_after=0.2), 0.0, 0.2),
     (PlatformPaused("not sent", retry_after=9.0), 4.0, 9.0),
     (PlatformPaused("not sent", retry_after=4.0), 9.0, 9.0),
@@ -132,6 +133,7 @@ def test_a_handler_decides_itself() -> None:
 
 
 PAUSED = PlatformPaused("not sent", retry_after=9.0)
+LONGER = PlatformPaused("not sent", retry_after=30.0)
 CLOSED = GiveUp("account is closed")
 NESTED = ExceptionGroup("b", [KeyError(), CLOSED])
 
@@ -146,7 +148,7 @@ NESTED = ExceptionGroup("b", [KeyError(), CLOSED])
     ([ValueError(), OSError()], 1, None, "ExceptionGroup (OSError, ValueError)"),
     ([ValueError(), KeyError(), KeyError()], 1, 5, "ExceptionGroup (KeyError, ValueError)"),
     ([PAUSED, ValueError()], 12, None, "ExceptionGroup (PlatformPaused, ValueError)"),
-    ([PAUSED, api_error(Unavailable, 503)], 12, 20 + 20, "ExceptionGroup (PlatformPaused, Unavailable 503)"),
+    ([PAUSED, LONGER, api_error(Unavailable, 503)], 12, 30 + 30, "ExceptionGroup (PlatformPaused, Unavailable 503)"),
     ([type(f"E{number}", (Exception,), {})() for number in range(7)], 1, 5, "ExceptionGroup (E0, E1, E2, E3, E4, …)"),
 ])  # fmt: skip
 def test_in_a_group_one_that_decides_does_so_as_if_it_were_raised_alone(
@@ -156,7 +158,7 @@ def test_in_a_group_one_that_decides_does_so_as_if_it_were_raised_alone(
     pause = 20.0 if PAUSED in members else 0.0
     decided = after_handler(group, attempt, max_attempts=12, pause=pause, give_up_on=OSError, chance=lambda: 1.0)
     assert seconds(decided) == wait
-    assert isinstance(decided, Defer) == (wait == 40)
+    assert isinstance(decided, Defer) == (wait == 60)
     assert error_text(group) == text
 
 

@@ -208,6 +208,7 @@ async def test_a_group_that_would_end_the_loop_keeps_its_members() -> None:
         assert [repr(one) for one in leaves(group)] == [
             "ValueError()", "HandlerCrashed('SystemExit')", "HandlerCrashed('GeneratorExit')",
         ]  # fmt: skip
+        assert any(one.endswith(" raises_group") for one in places(group, 9))
 
 
 async def test_plain_handlers_that_hang_keep_nobody_out() -> None:

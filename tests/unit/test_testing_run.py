@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 from structlog.stdlib import BoundLogger
 
-from credhook import Backoff, GiveUp, Handlers, Issuance, Retry, UserRequest
+from credhook import Backoff, GiveUp, Handlers, Issuance, Retry, Unavailable, UserRequest
 from credhook.testing import FakeApi, Result, arun, assert_idempotent, event, run
 from credhook.worker.attempt.retry import BACKOFF
 from credhook.worker.attempt.running import HandlerTimeout
@@ -84,12 +84,15 @@ def test_its_context_is_that_of_its_name_and_event() -> None:
     (Retry(), ("waiting", BACKOFF.wait(1, 0.5), "Retry")),
     (GiveUp("account is closed"), ("dead", None, "account is closed")),
     (ValueError("Ada"), ("waiting", BACKOFF.wait(1, 0.5), "ValueError")),
+    (ExceptionGroup("", [Unavailable("no", status=429, retry_after=60)]),
+     ("waiting", pytest.approx(60.05 * 1.5), "ExceptionGroup (Unavailable 429)")),
 ])  # fmt: skip
 def test_what_it_raises_decides(error: Exception | None, as_it_ends: tuple[str, float | None, str]) -> None:
     result = run(raising(error), EVENT)
     assert ended(result) == as_it_ends
     assert result.error is error
     assert "Ada" not in repr(result)
+    assert (result.at[:1] == ("Unavailable",)) == isinstance(error, ExceptionGroup)
     assert error is None or "test_testing_run.py" in result.at[-1]
 
 
@@ -176,6 +179,12 @@ async def blocks(event: FetchedEvent, context: Context) -> None:
     await asyncio.create_task(block())
 
 
+@handlers.on(COMPLETED, timeout=0.02)
+async def blocks_beyond_its_time(event: FetchedEvent, context: Context) -> None:
+    await blocks(event, context)
+    await asyncio.Event().wait()
+
+
 async def computes(event: FetchedEvent, context: Context) -> None:
     while time.thread_time() < computes_until:
         pass
@@ -191,6 +200,7 @@ async def drops(event: FetchedEvent, context: Context) -> None:
 
 @pytest.mark.parametrize(("handler", "cause", "logged"), [
     (blocks, "LoopBlocked", "in block\n"),
+    (blocks_beyond_its_time, "LoopBlocked", "in block\n"),
     (computes, "", ""),
     (waits_in_a_thread, "", ""),
     (drops, "CoroutineNotAwaited", "AsyncApi"),

@@ -24,7 +24,8 @@ async def kept(redis: Any) -> list[tuple[str, Any, bool]]:
 
 @pytest.mark.parametrize(("type_", "details", "words"), [
     (DATA, {"attributes": {"givenName": "Ada"}}, ["accepted"]), (DATA, {"is_valid": False}, ["refused"]),
-    (FAILED, {}, ["refused"]), (EXPIRED, {}, ["expired"]), (DATA, {"status": "requested"}, []),
+    (FAILED, {}, ["refused"]), (EXPIRED, {}, ["expired"]),
+    (DATA, {"status": "requested"}, []), (DATA, {"status": "pending"}, []),
 ])  # fmt: skip
 async def test_the_page_gets_one_word_unless_the_details_lag_behind(
     type_: str, details: dict[str, Any], words: list[str]
