@@ -125,7 +125,7 @@ def places(error: BaseException, limit: int) -> list[str]:
     calls = list(walk_tb(error.__traceback__))
     authors = _authors_calls(error)
     if authors:
-        calls = [*authors, calls[-1]] if authors[-1] != calls[-1] else authors
+        calls = authors if calls[-1:] == authors[-1:] else [*authors, *calls[-1:]]
     return list(dict.fromkeys(_call(*call) for call in calls))[-limit:]
 
 
