@@ -61,7 +61,7 @@ this table:
     backfilled          2 retention
     arrivals            10 min
     workers             1 d
-    handlers            1 min
+    handlers            1 d
     receivers           1 min
     sweeper             3 rounds
     exporter            8 s

@@ -15,7 +15,7 @@ from rq.serializers import JSONSerializer
 
 from credhook.events import Event
 from credhook.store import State
-from credhook.store.announcements import ANNOUNCEMENT_SECONDS
+from credhook.store.announcements import ANNOUNCEMENT_SECONDS, MISSED_SECONDS
 from credhook.store.job import accept_arguments
 from credhook.store.lease import EXPORTER_LEASE_SECONDS, ExporterLease
 from credhook.store.store import Script
@@ -209,9 +209,8 @@ async def acquiring_places(store: BreakableStore) -> None:
 
 
 async def announcing(store: BreakableStore) -> None:
-    lasts = int(1_000 * ANNOUNCEMENT_SECONDS)
-    for keys in ((INDEX.handlers, INDEX.workers), (INDEX.receivers,)):
-        store.store.run("announce", ["w", "{}", lasts], keys=keys)
+    for seconds, *keys in ((MISSED_SECONDS, INDEX.handlers, INDEX.workers), (ANNOUNCEMENT_SECONDS, INDEX.receivers)):
+        store.store.run("announce", ["w", "{}", int(1_000 * seconds)], keys=keys)
 
 
 async def sharing(store: BreakableStore) -> None:
