@@ -1,6 +1,7 @@
 """Claims of events: fences, leases, locks of resources, deaths of workers, and scripts that break off."""
 
 import asyncio
+import json
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -9,7 +10,7 @@ from zlib import crc32
 
 import pytest
 from claiming import COMPLETED, INDEX, EventQueue, take_one
-from failing_scripts import FailingStore, Sabotage
+from failing_scripts import POWER_CUT, FailingStore, Sabotage
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -34,6 +35,7 @@ from credhook.worker.commands import bulk
 from credhook.worker.commands.history import records
 from credhook.worker.commands.search import EventSummary, Selection
 from credhook.worker.queue.claims import Claim, Claimant, Claims, Settlement
+from credhook.worker.queue.failure import worker_died
 from credhook.worker.queue.group_commit import GroupCommit, Operation
 from credhook.worker.queue.leases import Leases, put_back, reclaim, reclaim_all
 from credhook.worker.queue.replay import Replay, Settled
@@ -198,6 +200,7 @@ async def test_a_waiting_event_is_left_until_it_is_due(queue: EventQueue) -> Non
     queue.lapse()
     assert queue.sweep() == 0
     queue.redis.hset(EVENT + "m1", "due", 1)
+    queue.redis.zadd(INDEX.scheduled, {job_id("m1"): 1})  # Overdue: nobody schedules.
     assert queue.sweep() == 1
 
 
@@ -414,12 +417,17 @@ def test_settled_events_are_forgotten_after_the_retention_time_and_lists_agree_w
         "unhandled": unhandled,
     }
     queue.redis.hset(EVENT + "moved", "state", "done")
+    queue.redis.zadd(INDEX.unreadable, {f"old{number}": 1 for number in range(5_001)})  # More than one step removes.
     for state, key in lists.items():
         queue.redis.hset(EVENT + state, "state", state)
         queue.redis.zadd(key, {"old": now - 3_601_000, state: now - 3_500_000})
         if state != "unreadable":  # That one may have been repaired by hand.
             queue.redis.zadd(key, {"moved": now, "gone": now})
+    for key in INDEX.event_indexes():
+        queue.redis.zadd(key, {"torn": now})
+    queue.redis.zadd(INDEX.open, {"torn": 1})
     queue.sweep()
+    assert not queue.redis.exists(INDEX.open, *INDEX.event_indexes())
     assert {key: queue.redis.zrange(key, 0, -1) for key in lists.values()} == {
         key: [state.encode()] for state, key in lists.items()
     }
@@ -498,14 +506,15 @@ async def test_a_death_from_outside_counts_against_no_event(queue: EventQueue) -
 
 
 async def test_a_death_counts_for_a_lapsed_event_whose_resource_goes_on(queue: EventQueue) -> None:
-    await queue.accept("culprit/r", "innocent/q")
-    assert len(await queue.take("dies")) == 2
+    others = [f"m{number}" for number in range(199)]  # One script notes 200 deaths.
+    await queue.accept("culprit/r", "innocent/q", *others)
+    assert len((await queue.worker("dies").take(201, urgent=0)).claims) == 201
     queue.lapse("culprit")
     await queue.accept("next/r")
     following = await queue.take_one("other")
     assert following.event_id == "next"
-    assert [queue.die("dies"), queue.die("dies")] == [2, 0]
-    for event_id in ("culprit", "innocent"):
+    assert [queue.die("dies"), queue.die("dies")] == [201, 0]
+    for event_id in ("culprit", "innocent", *others):
         kept = queue.record(event_id)
         assert (kept.get("deaths"), kept.get("killed"), kept["attempts"], kept.get("holder")) == ("1", None, "0", None)
     assert await queue.worker("other").renew([following]) == []
@@ -564,6 +573,19 @@ async def broken_settlement(queue: EventQueue, settlement: Settlement, number: i
     with suppress(RedisError):
         await claims.settle(claim, settlement)
     return claims, claim
+
+
+async def test_a_death_whose_note_was_cut_counts_once_and_its_cause_lists_the_event(queue: EventQueue) -> None:
+    death = worker_died()
+    for number in range(8, 36):
+        await queue.accept(one := f"e{number}")
+        await queue.take_one("dies")
+        store = FailingStore(queue.redis, {"reclaim": Sabotage(number, POWER_CUT)})
+        with suppress(ResponseError):
+            store.run("reclaim", ["dies", "1", json.dumps(death.counted()), 3_600, 1, one])
+        queue.die("dies")
+        assert queue.record(one).get("killed", "1") == "1"
+        assert "c:worker" not in queue.record(one) or queue.redis.zscore(INDEX.standing(death.cause), one)
 
 
 @pytest.mark.parametrize("state", [State.WAITING, State.ACCEPTED, None])

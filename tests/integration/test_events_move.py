@@ -52,6 +52,7 @@ def test_every_state_keeps_its_place_and_its_progress(redis_client: Redis, redis
     redis_client.hset(TYPO.event + "waiting", mapping={"state": "waiting", "due": NOW + 600_000, "attempts": 4})
     redis_client.rpush(TYPO.history + "dead", "1 {}")
     redis_client.set(TYPO.resource + "r-done", "3:5")
+    redis_client.hset(TYPO.event + "new", "backfilled", 1)
     before = {one: redis_client.hgetall(TYPO.event + one) for one in (*names, "odd")}
     done = move(redis_url, "--json")
     assert json.loads(done.stdout) == {"moved": 6, "left": {}, "complete": True}, done.stderr
@@ -64,6 +65,7 @@ def test_every_state_keeps_its_place_and_its_progress(redis_client: Redis, redis
     assert sorted(redis_client.zrange(HERE.open, 0, -1)) == [b"new", b"waiting"]
     assert redis_client.lrange(HERE.history + "dead", 0, -1) == [b"1 {}"]
     assert redis_client.get(HERE.resource + "r-done") == b"3:5"
+    assert 1_200_000 < redis_client.ttl(HERE.backfilled) <= 1_209_600  # Twice the retention time.
     assert redis_client.lrange(HERE.jobs, 0, -1) == [job_id("new").encode()]
     assert redis_client.zscore(HERE.scheduled, job_id("waiting")) == (NOW + 600_000) / 1_000
     shown = credhook("events", "list", "--json", environment={"REDIS_URL": redis_url}).stdout
@@ -96,15 +98,15 @@ def test_broken_off_anywhere_and_repeated(redis_client: Redis, redis_url: str, c
 def test_what_is_in_both_queues_or_under_way_is_not_overwritten(redis_client: Redis, redis_url: str) -> None:
     accepted(redis_client, HERE.queue, ("same", COMPLETED, "r1"), ("other", DATA, "r2"))
     redis_client.hset(HERE.event + "same", "attempts", 7)
-    for one in ("same", "other", "held", "sealed", "broken", "odd"):
+    for one in ("same", "other", "held", "lapsed", "sealed", "broken", "odd"):
         accepted(redis_client, TYPO.queue, (one, COMPLETED, "r1"))
-    redis_client.zadd(TYPO.leases, {"held": NOW + 600_000})
+    redis_client.zadd(TYPO.leases, {"held": NOW + 600_000, "lapsed": NOW - 1})
     redis_client.set(TYPO.snapshot + "sealed", "x")
     redis_client.hdel(TYPO.event + "broken", "received")
     redis_client.hset(TYPO.event + "odd", "due", "soon")
     done = move(redis_url)
     assert done.stdout == (
-        "moved 1 (1 that are in this queue as well), left 5 (1 whose id has another type or resource here, 1 that a "
+        "moved 2 (1 that are in this queue as well), left 5 (1 whose id has another type or resource here, 1 that a "
         "worker has, 1 with presented data that is sealed for that queue, 2 whose record cannot be read)\n"
     )
     assert redis_client.hget(HERE.event + "same", "attempts") == b"7"

@@ -61,6 +61,7 @@ def test_a_process_announces_itself_for_a_day(redis_client: Redis) -> None:
     member = Member(redis_client, "w1", one=COMPLETED)
     member.beats()
     redis_client.hset(INDEX.handlers, "w1", b"1 2 " + next(announced(redis_client.hgetall(INDEX.handlers))).text)
+    redis_client.expire(INDEX.handlers, 60)  # The next beat renews it.
     member.beats()
     (found,) = announced(redis_client.hgetall(INDEX.handlers))
     announcement = json.loads(found.text)
@@ -141,6 +142,11 @@ def test_a_process_that_leaves_is_not_missed(redis_client: Redis) -> None:
     assert 0 < redis_client.ttl(INDEX.workers) <= 86_400
     gone.beats()  # From its thread, which goes on until the process has ended.
     assert redis_client.hkeys(INDEX.handlers) == [b"here"]
+    redis_client.set(INDEX.handlers, "of another type")  # So that `here` cannot say goodbye.
+    here.heartbeat.leave()
+    redis_client.delete(INDEX.handlers)
+    here.beats()
+    assert not redis_client.exists(INDEX.handlers)
 
 
 def test_a_host_that_is_gone_is_missed_for_a_day_and_a_dead_process_that_is_replaced_is_not(

@@ -15,7 +15,6 @@ from in_thread import Asked, http_server
 from redis import Redis
 from serving import Receiver, receiver
 from signing import body, headers
-from waiting import until
 
 #: Webhook-id, resource's id: those that are fetched, then those that cannot stand in a URL.
 FETCHED = [
@@ -76,10 +75,11 @@ def test_any_text_is_an_id_from_the_delivery_to_the_erasure(
         with workers.worker() as worker:
             for webhook_id, _ in FETCHED:
                 workers.reaches(webhook_id, "done")
-            replayed = events("replay", "--yes", "--id", FETCHED[3][0])
-            assert "1" in replayed.stdout, replayed.output
-            until(lambda: "replayed" in events("show", FETCHED[3][0]).stdout, what="the replay's history")
-            workers.reaches(FETCHED[3][0], "done")
+            replayed = events("replay", "--yes", "--id", FETCHED[3][0], "--id", FETCHED[6][0])
+            assert replayed.stdout == "replayed 2\n", replayed.output
+            for webhook_id, _ in (FETCHED[3], FETCHED[6]):
+                assert "replayed" in events("show", webhook_id).stdout
+                workers.reaches(webhook_id, "done")
     assert "Traceback" not in worker.text + server.text
     assert "6 whose id cannot be fetched" in events("replay", "--yes", "--state", "quarantined").output
     for webhook_id, resource_id in FETCHED:

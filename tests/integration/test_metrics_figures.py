@@ -118,7 +118,7 @@ async def test_events_in_a_queue_without_workers_are_counted_by_queue(target: Ta
         if queue != "empty":
             redis_client.zadd(Keys(queue).open, {"m1": 1})
         if beat is not None:
-            redis_client.zadd(Keys(queue).workers, {"w": int(time.time() - beat) * 1_000})
+            redis_client.zadd(Keys(queue).workers, {"w": int(time.time() - beat) * 1_000, "long ago": 1})
     redis_client.sadd("rq:queues", INDEX.jobs)
     found = (await target.scrape()).series("credhook_forsaken_events")
     assert found == {("typo",): 1, ("left",): 1, ("credhook",): 2}

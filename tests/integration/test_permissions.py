@@ -13,12 +13,14 @@ from commands import credhook
 from console import console
 from events_command import process
 from harness import DATA, Harness
+from redis.asyncio import Redis as AsyncRedis
 from serving import receiver
 from signing import SECRET, body, headers
 from waiting import until
 
 from credhook.sandbox.local.environment import free_port, local_redis
 from credhook.store import Keys
+from credhook.store.health import ask
 from credhook.store.permissions import Part, commands
 
 #: Commands that this test itself, or the server, sends.
@@ -109,9 +111,11 @@ def test_a_worker_waits_and_status_says_so_until_all_that_it_needs_is_allowed(
     assert "all is well" not in told()
 
 
-def test_a_command_that_was_renamed_is_named(tmp_path: Path) -> None:
+async def test_a_command_that_was_renamed_is_named(tmp_path: Path) -> None:
     with local_redis(tmp_path, options=("--rename-command", "COPY", "", "--rename-command", "CONFIG", "")) as url:
         done = credhook("doctor", "--json", environment={"REDIS_URL": url})
+        async with AsyncRedis.from_url(url) as redis:
+            assert (await ask(redis)).fsync == ""
     found = {row["name"]: row for row in map(json.loads, done.stdout.splitlines())}
     assert found["redis.permissions"]["what"] == "Redis has no command CONFIG GET, COPY"
     assert "rename-command" in found["redis.permissions"]["remedy"]
@@ -126,6 +130,10 @@ def test_a_host_with_a_process_of_its_own_tries_what_that_process_needs(
     found = {row["name"]: row for row in map(json.loads, done.stdout.splitlines())}
     assert (found["redis.permissions"]["verdict"], found["redis.fsync"]["verdict"]) == ("ok", "ok")
     assert found["fleet.workers"]["verdict"] == "skipped"
+    harness.redis.config_set("appendfsync", "everysec")
+    done = credhook("doctor", environment={**harness.environment, **users[Part.WORKER]})
+    harness.redis.config_set("appendfsync", "always")
+    assert "set appendfsync always" in done.stdout  # A worker does not know the receivers' durability.
     harness.redis.execute_command("ACL SETUSER credhook-receiver -publish")  # type: ignore[no-untyped-call]
     done = credhook("doctor", environment=environment)
     assert "REDIS_URL's user may not run PUBLISH; ACL SETUSER <user> +publish" in done.stdout

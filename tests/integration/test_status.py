@@ -77,6 +77,8 @@ def test_what_is_wrong_is_said_with_what_to_do(redis_client: Redis, redis_url: s
     }  # fmt: skip
     redis_client.hset(INDEX.handlers, "token", f"{now - 60_000} {now} {json.dumps(worker)}")
     redis_client.hset(INDEX.handlers, "gone", f"{now - 90_000} {now - 20_000} {json.dumps(worker | {'pid': 2})}")
+    redis_client.sadd("rq:queues", Keys("other").jobs)
+    redis_client.hset(Keys("other").handlers, "gone", f"{now - 90_000} {now - 20_000} {json.dumps(worker)}")
     found = facts(redis_url)
     expected = ["redis.maxmemory", "fleet.receivers", "fleet.missing", "platform.breaker", "events.suspended"]
     assert named(found) == [*expected, "events.oldest_open", "events.dead", "events.unhandled"]
