@@ -87,9 +87,9 @@ async def work(store: MeasuredStore, settlement: Settlement) -> None:
 
 async def use(store: MeasuredStore) -> None:
     """Run every script that reads events, as receivers, workers and operators do."""
+    accept(store, "missed", is_backfill=True)  # First: these come 1 ms apart, and would mix with those before them.
     accept(store, "r")
     accept(store, "unknown", "new.type")
-    accept(store, "missed", is_backfill=True)
     await work(store, Settlement(State.WAITING, "no", wait=100.0, **FAILED))
     await work(store, Settlement(State.DEAD, "no", **FAILED))
     opened: Any = store.redis.zrange(INDEX.open, 0, 20)
