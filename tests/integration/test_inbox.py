@@ -92,6 +92,7 @@ async def test_an_unsafe_redis_gets_no_acknowledgement(
             async with inbox_on(async_redis, strict=profile) as inbox:
                 with pytest.raises(StoreUnavailable, match=remedy):
                     await inbox.accept("m1", EVENT)
+                assert "; " in inbox.unavailable  # The problem, then what to do.
     assert not redis_client.exists("credhook:credhook:event:m1")
     async with inbox_on(async_redis, strict=True) as inbox:
         assert await inbox.accept("m1", EVENT) is Outcome.ACCEPTED

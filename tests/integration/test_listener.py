@@ -15,11 +15,12 @@ from refusals import BODY, request, signed
 from serving import receiver
 from starlette.types import Receive, Scope, Send
 from structlog.testing import capture_logs
+from uvicorn.server import ServerState
 from waiting import until_async
 
 from credhook.listener import server
 from credhook.listener.admin import bind
-from credhook.listener.server import Listener, Server, errors_body
+from credhook.listener.server import BoundedProtocol, Listener, Server, errors_body
 
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
@@ -94,6 +95,15 @@ async def test_who_does_not_read_the_answer_is_cut_off() -> None:
         writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
         await until_async(lambda: counted == {"answer_unread": 1})
         writer.close()
+
+
+async def test_a_stop_waits_for_the_rest_of_a_head() -> None:
+    config = Listener(application, "test", body_bytes=1_000)
+    config.load()
+    protocol = BoundedProtocol(config, ServerState(), {})
+    protocol.connection_made(asyncio.Transport())
+    protocol.data_received(HEAD)
+    assert protocol.expects_request
 
 
 async def test_one_connection_too_many_is_told_to_come_again() -> None:

@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import ssl
+from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import partial
@@ -202,13 +203,16 @@ def test_no_delivery_is_lost_while_receivers_with_a_passed_socket_follow_each_ot
 
 
 def test_a_renewed_certificate_is_shown_from_the_next_handshake_on(tmp_path: Path, redis_url: str) -> None:
-    certificate, admin = tmp_path / "certificate.pem", free_port()
-    settings = {"CREDHOOK_TLS_CERTFILE": str(certificate), "CREDHOOK_ADMIN": f"127.0.0.1:{admin}"}
+    certificate, key, admin = tmp_path / "certificate.pem", tmp_path / "key.pem", free_port()
+    files = {"CREDHOOK_TLS_CERTFILE": str(certificate), "CREDHOOK_TLS_KEYFILE": str(key)}
+    settings = files | {"CREDHOOK_ADMIN": f"127.0.0.1:{admin}"}
     expiry = "credhook_certificate_expiry_timestamp_seconds"
 
-    def renew(**options: Any) -> bytes:
+    def renew(then: Callable[[], None] = lambda: None, **options: Any) -> bytes:
         issued = trustme.CA().issue_cert("127.0.0.1", **options)
-        issued.private_key_and_cert_chain_pem.write_to_path(str(certificate))
+        issued.cert_chain_pems[0].write_to_path(str(certificate))
+        then()
+        issued.private_key_pem.write_to_path(str(key))
         return ssl.PEM_cert_to_DER_cert(issued.cert_chain_pems[0].bytes().decode())
 
     def shown() -> bytes:
@@ -223,11 +227,14 @@ def test_a_renewed_certificate_is_shown_from_the_next_handshake_on(tmp_path: Pat
         assert shown() == expected
         for kind in (trustme.KeyType.RSA, trustme.KeyType.ECDSA, trustme.KeyType.RSA):
             certificate.write_text("half of a certi")
-            assert shown() == expected
-            expected = renew(key_type=kind, not_after=datetime.fromtimestamp(4_000_000_000, UTC))
+            before = [expected, shown(), shown()]  # Said once, not at each handshake.
+            until_then = datetime.fromtimestamp(4_000_000_000, UTC)
+            expected = renew(lambda: before.append(shown()), key_type=kind, not_after=until_then)  # noqa: B023
+            assert before == before[:1] * 4
             assert shown() == expected
         assert f'{expiry}{{part="receiver"}} 4e+09' in plain.get(f"http://127.0.0.1:{admin}/metrics").text
-        assert running.text.count('"certificate_not_loaded"') == running.text.count('"certificate_loaded"') == 3
+        assert running.text.count('"certificate_not_loaded"') == 6  # Also while the key does not fit yet.
+        assert running.text.count('"certificate_loaded"') == 3
         assert running.stop() == 0
 
 
@@ -240,6 +247,11 @@ def test_a_passed_socket_that_cannot_be_used_is_one_clear_line(tmp_path: Path, l
             assert process.process.wait(60) == 1
             (line,) = process.text.splitlines()
     assert "ListenStream=PORT once" in line
+
+
+def test_a_socket_that_was_passed_to_the_parent_is_not_taken() -> None:
+    program = "from credhook.listener.admin import passed; print(passed({'LISTEN_PID': '1', 'LISTEN_FDS': '1'}))"
+    assert run("-c", program).stdout == "None\n"
 
 
 def test_a_taken_port_is_one_clear_line(tmp_path: Path, redis_url: str) -> None:

@@ -270,13 +270,15 @@ async def test_no_path_leads_a_request_elsewhere(path: str) -> None:
 
 @pytest.mark.parametrize(
     ("statuses", "patience", "asked"),
-    [([500, 200], 60.0, 2), ([500, 200], 0.0, 1), ([429, 200], 1.0, 1), ([400, 200], 60.0, 1)],
+    [([500, 200], 60.0, 2), ([500, 200], 0.0, 1), ([429, 200], 1.0, 1), ([400, 200], 60.0, 1), ([0, 200], 60.0, 1)],
 )
 async def test_a_patient_client_repeats_what_passes(statuses: list[int], patience: float, asked: int) -> None:
     left = list(statuses)
 
     def answer(_: httpx.Request) -> httpx.Response:
         status = left.pop(0)
+        if not status:  # It may have been done: a command does not repeat it.
+            raise httpx.ReadError("reset")
         return httpx.Response(status, json={"data": []}, headers={"Retry-After": "2" if status == 429 else "0"})
 
     async with async_api(answer, patience=patience) as api:

@@ -125,23 +125,28 @@ class Registry:
 @pytest.mark.parametrize(
     ("answers", "asked", "left", "message"),
     [
-        ([], "POST DELETE", {"credhook-2-q"}, ""),
-        ([(500, True)], "POST POST GET DELETE", {"credhook-2-q"}, ""),  # It was created all the same.
-        ([(500, False)], "POST POST DELETE", {"credhook-2-q"}, ""),
-        ([(0, True), (500, True)], "POST DELETE DELETE", {"credhook-2-q"}, ""),  # The second finds nothing: 404.
+        ([], "POST DELETE DELETE", {"credhook-2-q"}, ""),
+        ([(500, True)], "POST POST GET DELETE DELETE", {"credhook-2-q"}, ""),  # It was created all the same.
+        ([(500, False)], "POST POST DELETE DELETE", {"credhook-2-q"}, ""),
+        ([(0, True), (0, True), (500, True)], "POST DELETE DELETE DELETE", {"credhook-2-q"}, ""),  # The last: 404.
         ([(409, False)], "POST GET", {"credhook-1-q"}, "endpoints.create: the platform answered 409"),
         ([(403, False)], "POST", {"credhook-1-q"}, "endpoints.create: the platform answered 403"),
-        ([(0, True), (403, False)], "POST DELETE", {"credhook-1-q", "credhook-2-q"}, "until credhook-1-q is deleted"),
+        (
+            [(0, True), (0, True), (403, False)],
+            "POST DELETE DELETE",
+            {"credhook-1-q", "credhook-2-q"},
+            "until credhook-1-q",
+        ),
     ],
 )
 async def test_whatever_fails_between_two_steps_no_event_is_lost(
     answers: list[tuple[int, bool]], asked: str, left: set[str], message: str
 ) -> None:
-    old = endpoint("credhook-1-q", URL + SECRET)
+    gone, old = (endpoint(f"credhook-{name}-q", URL + SECRET) for name in ("all-1", "1"))
     platform = Registry(old, answers=answers)
     async with async_api(platform, patience=10.0) as api:
         with pytest.raises(ApiError, match=message) if message else nullcontext():
-            await apply(api, plan(URL, TWO, [old], "q"))
+            await apply(api, plan(URL, TWO, [gone, old], "q"))
     assert " ".join(one.partition(" ")[0] for one in platform.asked) == asked
     assert set(platform.registered) == left
 

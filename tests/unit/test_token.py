@@ -13,6 +13,7 @@ from waiting import until_async
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import ApiError, InvalidRequest, InvalidResponse, Unauthorized, Unavailable
 from credhook.worker.api.http.exchange import Request, Response
+from credhook.worker.api.http.httpx_transport import HttpxTransport
 from credhook.worker.api.models import Presentation
 from credhook.worker.api.token import ClientCredentials, Token, TokenAuth, granted
 from credhook.worker.settings import PlatformSettings
@@ -291,6 +292,18 @@ async def test_pauses_after_refusals_grow_to_a_minute_and_begin_anew_after_a_suc
     assert 1.0 <= (again.value.retry_after or 0.0) <= 2.0
     assert 1.0 <= pauses[0] <= 2.0
     assert 30.0 <= pauses[-1] <= 60.0
+
+
+async def test_a_process_that_is_refused_a_token_asks_again_until_it_has_one() -> None:
+    platform, clock = Platform(), Clock()
+    auth, told = credentials(clock), list[ApiError | None]()
+    auth.on_fetch = told.append
+    platform.refuse_tokens = lambda _: httpx.Response(401, json={"error": "invalid_client"})
+    keeping = asyncio.create_task(auth.keep(HttpxTransport(httpx.MockTransport(platform), 10.0, longest=1_000)))
+    await until_async(lambda: told)
+    platform.refuse_tokens, clock.now = None, clock.now + 60
+    await until_async(lambda: told[-1] is None, what="a token")
+    keeping.cancel()
 
 
 async def test_a_token_url_that_is_none_fails_everyone_at_once() -> None:
