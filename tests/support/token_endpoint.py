@@ -5,7 +5,7 @@ It stands behind one of httpx's transports, so that nothing goes over a network.
 
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import httpx
@@ -80,22 +80,17 @@ class Held:
         platform: what answers then.
         asked: set once the token endpoint has been asked.
         go: to be set for it to answer.
-        failure: what it raises instead, if anything.
     """
 
     def __init__(self) -> None:
         self.platform = Platform()
         self.asked = asyncio.Event()
         self.go = asyncio.Event()
-        self.failure: Exception | None = None
 
     async def __call__(self, request: httpx.Request) -> httpx.Response:
         if request.url.host == "id.example":
             self.asked.set()
             await self.go.wait()
-            if self.failure:
-                self.platform.token_requests.append(request)
-                raise self.failure
         return self.platform(request)
 
 
@@ -120,6 +115,19 @@ def credentials(clock: Clock | None = None) -> CountedCredentials:
 def client(platform: Any, auth: ClientCredentials, **options: Any) -> AsyncApi:
     """A client of the platform, which is whatever `httpx.MockTransport` takes."""
     return AsyncApi(API_URL, auth, transport=httpx.MockTransport(platform), **options)
+
+
+class BrokenBody(httpx.AsyncByteStream):
+    """A body that breaks off with an error, or never goes on."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield b'{"errors": ['
+        if self.error:
+            raise self.error
+        await asyncio.Event().wait()
 
 
 Handler = Callable[[httpx.Request], Any]

@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
-from token_endpoint import Handler, async_api, client, credentials
+from token_endpoint import BrokenBody, Handler, async_api, client, credentials
 from virtual_time import in_own_time
 
 from credhook.worker.api.errors import ApiError, InvalidRequest, InvalidResponse, NotFound, Unavailable
@@ -63,19 +63,6 @@ async def test_an_endless_refusal_is_cut_short_and_keeps_its_meaning(status: int
     assert stream.closed
 
 
-class Broken(httpx.AsyncByteStream):
-    """A body that breaks off, or of which no more comes."""
-
-    def __init__(self, error: Exception | None = None) -> None:
-        self.error = error
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        yield b'{"errors": ['
-        if self.error:
-            raise self.error
-        await asyncio.Event().wait()
-
-
 #: What may become of a body that has begun.
 ENDS = {"broken off": httpx.ReadError("x"), "reset": ConnectionResetError(), "stalled": None}
 
@@ -83,7 +70,7 @@ ENDS = {"broken off": httpx.ReadError("x"), "reset": ConnectionResetError(), "st
 @pytest.mark.parametrize("status", [200, 429])
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 def test_an_answer_without_the_rest_of_its_body_is_none(end: Exception | None, status: int) -> None:
-    failed = in_own_time(outcome(lambda _: httpx.Response(status, stream=Broken(end))))
+    failed = in_own_time(outcome(lambda _: httpx.Response(status, stream=BrokenBody(end))))
     assert (type(failed), failed.status) == (Unavailable, None)
 
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 from click.testing import CliRunner, Result
 from in_thread import Asked, http_server
@@ -177,12 +176,6 @@ def test_an_offer_can_be_kept_off_the_command_line(platform: Platform) -> None:
         (["users", "create", "-"], '{"first_name": "Ada", "email": "a"}', "standard input: first_name: Extra inputs"),
         (["users", "create", "-"], "{email}", "standard input: is not JSON: key must be a string"),
         (["users", "create", "-"], "", "standard input: is not JSON: EOF while parsing"),
-        (
-            ["presets", "create", "-"],
-            json.dumps(PRESET | {"code": "No"}),
-            "standard input: sd-jwt.code: String should match",
-        ),
-        (["endpoints", "create", "-"], '{"url": "http://a.example"}', "standard input: url: should be an https:// URL"),
         (["certificates", "import", "c", "-"], "MIIB", "standard input: should hold PEM-encoded certificates"),
         (["certificates", "import", "c", "-"], b"\xff", "standard input: should hold PEM-encoded certificates"),
         (["wallet", "accept", "-"], b"\xff", "standard input: is not text"),
@@ -198,15 +191,9 @@ def test_wrong_input_is_one_line_and_exit_code_2_and_nothing_is_sent(
     assert result.exit_code == 2
     assert result.stderr.startswith(f"Error: {message}")
     assert result.stderr.count("\n") == 1
+    assert "../x" not in result.stderr
     assert result.stdout == ""
     assert platform.asked == []
-
-
-@pytest.mark.parametrize("arguments", [["users", "create", "no-such-file"], ["users", "link"], ["nonsense"]])
-def test_wrong_usage_is_exit_code_2(platform: Platform, arguments: list[str]) -> None:
-    result = run(platform, *arguments)
-    assert result.exit_code == 2
-    assert "Error: " in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -234,18 +221,3 @@ def test_a_platform_that_is_not_there_is_one_line_and_exit_code_1() -> None:
         1,
         "Error: token: no answer (ConnectError, refused); nothing listens there: check CREDHOOK_TOKEN_URL\n",
     )
-
-
-def test_every_command_and_every_option_says_what_it_does() -> None:
-    def walk(command: click.Command, path: list[str]) -> Iterator[tuple[list[str], click.Command]]:
-        yield path, command
-        if isinstance(command, click.Group):
-            for name, inner in command.commands.items():
-                yield from walk(inner, [*path, name])
-
-    commands = list(walk(api, []))
-    assert len(commands) == 27
-    for path, command in commands:
-        assert CliRunner().invoke(api, [*path, "--help"]).exit_code == 0
-        assert command.help, path
-        assert all(option.help for option in command.params if isinstance(option, click.Option)), path

@@ -103,22 +103,6 @@ def test_a_call_does_not_show_what_it_carries() -> None:
     assert repr(Users.by_external_identifier("ada@b.example")) == "Call(users.by_external_identifier)"
 
 
-async def test_arguments_that_cannot_be_sent_are_named_without_being_repeated() -> None:
-    async with Recorder().api() as api:
-        cases: list[tuple[Callable[[], object], str]] = [
-            (lambda: api.presentations.get("../x"), "presentations.get: id should be 1 to 512 bytes"),
-            (lambda: api.users.external_identifier("ada\n"), "users.external_identifier: username should be 1"),
-            (lambda: api.wallet.accept(credential_offer=""), "wallet.accept: credential_offer: string too short"),
-        ]
-        for wrong, message in cases:
-            with pytest.raises(InvalidRequest) as caught:
-                wrong()
-            assert str(caught.value).startswith(message)
-            assert "../x" not in str(caught.value)
-            assert caught.value.status is None
-            assert caught.value.operation == message.split(":")[0]
-
-
 @pytest.mark.parametrize(
     "value", ["a@b.example", "a/b", "a+b", "a b", "ä", "日本", "a%2fb", "?#", "...", "x" * 512, "ä" * 256]
 )
@@ -211,11 +195,4 @@ async def leads_nowhere_else(value: str) -> None:
 @example("http://evil.example/")
 @settings(max_examples=200, deadline=None)
 def test_no_id_leads_a_request_elsewhere(value: str) -> None:
-    asyncio.run(leads_nowhere_else(value))
-
-
-@pytest.mark.soak
-@given(hostile)
-@settings(max_examples=10_000, deadline=None)
-def test_none_of_ten_thousand_ids_leads_a_request_elsewhere(value: str) -> None:
     asyncio.run(leads_nowhere_else(value))

@@ -53,18 +53,6 @@ def test_a_result_is_read_with_and_without_its_envelope(body: object) -> None:
     assert read(PRESENTATIONS["get"], response(200, body), NOW).id == "p"
 
 
-_WORDS = st.sampled_from(["iss_1", "completed", "", "2026-11-20T09:14:07.120Z", "Zoë", "NaN", "-Infinity", "1"])
-_VALUES = st.one_of(_WORDS, st.none(), st.booleans(), st.integers(), st.floats(), st.lists(_WORDS, max_size=2))
-_CREDENTIALS = st.dictionaries(st.sampled_from(["id", "status", "revocable", "other"]), _VALUES)
-_ISSUANCES = st.fixed_dictionaries(
-    {"id": _WORDS, "status": _WORDS},
-    optional={
-        "credentials": st.one_of(_VALUES, st.lists(st.one_of(_CREDENTIALS, _VALUES), max_size=3)),
-        **dict.fromkeys(("createdAt", "updated_at", "updatedAt", "format", "offerUri", "unknown"), _VALUES),
-    },
-)
-
-
 @pytest.mark.parametrize("wrap", [True, False])
 def test_a_list_is_read_with_and_without_its_envelope(wrap: bool) -> None:
     listed = [{"id": "e", "url": "https://a.example"}, {"id": "f", "url": "https://b.example"}]
@@ -299,13 +287,6 @@ def test_such_a_date_counts_from_when_the_platform_says_that_it_answered(date: s
 def test_no_retry_after_breaks_anything(text: str, date: str) -> None:
     seconds = seconds_to_wait({"retry-after": text, "date": date}, NOW)
     assert seconds is None or seconds >= 0
-
-
-@pytest.mark.parametrize("status", [429, 503])
-def test_the_platforms_wish_to_wait_is_handed_on(status: int) -> None:
-    caught = refused(status, b"", **{"RETRY-after": "30"})
-    assert isinstance(caught, Unavailable)
-    assert caught.retry_after == 30.0
 
 
 json_values = st.recursive(

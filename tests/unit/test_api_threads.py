@@ -2,36 +2,15 @@
 
 import asyncio
 import threading
-from collections.abc import Awaitable
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
-from threaded_client import sync_api
-from token_endpoint import API_URL, Held, Platform, client, credentials
+from token_endpoint import Held, Platform, client, credentials
 from waiting import until, until_async
 
 from credhook.worker.api.client import AsyncApi, SyncApi
-from credhook.worker.api.errors import InvalidRequest, NotFound, Unavailable
-
-
-def test_a_result_comes_back_in_place() -> None:
-    platform = Platform()
-    with sync_api(API_URL, credentials(), transport=httpx.MockTransport(platform)) as api:
-        assert api.presentations.get("p").id == "p"
-    assert [request.headers["authorization"] for request in platform.api_requests] == ["Bearer token-1"]
-
-
-def test_an_error_is_raised_in_place_as_the_loop_has_it() -> None:
-    def answer(request: httpx.Request) -> httpx.Response:
-        return Platform()(request) if request.url.host == "id.example" else httpx.Response(404)
-
-    with sync_api(API_URL, credentials(), transport=httpx.MockTransport(answer)) as api:
-        with pytest.raises(NotFound) as caught:
-            api.presentations.get("p")
-        assert (caught.value.status, caught.value.operation) == (404, "presentations.get")
-        with pytest.raises(InvalidRequest):
-            api.presentations.get("../x")
+from credhook.worker.api.errors import Unavailable
 
 
 async def test_tasks_and_threads_share_one_token_request() -> None:
@@ -67,11 +46,6 @@ async def test_on_the_loop_itself_it_is_a_mistake_with_a_remedy() -> None:
             SyncApi(api).presentations.get("p")
         await asyncio.sleep(0)
     assert platform.token_requests == platform.api_requests == []
-
-
-def test_it_is_made_on_the_loop_that_makes_its_calls() -> None:
-    with pytest.raises(RuntimeError):
-        SyncApi(client(Platform(), credentials()))
 
 
 @pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "stopped"])
@@ -129,18 +103,3 @@ async def test_a_call_whose_token_is_given_up_is_for_later() -> None:
 
 
 # Types: checked by mypy, which fails if either is not what the platform's nouns promise.
-
-
-async def test_each_sender_has_precise_types() -> None:
-    async with client(Platform(), credentials()) as api:
-        facade = SyncApi(api)
-
-        def in_thread() -> str:
-            status: str = facade.presentations.get("p").status
-            return status
-
-        value = await asyncio.to_thread(in_thread)
-        pending: Awaitable[object] = api.presentations.get("p")
-        await pending
-        status: str = (await api.presentations.get("p")).status
-    assert value == status == "verified"

@@ -2,11 +2,12 @@
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import suppress
 
 import httpx
 import pytest
+from token_endpoint import BrokenBody
 
 from credhook.worker.api.client import AsyncApi, SyncApi
 from credhook.worker.api.errors import ApiError, Unauthorized, Unavailable
@@ -62,19 +63,6 @@ class Page:
         self._first("cancelled")
 
 
-class Body(httpx.AsyncByteStream):
-    """A body that begins and then breaks off, or never goes on."""
-
-    def __init__(self, error: Exception | None = None) -> None:
-        self._error = error
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        yield b"{"
-        if self._error:
-            raise self._error
-        await asyncio.Event().wait()
-
-
 def with_tokens(answer: Answer) -> httpx.MockTransport:
     def handle(request: httpx.Request) -> httpx.Response:
         if request.url.path == TOKEN_PATH:
@@ -119,7 +107,7 @@ def failing(error: Exception) -> Answer:
         (lambda _: httpx.Response(429, headers={"retry-after": "20"}), (429, 20.0)),
         (lambda _: httpx.Response(429, headers={"retry-after": "soon"}), (429, None)),
         (lambda _: httpx.Response(503), (503, None)),
-        (lambda _: httpx.Response(200, stream=Body(httpx.ReadError("x"))), ("ReadError",)),
+        (lambda _: httpx.Response(200, stream=BrokenBody(httpx.ReadError("x"))), ("ReadError",)),
         (failing(httpx.ConnectError("x")), ("ConnectError",)),
         (failing(httpx.ReadTimeout("x")), ("timeout",)),
         (failing(ConnectionResetError(errno.ECONNRESET, "x")), ("reset",)),
@@ -157,7 +145,7 @@ async def test_a_call_that_is_cancelled_says_nothing(waits_for: str) -> None:
         if request.url.path != TOKEN_PATH and waits_for == "a fresh token":
             return httpx.Response(401)
         reached.set()
-        return httpx.Response(200, stream=Body())
+        return httpx.Response(200, stream=BrokenBody())
 
     async with guarded(httpx.MockTransport(answer), book) as api:
         call = asyncio.create_task(api.presentations.get("p"))
