@@ -1,33 +1,21 @@
 """Replies of Redis that are lost, late or errors: nothing is written or run twice, and no worker ends."""
 
-import re
-
 import pytest
 from accepting import inbox_on, record
 from claiming import take_one
-from handled_events import INDEX, begun, handled_once
-from harness import COMPLETED, HELD, Harness
+from handled_events import INDEX, handled_once
+from harness import COMPLETED, Harness
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
-from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis_keys import job_id
 from redis_proxy import redis_proxy
-from serving import children
 from stores import store_on
 from waiting import until
 
 from credhook.events import Event
-from credhook.sandbox.local.environment import free_port
 from credhook.store import State
 from credhook.store.connection import open_redis
 from credhook.worker.queue.claims import Claimant, Claims, Settlement
-
-
-def answers(redis: Redis) -> bool:
-    try:
-        return bool(redis.ping())
-    except RedisTimeoutError:
-        return False
 
 
 def claims_of(redis: AsyncRedis) -> Claims:
@@ -87,37 +75,3 @@ async def sometimes_later(event, context):
             assert worker.stop() == 0
         until(lambda: len(harness.redis.client_list()) == 1, what="the proxy without clients")
         assert proxy.lost >= 10
-
-
-def test_a_redis_that_is_full_read_only_or_silent_for_a_while_does_not_end_the_worker(harness: Harness) -> None:
-    harness.plugin(HELD)
-    harness.happens("m1")
-    redis = harness.redis
-    with harness.worker(CREDHOOK_CONCURRENCY="1") as worker:
-
-        def refusals() -> int:
-            # Redis 6.2 wraps the error of a command within a script in one of its own.
-            return len(re.findall('"error":"(?:OutOfMemory|ReadOnly|Response)Error"', worker.text))
-
-        until(lambda: begun(harness) == ["m1"])
-        harness.happens("m2")
-        before = children(worker)
-        for refuse, allow in (
-            (lambda: redis.config_set("maxmemory", 1), lambda: redis.config_set("maxmemory", 0)),
-            (lambda: redis.replicaof("127.0.0.1", str(free_port())), lambda: redis.replicaof("NO", "ONE")),
-        ):
-            count = refusals()
-            refuse()
-            try:
-                until(lambda count=count: refusals() > count, what="a refused write")  # type: ignore[misc]
-            finally:
-                allow()
-        (harness.folder / "go").touch()
-        harness.reaches("m1", "done")
-        harness.reaches("m2", "done")
-        redis.execute_command("CLIENT", "PAUSE", 6_000, "ALL")  # type: ignore[no-untyped-call]
-        until(lambda: "TimeoutError" in worker.text, what="a time-out")
-        until(lambda: answers(redis), what="the end of the pause")
-        harness.happens("m3")
-        handled_once(harness, "m1", "m2", "m3")
-        assert children(worker) == before

@@ -26,8 +26,6 @@ BEGINNING = 0.1
 #: Calls that fail before everybody leaves the platform alone: ten open the breaker of a process that no word of the
 #: others reaches in time, and what it has in flight by then fails as well.
 FAILURES = 4 * THRESHOLD + IN_FLIGHT
-#: Seconds in which calls may still come that had been sent before the whole fleet knew.
-ON_THE_WIRE = 2.5
 
 
 @pytest.fixture
@@ -92,36 +90,6 @@ def test_an_outage_costs_few_attempts_and_ends_without_a_herd(rig: FleetHarness,
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_one_retry_after_is_kept_by_the_whole_fleet_and_costs_nothing(rig: FleetHarness, size: str) -> None:
-    pause, count = (5, 600) if size == SHORT else (20, 3_000)
-    asked: list[float] = []
-
-    def answer(call: Call) -> Answer:
-        if call.total == 100:
-            asked.append(time.time())
-            return Answer(429, retry_after=str(pause))
-        return well(call)
-
-    rig.stub.answer = answer
-    rig.stub.takes = 0.02
-    with rig.worker("worker", "--processes", "4", CREDHOOK_CONCURRENCY="10") as worker:
-        rig.started(worker, each=4)
-        rig.accept(*events(0, count))
-        rig.settles(within=120)
-    answered = asked[0] + rig.stub.takes
-    wire = [call for call in rig.stub.since(answered) if call.at < answered + ON_THE_WIRE]
-    within = [call for call in rig.stub.since(answered + ON_THE_WIRE) if call.at < answered + pause]
-    after = rig.stub.since(answered + pause)
-    print(
-        f"\n429 with Retry-After {pause}, 4 processes: {len(wire)} calls on the wire, {len(within)} within, the first "
-        f"{after[0].at - answered:.2f} s after; {spent(rig, count)} attempts spent"
-    )
-    assert within == []
-    assert spent(rig, count) == 0
-    assert len(rig.notes()) == count
-
-
-@pytest.mark.parametrize("size", SIZES)
 def test_the_fleet_keeps_to_the_rate_and_uses_it_up(rig: FleetHarness, size: str) -> None:
     lasts = 4.0 if size == SHORT else 30.0
     count = int(50 * (lasts + 30))
@@ -141,13 +109,3 @@ def test_the_fleet_keeps_to_the_rate_and_uses_it_up(rig: FleetHarness, size: str
     for number, call in enumerate(sorted(calls, key=lambda call: call.at)):
         assert number <= 50 * (1 + call.at - earliest)
     assert size == SHORT or rate >= 45
-
-
-def test_idle_processes_do_not_use_the_rate_up(rig: FleetHarness) -> None:
-    """Admissions without an event are given back: the bucket is full again, and its key lapses."""
-    with rig.worker("worker", "--processes", "3", CREDHOOK_RATE="5") as worker:
-        rig.started(worker, each=3)
-        for number in range(10):
-            rig.accept(*events(number, 1))
-            rig.reaches(f"m{number}", "done")
-            until(lambda: not list(rig.redis.scan_iter("credhook:credhook:platform:*:bucket")), what="a full bucket")

@@ -2,7 +2,6 @@
 
 import os
 import signal
-from collections import Counter
 from pathlib import Path
 from subprocess import Popen
 
@@ -10,7 +9,7 @@ import pytest
 from accepting import record
 from harness import DATA, Harness
 from redis_keys import job_id
-from serving import Process, children, running
+from serving import children, running
 from waiting import until
 
 from credhook.sandbox.local.environment import free_port
@@ -63,12 +62,6 @@ def hangs(event, context):
 )
 
 
-def naps(process: Process) -> int:
-    """Return how often the process has slept. The supervisor sleeps between two checks."""
-    status = Path(f"/proc/{process.process.pid}/status").read_text()
-    return int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
-
-
 def begun(harness: Harness) -> list[list[str]]:
     """Webhook-id, attempt and process of each run that has begun."""
     return [line.split()[1:] for line in harness.notes() if line.startswith("begun")]
@@ -76,28 +69,6 @@ def begun(harness: Harness) -> list[list[str]]:
 
 def ended(harness: Harness) -> list[str]:
     return [line.split()[1] for line in harness.notes() if line.startswith("ended")]
-
-
-def test_a_worker_process_that_is_killed_is_replaced(harness: Harness) -> None:
-    harness.plugin(HELD)
-    ids = ["m1", "m2", "m3", "m4"]
-    for one in ids:
-        harness.happens(one)
-    with harness.worker("worker", "--processes", "2", CREDHOOK_CONCURRENCY="2") as worker:
-        until(lambda: len(begun(harness)) == 4, what="both processes at work")
-        victim, survivor = children(worker)
-        lost = {one for one, _, process in begun(harness) if int(process) == victim}
-        os.kill(victim, signal.SIGKILL)
-        until(lambda: worker.text.count('"worker_started"') == 3, within=60, what="another")
-        assert survivor in children(worker)
-        assert victim not in children(worker)
-        (harness.folder / "go").touch()
-        for one in ids:
-            harness.reaches(one, "done")
-        assert worker.stop() == 0
-    assert len(lost) == 2
-    assert Counter(one for one, _, _ in begun(harness)) == {one: 2 if one in lost else 1 for one in ids}
-    assert sorted(ended(harness)) == ids
 
 
 def test_a_handler_that_blocks_the_loop_is_named_and_its_process_replaced(harness: Harness) -> None:
@@ -115,30 +86,6 @@ def test_a_handler_that_blocks_the_loop_is_named_and_its_process_replaced(harnes
         assert worker.text.count('"worker_replaced"') == 2
         assert worker.stop() == 0
     assert [line for line in harness.notes() if line.startswith("run")] == ["run 1", "run 2"]
-
-
-def test_a_fleet_that_was_stopped_as_a_whole_is_not_taken_for_blocked(harness: Harness) -> None:
-    harness.plugin(HELD)
-    harness.happens("m1")
-    with harness.worker("sleeper") as sleeper:
-        until(lambda: len(begun(harness)) == 1)
-        sleeper.pause()
-        with harness.worker("other") as other:
-            # It takes longer than the silence after which a stack is asked for.
-            until(lambda: len(begun(harness)) == 2, what="the event in other hands")
-            (harness.folder / "go").touch()
-            harness.reaches("m1", "done")
-            assert other.stop() == 0
-        # It wakes first, and checks workers that still sleep.
-        os.kill(sleeper.process.pid, signal.SIGCONT)
-        before = naps(sleeper)
-        until(lambda: naps(sleeper) > before + 3, what="its looks")
-        sleeper.resume()
-        harness.happens("m2")
-        harness.reaches("m2", "done")
-        assert "loop_blocked" not in sleeper.text
-        assert sleeper.text.count('"worker_started"') == 1
-        assert sleeper.stop() == 0
 
 
 @pytest.mark.parametrize(
