@@ -5,14 +5,12 @@ import pytest
 from credhook.backoff import Backoff, Waits
 
 
-def test_waits_double_up_to_the_longest() -> None:
-    backoff = Backoff(first=0.5, longest=10.0)
-    assert [backoff.wait(attempt) for attempt in range(1, 8)] == [0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
-
-
-def test_they_may_grow_faster() -> None:
-    backoff = Backoff(first=5.0, longest=100.0, growth=3.0)
-    assert [backoff.wait(attempt) for attempt in (1, 2, 3, 4)] == [5.0, 15.0, 45.0, 100.0]
+@pytest.mark.parametrize(
+    ("longest", "growth", "waits"), [(10.0, 2.0, [5.0, 10.0, 10.0]), (100.0, 3.0, [5.0, 15.0, 45.0, 100.0])]
+)
+def test_waits_grow_up_to_the_longest(longest: float, growth: float, waits: list[float]) -> None:
+    backoff = Backoff(first=5.0, longest=longest, growth=growth)
+    assert [backoff.wait(attempt) for attempt in range(1, len(waits) + 1)] == waits
 
 
 @pytest.mark.parametrize("wrong", [
@@ -35,24 +33,19 @@ def test_no_number_of_attempts_is_too_large(growth: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("jitter", "chance", "wait"),
+    ("attempt", "jitter", "chance", "wait"),
     [
-        (0.0, 0.0, 8.0),
-        (0.0, 1.0, 8.0),
-        (0.5, 0.0, 4.0),
-        (0.5, 0.5, 6.0),
-        (0.5, 1.0, 8.0),
-        (1.0, 0.0, 0.0),
-        (1.0, 1.0, 8.0),
+        (3, 0.0, 0.0, 8.0),
+        (3, 0.5, 0.0, 4.0),
+        (3, 0.5, 0.5, 6.0),
+        (3, 0.5, 1.0, 8.0),
+        (3, 1.0, 0.0, 0.0),
+        (50, 0.5, 0.0, 30.0),
     ],
 )
-def test_chance_decides_about_the_jitter_alone(jitter: float, chance: float, wait: float) -> None:
-    assert Backoff(first=2.0, longest=60.0, jitter=jitter).wait(3, chance) == wait
-
-
-def test_chance_shortens_the_longest_wait_too() -> None:
+def test_chance_decides_about_the_jitter_alone(attempt: int, jitter: float, chance: float, wait: float) -> None:
     """What has failed often together should not return together either."""
-    assert Backoff(first=1.0, longest=30.0, jitter=0.5).wait(50, 0.0) == 15.0
+    assert Backoff(first=2.0, longest=60.0, jitter=jitter).wait(attempt, chance) == wait
 
 
 def test_a_loop_begins_anew_after_a_success() -> None:

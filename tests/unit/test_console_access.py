@@ -34,16 +34,6 @@ def test_a_session_is_whose_it_was_begun_for_until_its_time_is_over() -> None:
     assert sessions.read(cookie) is None
 
 
-def test_a_session_that_was_ended_stays_so() -> None:
-    sessions = Sessions(seconds=60)
-    cookie, other = sessions.begin("ada"), sessions.begin("ada")
-    session = sessions.read(cookie)
-    assert session is not None
-    sessions.end(session)
-    assert sessions.read(cookie) is None
-    assert sessions.read(other) is not None
-
-
 def test_no_cookie_but_ours_is_read() -> None:
     sessions = Sessions(seconds=60)
     cookie = sessions.begin("ada")

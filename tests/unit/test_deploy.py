@@ -143,11 +143,6 @@ def test_receivers_share_the_socket_that_systemd_holds() -> None:
     assert "Environment=CREDHOOK_ADMIN=127.0.0.1:910%i\n" in serves
 
 
-def test_both_timers_come_round_once_a_day() -> None:
-    assert "OnCalendar=daily\n" in (DEPLOY / "credhook-backfill.timer").read_text()
-    assert re.fullmatch(r"\d+ \d+ \* \* \*", CRON_JOB["schedule"])
-
-
 def test_the_pod_that_comes_round_can_do_no_more_than_it_must() -> None:
     (container,) = POD["containers"]
     assert container["securityContext"] == {

@@ -8,7 +8,7 @@ from token_endpoint import async_api
 from credhook.events import EVENT_TYPES
 from credhook.worker.api.errors import ApiError, InvalidRequest
 from credhook.worker.api.models import Endpoint, EndpointRequest
-from credhook.worker.commands.endpoints import ALL, apply, described, lines, plan, shown
+from credhook.worker.commands.endpoints import ALL, apply, lines, plan, shown
 
 URL = "https://inbox.example/webhooks"
 SECRET = "/abcdefghijklmnopqrstuvwxyz"
@@ -88,15 +88,6 @@ def test_a_path_secret_is_not_printed() -> None:
     for length in (22, 128):  # The shortest and the longest that a receiver takes.
         assert shown(f"{URL}/abcd{'e' * (length - 4)}") == f"{URL}/abcd…"
     assert shown(URL) == URL
-
-
-def test_types_are_described_as_they_are() -> None:
-    assert described(ALL) == "all events"
-    assert described(TEN) == "all 10 event types"
-    assert described(TWO) == "openid4vc.issuance.completed, openid4vc.verification.data"
-    assert described(TWO | {"a.new"}) == "openid4vc.issuance.completed, openid4vc.verification.data, a.new"
-    assert described(frozenset({"a.new"})) == "a.new"
-    assert described(TEN | {"a.new"}) == "all 10 event types, a.new"
 
 
 class Registry:

@@ -46,13 +46,6 @@ def test_a_handler_is_found_by_the_types_that_it_wants() -> None:
     assert registry.matching("openid4vc.issuance.revoked") == ()
 
 
-def test_plain_functions_run_in_a_thread_and_coroutines_on_the_loop() -> None:
-    both = Handlers("both")
-    assert both.on("*")(activate) is activate
-    both.on("*")(notify)
-    assert [one.is_async for one in both] == [True, False]
-
-
 def opens() -> Any:
     yield
 
@@ -159,12 +152,6 @@ def test_on_needs_a_type_and_a_plugin_a_word() -> None:
         Handlers("two words")
 
 
-def test_a_fresh_install_logs_every_event() -> None:
-    registry = load()
-    assert [one.name for one in registry.handlers] == ["log.event"]
-    assert registry.types == EVENT_TYPES
-
-
 def test_a_module_may_be_named_with_or_without_its_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     text = "from credhook import Handlers\nhandlers = Handlers('good')\n@handlers.on('*')\ndef f(e, c): ...\n"
@@ -183,14 +170,6 @@ def on(**options: Any) -> Handler:
     (handler,) = plugin
     assert isinstance(handler, Handler)
     return handler
-
-
-def test_what_is_not_said_is_left_to_the_settings() -> None:
-    handler = on()
-    assert (handler.timeout, handler.retries, handler.backoff, handler.concurrency) == (None, None, None, None)
-    assert (handler.give_up_on, handler.condition, handler.after) == ((), None, None)
-    assert handler.max_attempts(12) == 12
-    assert on(retries=0).max_attempts(12) == 1
 
 
 @pytest.mark.parametrize(("options", "said"), [

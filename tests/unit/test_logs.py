@@ -135,30 +135,6 @@ def test_every_event_is_one_line_with_all_its_fields_whatever_they_hold(
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize(
-    ("method", "level"),
-    [
-        ("debug", "debug"),
-        ("info", "info"),
-        ("warning", "warning"),
-        ("warn", "warning"),
-        ("error", "error"),
-        ("exception", "error"),
-        ("critical", "critical"),
-        ("fatal", "critical"),
-    ],
-)
-def test_a_handlers_logger_has_all_the_methods_of_a_logger(
-    monkeypatch: pytest.MonkeyPatch, method: str, level: str
-) -> None:
-    monkeypatch.setenv("CREDHOOK_LOG_LEVEL", "debug")
-    output = io.StringIO()
-    configure_logs(output)
-    getattr(structlog.get_logger("a").bind(webhook_id="m"), method)("said")
-    assert (line := json.loads(output.getvalue()))["event"] == "said"
-    assert line["level"] == level
-
-
 @pytest.mark.parametrize(("text", "arguments", "fields"), [
     ("got %s", ("m1",), {"event": "got m1"}),
     ("%d of %(done)s", (1,), {"event": "%d of %(done)s", "positional_args": [1]}),

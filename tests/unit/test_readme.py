@@ -15,7 +15,6 @@ from credhook.console.command import ConsoleSettings
 from credhook.events import EVENT_TYPES
 from credhook.receiver.settings import ReceiverSettings
 from credhook.testing import event, run, variants
-from credhook.worker.handlers.loading import load
 from credhook.worker.handlers.registry import FetchedEvent, Options
 from credhook.worker.settings import EndpointSettings, WorkerSettings
 
@@ -108,13 +107,6 @@ def test_every_example_in_it_is_tried() -> None:
     """The first page's is loaded here and run elsewhere; the others are of packages that the suite tests."""
     assert sum(text.count("```python") for text in PAGES.values()) == len(EXAMPLES)
     assert [name for path, name, _ in EXAMPLES if path != "worker/README.md"] == ["accounts.py"]
-
-
-def test_the_handlers_on_the_first_page_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ((_, _, code),) = [example for example in EXAMPLES if example[0] == "README.md"]
-    (tmp_path / "plugin_of_the_readme.py").write_text(code)
-    monkeypatch.syspath_prepend(tmp_path)
-    assert [one.name for one in load(["plugin_of_the_readme"]).handlers] == ["accounts.open_account"]
 
 
 DATA = "openid4vc.verification.data"

@@ -178,9 +178,3 @@ def test_a_cause_never_holds_the_message() -> None:
     assert error_text(Unavailable("no")) == "Unavailable"
     assert error_text(GiveUp("account is closed")) == "account is closed"
     assert error_text(GiveUp("x" * 10_000)) == "x" * 200  # Redis and the log keep it.
-
-
-def test_what_a_handler_gives_up_on_is_final_but_a_retry_is_what_it_asks_for() -> None:
-    assert isinstance(after_handler(KeyError(), 1, max_attempts=9, give_up_on=Exception), GiveUp)
-    asked = Retry(after=5)
-    assert after_handler(asked, 1, max_attempts=9, give_up_on=Exception) is asked

@@ -111,11 +111,6 @@ async def test_it_ends_as_a_value(function: Any, kind: type[Exception | None]) -
     assert type(await outcome(function)) is kind
 
 
-@pytest.mark.parametrize("function", [swallows, hangs])
-async def test_its_time_is_over_even_if_it_will_not_go(function: Any) -> None:
-    assert isinstance(await outcome(function, seconds=0.05), HandlerTimeout)
-
-
 async def test_a_coroutine_hidden_behind_a_decorator_is_awaited() -> None:
     ran = []
 
@@ -217,24 +212,6 @@ async def test_plain_handlers_that_hang_keep_nobody_out() -> None:
     for task in hanging:
         task.cancel()
     await asyncio.gather(*hanging, return_exceptions=True)
-
-
-async def test_cancelling_the_run_cancels_the_handler() -> None:
-    begun, cancelled = asyncio.Event(), asyncio.Event()
-
-    async def patient(event: Any, context: Any) -> None:
-        begun.set()
-        try:
-            await asyncio.sleep(60)
-        finally:
-            cancelled.set()
-
-    running = asyncio.create_task(outcome(patient))
-    await begun.wait()
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-    assert cancelled.is_set()
 
 
 async def test_a_thread_that_cannot_be_started_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from credhook.sandbox.events import EVENT_TYPES, EVENTS, delivery_body, obstacle, possible
+from credhook.sandbox.events import EVENT_TYPES, EVENTS, possible
 
 OFFERED, COMPLETED = "openid4vc.issuance.offered", "openid4vc.issuance.completed"
 FAILED, EXPIRED = "openid4vc.issuance.failed", "openid4vc.issuance.expired"
@@ -31,21 +31,7 @@ def test_each_status_has_its_next_events(kind: str, status: str, announced: list
     assert set(possible(kind, status, announced)) == next_events
 
 
-def test_an_obstacle_names_its_reason() -> None:
-    assert obstacle(DATA, "verified", [DATA]) == f"{DATA} has been announced for it already"
-    assert obstacle(OFFERED, "completed", [COMPLETED]) == f"{OFFERED} cannot follow the status completed"
-
-
 def test_the_table_has_the_ten_events_and_every_issuance_event_has_its_credentials() -> None:
     assert len(EVENT_TYPES) == 10
     assert {len(rule.credentials) for rule in EVENTS.values() if rule.kind == "issuance"} == {2}
     assert EVENTS[REJECTED].status == "rejected"
-
-
-def test_a_delivery_holds_the_reference_only() -> None:
-    assert delivery_body(OFFERED, "iss_1") == (
-        '{"eventType": "openid4vc.issuance.offered", "payload": {"openId4VcIssuanceId": "iss_1"}}'
-    )
-    assert delivery_body(DATA, "cm1") == (
-        '{"eventType": "openid4vc.verification.data", "payload": {"openId4VcPresentationId": "cm1"}}'
-    )

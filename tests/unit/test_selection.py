@@ -82,11 +82,6 @@ def test_events_are_in_the_order_of_their_times_and_of_something_that_tells_equa
     assert len(str(FOUND.cursor)) == 24
 
 
-def test_a_limit_alone_selects_nothing() -> None:
-    assert Selection(limit=3).is_empty
-    assert not Selection(ids=("m1",)).is_empty
-
-
 @pytest.mark.parametrize(
     ("states", "keys"),
     [

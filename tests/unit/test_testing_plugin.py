@@ -6,9 +6,6 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-import credhook.testing
 from credhook import UserRequest
 from credhook.testing import FakeApi, event
 from credhook.worker.handlers.registry import Context, FetchedEvent, SyncContext
@@ -62,12 +59,3 @@ def test_tests_of_other_things_do_not_wait_for_it(tmp_path: Path) -> None:
     environment = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
-
-
-def test_each_name_can_be_imported() -> None:
-    assert [name for name in credhook.testing.__all__ if not callable(getattr(credhook.testing, name))] == []
-
-
-def test_another_name_is_an_error_that_says_so() -> None:
-    with pytest.raises(AttributeError, match="has no attribute 'rum'"):
-        credhook.testing.rum  # noqa: B018

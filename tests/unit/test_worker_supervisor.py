@@ -128,12 +128,6 @@ def test_what_held_a_death_up_does_not_hide_it(fleet: Fleet) -> None:
     assert fleet.told(1) == ["token0:1"]
 
 
-def test_who_has_finished_is_not_replaced(fleet: Fleet) -> None:
-    fleet.dies(0, 0, at=2)
-    assert fleet.supervisor.run() == 0
-    assert fleet.exits == [0]
-
-
 def test_a_silent_worker_is_asked_where_it_is_and_then_ended(fleet: Fleet, logs: list[Any]) -> None:
     fleet.beats = [((1.0, 20.0),)]
     assert fleet.run(60) == 0
