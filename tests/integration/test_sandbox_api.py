@@ -1,12 +1,11 @@
 """The sandbox's API as a whole: its document, its tokens, its errors and its endpoints."""
 
 from typing import Any
-from uuid import uuid4
 
 import httpx
 import plain
 import pytest
-from sandbox_api import CREDS, FORM, TOKEN, USERS, data, invalid, missing, refused
+from sandbox_api import CREDS, FORM, TOKEN, USERS, invalid, missing, refused
 from serving import Platform
 
 
@@ -92,20 +91,3 @@ def test_only_names_of_this_machine_are_answered(sandbox: Platform) -> None:
     """A page that points its own name at this machine shows that name."""
     for host, status in (("localhost:8700", 200), ("evil.example", 400), ("localhost.evil.example", 400)):
         assert plain.get(f"{sandbox.url}/", headers={"host": host}).status_code == status
-
-
-def test_an_endpoint_is_registered_listed_and_removed(api: httpx.Client) -> None:
-    id_ = f"mine-{uuid4()}"
-    wanted = {"url": "https://127.0.0.1:9/x", "id": id_, "filterTypes": ["openid4vc.issuance.failed"]}
-    endpoint = data(api.post(f"{CREDS}/endpoints", json=wanted), 201)
-    assert {name: endpoint[name] for name in wanted} == wanted
-    assert endpoint.keys() == {"id", "url", "filterTypes", "createdAt", "updatedAt"}
-    listed = api.get(f"{CREDS}/endpoints").json()
-    assert endpoint in listed
-    refused(api.post(f"{CREDS}/endpoints", json=wanted), 409, "CONFLICT", "Conflict")
-    gone = api.delete(f"{CREDS}/endpoints/{id_}")
-    assert (gone.status_code, gone.content) == (204, b"")
-    missing(api.delete(f"{CREDS}/endpoints/{id_}"))
-    endpoint = data(api.post(f"{CREDS}/endpoints", json={"url": "https://127.0.0.1:9/x"}), 201)
-    assert len(set(endpoint["filterTypes"])) == 10
-    api.delete(f"{CREDS}/endpoints/{endpoint['id']}")

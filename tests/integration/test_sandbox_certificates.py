@@ -77,14 +77,3 @@ def test_an_expired_certificate_is_refused(api: httpx.Client) -> None:
     )
     body = {"certificate": expired.public_bytes(Encoding.PEM).decode()}
     assert "expired" in invalid(api.post(f"{CREDS}/certificates/csrs/{request['id']}/import", json=body))
-
-
-def test_a_trusted_entity_is_registered(api: httpx.Client) -> None:
-    dids = [{"did": "did:web:issuer.example", "name": "Issuer"}]
-    entity = data(api.post(f"{CREDS}/trusted-entities", json={"name": "Issuer", "dids": dids}), 201)
-    assert (entity["name"], entity["dids"], entity["certificates"]) == ("Issuer", dids, [])
-    assert {"id", "createdAt", "updatedAt"} <= entity.keys()
-    kept: list[Any] = ["-----BEGIN CERTIFICATE-----", {"pem": "x", "name": None}]
-    entity = data(api.post(f"{CREDS}/trusted-entities", json={"name": "x", "certificates": kept}), 201)
-    assert entity["certificates"] == kept
-    invalid(api.post(f"{CREDS}/trusted-entities", json={"dids": dids}))

@@ -96,13 +96,3 @@ def test_attributes_are_read_once(sandbox: Platform, api: httpx.Client) -> None:
     assert (again["status"], again["credentials"][0]["attributes"]) == ("verified", {})
     listed = api.get("/me-creds/api/presentations", params={"filter[id]": id_}).json()["data"]
     assert listed[0]["credentials"][0]["attributes"] == {}
-
-
-def test_envelopes_are_swapped(sandbox: Platform, api: httpx.Client) -> None:
-    id_ = sandbox.make("openid4vc.verification.data")
-    sandbox.faults(envelopes="swapped")
-    assert api.get(f"/me-creds/api/presentations/{id_}").json()["id"] == id_
-    assert isinstance(api.get("/me-creds/api/endpoints").json()["data"], list)
-    sandbox.faults(envelopes="documented")
-    assert api.get(f"/me-creds/api/presentations/{id_}").json()["data"]["id"] == id_
-    assert isinstance(api.get("/me-creds/api/endpoints").json(), list)

@@ -36,13 +36,6 @@ def test_an_offer_becomes_credentials_and_completes_its_issuance(api: httpx.Clie
     invalid(api.post("/me-wallet/api/credentials", json={"credentialOffer": issuance["offerUri"]}))
 
 
-def test_an_mdoc_in_the_wallet_names_its_issuer_by_x509_name(api: httpx.Client) -> None:
-    id_ = happen(api, "openid4vc.issuance.offered", templateId="sandbox:permit")
-    offer = data(api.get(f"{CREDS}/credentials/{id_}"))["offerUri"]
-    credential = api.post("/me-wallet/api/credentials", json={"credentialOffer": offer}).json()[0]
-    assert (credential["iss"], credential["vct"]) == ("CN=Sandbox Issuer", "example.sandbox.permit.1")
-
-
 def test_offers_of_somebody_else_are_missing_and_other_text_is_no_offer(sandbox: Platform, api: httpx.Client) -> None:
     def take(**query: str) -> httpx.Response:
         offer = f"openid-credential-offer://?{urlencode(query)}"

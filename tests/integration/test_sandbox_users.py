@@ -61,13 +61,3 @@ def test_a_user_needs_a_name_and_names_of_two_accounts_are_a_conflict(api: httpx
         {"username": f"{first}-new", "externalIdentifier": first},
     ):
         refused(api.post(USERS, json=wanted), 409, "CONFLICT", "Conflict")
-
-
-def test_the_identity_link_is_idempotent(api: httpx.Client) -> None:
-    name = f"u-{uuid4()}"
-    api.post(USERS, json={"username": name})
-    for enabled in (True, True, False, False):
-        link = data(api.patch(f"{USERS}/{name}/idp-link", json={"enabled": enabled}))
-        assert link == {"username": name, "idpAlias": "sandbox-idp", "linked": enabled}
-    missing(api.patch(f"{USERS}/unknown/idp-link", json={"enabled": True}))
-    invalid(api.patch(f"{USERS}/{name}/idp-link", json={"enabled": "yes"}))
