@@ -14,7 +14,7 @@ from scripted_server import CUT, GRANTED, PRESENTATION, TOKEN, Answering, answer
 from credhook.backoff import Backoff
 from credhook.worker.api import token
 from credhook.worker.api.client import AsyncApi
-from credhook.worker.api.errors import ApiError, InvalidRequest, InvalidResponse, Unavailable
+from credhook.worker.api.errors import InvalidRequest, InvalidResponse, Unavailable
 from credhook.worker.api.http.exchange import MOST_LISTED, MOST_VALUES
 from credhook.worker.api.token import ClientCredentials
 
@@ -39,12 +39,6 @@ async def test_details_of_another_id_are_a_failed_fetch_and_end_their_connection
             assert server.connections == connections + 1
             assert (await api.presentations.get("next")).id == "next"
             assert server.connections == connections + 1
-
-
-async def test_a_platform_that_names_its_details_otherwise_is_believed_if_the_settings_say_so() -> None:
-    with answering(lambda *_: presentation("other")) as server:
-        async with sending(server, match_ids=False) as api:
-            assert (await api.presentations.get("mine")).id == "other"
 
 
 @pytest.mark.parametrize(
@@ -165,19 +159,6 @@ async def test_an_answer_that_is_too_long_is_refused() -> None:
             assert refused.value.cause == "too_large"
         async with sending(server, max_answer=71_000) as api:
             assert (await api.presentations.get("p")).id == "p"
-
-
-async def test_what_a_refusal_says_is_read_up_to_64_kibibytes() -> None:
-    def refusing(target: str, _: int) -> bytes:
-        objects = [{"code": "NOT_FOUND", "detail": "x" * int(target.removeprefix(PRESENTATION))}]
-        return ok({"errors": objects}, status=404)
-
-    with answering(refusing) as server:
-        async with sending(server) as api:
-            for length, codes in ((60_000, ["NOT_FOUND"]), (70_000, [])):
-                with pytest.raises(ApiError) as refused:
-                    await api.presentations.get(str(length))
-                assert (refused.value.status, [one.code for one in refused.value.errors]) == (404, codes)
 
 
 @pytest.mark.parametrize("depth", [150, 1_000, 1_000_000])

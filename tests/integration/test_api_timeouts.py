@@ -140,15 +140,6 @@ async def test_a_flood_of_interim_answers_takes_neither_more_time_nor_memory(kin
     assert getrusage(RUSAGE_SELF).ru_maxrss - before < 100_000  # KiB; it was 981 MB.
 
 
-@pytest.mark.parametrize("what", ["nothing", "the head", "the body"])
-async def test_a_token_that_drips_takes_no_longer_than_a_request_may(what: str) -> None:
-    with answering(lambda *_: b"") as platform, dripping(what) as tokens:
-        error = await timed_out(platform.url, ClientCredentials(tokens.url, "me", "s3cret"))
-        assert error.operation == "token"
-        assert tokens.ended.acquire(timeout=60)
-        assert platform.targets == []
-
-
 async def test_a_handshake_that_does_not_go_on_counts_as_well() -> None:
     with dripping("nothing") as platform:
         await timed_out(platform.url.replace("http:", "https:"), credentials())

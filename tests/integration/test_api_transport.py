@@ -3,18 +3,15 @@
 import asyncio
 import gzip
 import resource
-import ssl
 import subprocess
 import sys
 import zlib
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
 from itertools import pairwise
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-import trustme
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from waiting import until_async
@@ -165,18 +162,6 @@ async def test_an_idle_connection_that_the_server_ends_or_talks_on_is_replaced()
         assert server.connections == 3
 
 
-async def test_what_came_before_it_was_asked_for_is_not_the_next_answer() -> None:
-    async with serving(HELLO) as (server, transport):
-        await get(transport, server.url)
-        server.writers[0].write(HELLO.replace(b"hello", b"other"))
-        # The client reads in a thread of its own. It ends a connection that speaks before it is asked.
-        await asyncio.wait_for(server.writers[0].wait_closed(), 60)
-        assert (await get(transport, server.url)).body == b"hello"
-        assert server.connections == 2
-        assert (await get(transport, server.url)).body == b"hello"
-        assert server.connections == 2
-
-
 async def test_a_few_interim_answers_are_passed_over() -> None:
     early = b"HTTP/1.1 103 Early Hints\r\nX-A: 2\r\n\r\n"
     async with serving(early * 3 + HELLO) as (server, transport):
@@ -225,28 +210,6 @@ async def test_an_answer_that_is_none_or_not_whole_is_an_error(sent: bytes, caus
         assert (await get(transport, server.url)).body == b"hello"
 
 
-async def test_nobody_there_is_an_error() -> None:
-    async with serving() as (_, transport):
-        for url, cause in (("http://127.0.0.1:1", "refused"), ("http://nowhere.invalid", "name_resolution")):
-            with pytest.raises(Unanswered) as failure:
-                await get(transport, url)
-            assert failure.value.cause == cause
-        with pytest.raises(Unsendable):
-            await get(transport, "ftp://127.0.0.1")
-
-
-async def test_a_request_that_is_given_up_takes_its_connection_along() -> None:
-    async with serving() as (server, transport):
-        waiting = asyncio.create_task(get(transport, server.url))
-        await until_async(lambda: server.requests)
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        server.pieces = (HELLO,)
-        assert (await get(transport, server.url)).body == b"hello"
-        assert server.connections == 2
-
-
 async def test_a_refusal_is_read_up_to_its_bound_and_takes_its_connection_along() -> None:
     body = b"x" * 50_000_000
     async with serving(b"HTTP/1.1 500 X\r\nContent-Length: %d\r\n\r\n" % len(body), body) as (server, transport):
@@ -264,28 +227,6 @@ async def test_no_value_becomes_another_header(value: str) -> None:
             await get(transport, server.url, **{"X-A": value})
         assert server.requests == []
         assert (await get(transport, server.url)).body == b"hello"
-
-
-async def test_tls_is_verified(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    authority, server = trustme.CA(), Server(HELLO)
-    theirs = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    authority.issue_cert("localhost").configure_cert(theirs)
-    authority.cert_pem.write_to_path(tmp_path / "authority.pem")
-    async with await asyncio.start_server(server.client, "127.0.0.1", 0, ssl=theirs) as listening:
-        url = f"https://localhost:{listening.sockets[0].getsockname()[1]}"
-        async with aclosing(PyreqwestTransport(5.0)) as transport:
-            with pytest.raises(Unanswered) as failure:
-                await get(transport, url)
-            assert failure.value.cause == "certificate"
-        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "authority.pem"))
-        async with aclosing(PyreqwestTransport(5.0)) as transport:
-            for _ in range(2):
-                assert (await get(transport, url)).body == b"hello"
-            assert server.connections == 1
-            with pytest.raises(Unanswered) as failure:  # The certificate is for another name.
-                await get(transport, url.replace("localhost", "127.0.0.1"))
-            assert failure.value.cause == "certificate"
-        await server.aclose()
 
 
 # Connections.

@@ -107,16 +107,6 @@ def test_what_an_access_control_list_refuses(redis_client: Redis, redis_url: str
     assert "pw" not in done.stderr
 
 
-def test_a_redis_whose_authority_is_not_trusted(redis_url: str, authority: trustme.CA, ca: Path) -> None:
-    port = int(redis_url.rpartition(":")[2].partition("/")[0])
-    with tunnel(authority.issue_cert("127.0.0.1"), port) as url:
-        environment = {"REDIS_URL": url.replace("https", "rediss")}
-        refused = credhook("events", "list", environment=environment)
-        trusted = credhook("events", "list", environment=environment | {"SSL_CERT_FILE": str(ca)})
-    assert "certificate is not trusted: set SSL_CERT_FILE" in refused.stderr
-    assert (refused.returncode, trusted.returncode) == (1, 0), trusted.stderr
-
-
 def test_a_redis_that_asks_for_a_client_certificate(redis_url: str, authority: trustme.CA, ca: Path) -> None:
     port = int(redis_url.rpartition(":")[2].partition("/")[0])
     with tunnel(authority.issue_cert("127.0.0.1"), port, known=authority) as url:

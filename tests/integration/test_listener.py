@@ -214,11 +214,3 @@ async def test_a_request_sent_before_the_answer_to_the_last_closes_the_connectio
     assert received.startswith(b"HTTP/1.1 200")
     assert received.count(b"HTTP/1.1 ") == 1
     assert counted == {"pipelined": 1}
-
-
-def test_honest_connections_are_kept_for_their_next_request(patient: int) -> None:
-    asked = request(first="GET /healthz HTTP/1.1", content=b"")
-    with socket.create_connection(("127.0.0.1", patient), timeout=60) as raw:
-        for number in range(5):
-            raw.sendall(asked)
-            assert next_response(raw)[0] == 200, number

@@ -18,7 +18,6 @@ from authlib.oauth2.rfc6750 import BearerTokenGenerator
 from in_thread import Asked, http_server
 
 from credhook.worker.api.client import AsyncApi, SyncApi
-from credhook.worker.api.errors import Unauthorized
 from credhook.worker.api.token import ClientCredentials, TokenAuth
 
 CLIENT_ID, SECRET = "me:the worker", "p%w+ /~:"
@@ -137,24 +136,3 @@ async def test_authlib_grants_a_token_to_either_way_of_proving_who_we_are(
             assert (await asyncio.to_thread(SyncApi(api).presentations.get, "p")).id == "p"
         assert server.tokens == {"token-0": "read"}
         assert [(form["scope"], form["audience"]) for form in server.forms] == [("read", "https://a")]
-
-
-@pytest.mark.parametrize(("wrong", "registered"), [("post", "basic"), ("basic", "post")])
-async def test_authlib_refuses_the_other_way_and_the_message_names_the_setting(
-    wrong: TokenAuth, registered: str, theirs: ssl.SSLContext
-) -> None:
-    with serving_oauth(f"client_secret_{registered}", theirs) as (_, url):
-        auth = ClientCredentials(f"{url}/token", CLIENT_ID, SECRET, method=wrong)
-        async with AsyncApi(url, auth) as api:
-            with pytest.raises(Unauthorized, match=r"\(invalid_client\).*CREDHOOK_TOKEN_AUTH"):
-                await api.presentations.get("p")
-
-
-async def test_authlib_refuses_a_scope_and_the_message_names_the_setting(
-    theirs: ssl.SSLContext,
-) -> None:
-    with serving_oauth("client_secret_post", theirs) as (_, url):
-        auth = ClientCredentials(f"{url}/token", CLIENT_ID, SECRET, scope="everything")
-        async with AsyncApi(url, auth) as api:
-            with pytest.raises(Unauthorized, match=r"\(invalid_scope\); check CREDHOOK_SCOPE$"):
-                await api.presentations.get("p")
