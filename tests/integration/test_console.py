@@ -15,11 +15,9 @@ import plain
 import pytest
 from accepting import record
 from commands import credhook
-from console import TOKEN, Console, console, fields
-from fleet_harness import Answer, Call, FleetHarness, Stub, presentation
+from console import Console, console, fields
 from forked_process import Forked
-from harness import DATA, Harness
-from large_store import RARE_TYPE, fill
+from harness import Harness
 from redis import Redis
 from redis_keys import CONFLICT, EVENT
 from stored_events import HANDLED, INDEX, plant, plant_many
@@ -28,17 +26,6 @@ from waiting import until
 from credhook.sandbox.local.environment import free_port
 from credhook.store import State
 
-CLAIM, SECRET, MESSAGE = "Canary-claim-7f3a", "Canary-secret-19bd", "Canary-message-52e8"
-CARELESS = """
-@handlers.on("*")
-async def careless(event, context):
-    claim = event.details.credentials[0].attributes
-    raise ValueError("Canary-message-52e8", claim)
-
-@handlers.on("*")
-def in_thread(event, context):
-    raise KeyError(event.details.credentials[0].attributes) from ValueError("Canary-message-52e8")
-"""
 PAGES = ("/", "/causes", "/events", "/endpoints", "/jobs")
 
 
@@ -220,18 +207,6 @@ def test_a_job_can_be_stopped(ada: httpx.Client, redis_client: Redis) -> None:
     assert 0 < redis_client.zcard(INDEX.dead) <= 20_000
 
 
-def test_what_the_pages_ask_of_redis_does_not_grow_with_the_store(
-    running: Console, ada: httpx.Client, redis_client: Redis, in_memory: None
-) -> None:
-    fill(redis_client, 20_000)
-    for path, most in [("/events", 1_400), (f"/events?q=iss_{7:020x}", 1_400), (f"/events?type={RARE_TYPE}", 600)]:
-        redis_client.config_resetstat()
-        assert "/event?id=" in ada.get(path).text
-        stats: Any = redis_client.info("commandstats")
-        looked = sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("hmget", "hgetall", "hget"))
-        assert 0 < looked <= most, path
-
-
 def test_without_redis_the_pages_say_so_and_come_back(tmp_path: Path) -> None:
     with console(tmp_path, f"redis://127.0.0.1:{free_port()}/0") as lonely, lonely.operator() as ada:
         assert "nothing listens there" in ada.get("/").text
@@ -267,39 +242,6 @@ def test_without_a_platform_the_endpoints_say_what_to_set(ada: httpx.Client) -> 
     page = ada.get("/endpoints").text
     assert "CREDHOOK_API_URL: is not set" in page
     assert "Apply" not in page
-
-
-def answer(call: Call) -> Answer:
-    if call.resource == "pre_refused":
-        return Answer(400, {"errors": [{"status": "400", "detail": CLAIM, "title": CLAIM, "code": "E1"}]})
-    return presentation(call.resource, {"given_name": CLAIM})
-
-
-def test_no_claim_and_no_secret_stands_on_any_page_or_in_the_log(tmp_path: Path, redis_url: str) -> None:
-    with Stub().running() as stub:
-        stub.answer = answer
-        rig = FleetHarness(tmp_path, redis_url, stub)
-        rig.environment |= {"CREDHOOK_CLIENT_SECRET": SECRET}
-        rig.plugin(CARELESS)
-        rig.accept(("fails", DATA, "pre_fails"), ("refused", DATA, "pre_refused"))
-        with rig.worker(CREDHOOK_MAX_ATTEMPTS="1"):
-            for webhook_id in ("fails", "refused"):
-                rig.reaches(webhook_id, "dead")
-        settings = {name: value for name, value in rig.environment.items() if name != "REDIS_URL"}
-        with console(tmp_path, redis_url, **settings) as running, running.operator() as ada:
-            paths = [
-                *PAGES,
-                "/replay?state=dead",
-                "/erase?state=dead",
-                "/event?id=fails",
-                "/event?id=refused",
-                "/nowhere",
-            ]
-            seen = "".join(ada.get(path).text for path in paths) + running.text
-            assert "careless ValueError" in seen
-        rig.redis.close()
-    for canary in (CLAIM, SECRET, MESSAGE, TOKEN):
-        assert canary not in seen
 
 
 def test_without_a_token_a_terminal_is_shown_a_link_that_is_good_once(tmp_path: Path, redis_url: str) -> None:

@@ -5,7 +5,6 @@ all of Redis is searched, also within what RQ compresses, and all that our proce
 """
 
 import base64
-import json
 import os
 import re
 import sys
@@ -19,9 +18,10 @@ import forked_process
 import plain
 import pytest
 from accepting import RANGE, READ
+from console import console
 from fleet_harness import Answer, Call, FleetHarness, presentation
 from redis import Redis
-from redis_keys import INDEX, job_id
+from store_rules import EXPIRIES, pattern_of
 from waiting import until
 
 from credhook.sandbox.local.environment import free_port
@@ -126,6 +126,9 @@ def answer(call: Call) -> Answer:
     return ANSWERS.get(call.resource) or presentation(call.resource, {"given": CLAIM, "born": {"in": CLAIM}})
 
 
+PAGES = ("/", "/causes", "/events", "/endpoints", "/jobs", "/replay?state=dead", "/event?id=raises", "/nowhere")
+
+
 def unpacked(value: Any) -> Iterator[str]:
     """All texts within a reply of Redis, and within what RQ has compressed in it."""
     if isinstance(value, (list, tuple, set)):
@@ -209,9 +212,14 @@ def test_when_a_handler_fails_in_any_way(rig: FleetHarness) -> None:
         assert causes.count("test.careless") >= 4
         assert "plugin.py:" in causes
         assert '"attempt": 1' in told[0]
-        assert_nowhere(rig, metrics, listed, causes, *shown, *told)
+        with console(rig.folder, rig.redis_url, **rig.environment) as running, running.operator() as ada:
+            pages = "".join(ada.get(path).text for path in PAGES) + running.text
+        assert "careless ValueError" in pages
+        assert_nowhere(rig, metrics, listed, causes, pages, *shown, *told)
         assert credhook(rig, "events", "replay", "--state", "dead").startswith("replayed")
         rig.settles()
+        lasting = {pattern_of(key.decode()) for key in rig.redis.scan_iter("credhook:*") if rig.redis.ttl(key) < 0}
+        assert [pattern for pattern in lasting if "never" not in EXPIRIES[pattern]] == []
         assert worker.stop() == 0
     states = {name: fields["state"] for name, fields in rig.records(names).items()}
     assert set(states.values()) == {"dead", "done"}
@@ -292,48 +300,3 @@ def test_when_rq_itself_runs_the_jobs_or_looks_at_them(rig: FleetHarness) -> Non
     looked = rq(rig, "info")
     assert rig.redis.keys("rq:job:*")
     assert_nowhere(rig, stock, looked)
-
-
-#: What has no TTL: what is live, and the indexes of it. Records and jobs of open events come to it, and the lists of
-#: all events, from which the sweeper takes what is forgotten.
-LIVE = {
-    "credhook:credhook:open",
-    "credhook:credhook:schema",
-    "credhook:credhook:open_by_received",
-    "credhook:credhook:leases",
-    "credhook:credhook:locks",
-    "credhook:credhook:dead",
-    "credhook:credhook:quarantined",
-    "rq:queues",
-    "rq:queue:credhook",
-    "rq:scheduled:credhook",
-    "rq:wip:credhook",
-    "rq:workers",
-    "rq:workers:credhook",
-}
-
-
-def test_every_key_has_a_ttl_save_what_is_live(rig: FleetHarness) -> None:
-    """With events queued, under way, waiting, parked, dead, done, gone, quarantined and of two versions."""
-    rig.plugin(CARELESS)
-    rig.stub.answer = lambda call: Answer(429, retry_after="600") if call.resource == "pre_last" else answer(call)
-    rig.accept(("unknown", "openid4vc.something.new", "x_1"))
-    rig.accept(("killed", DATA, "pre_same"), ("parked", DATA, "pre_same"), ("raises", DATA, "pre_raises"))
-    rig.accept(("background", DATA, "pre_background"), ("background", DATA, "pre_other"))
-    settings = {"CREDHOOK_SNAPSHOT_KEY": "Canary-key-of-thirty-two-characters", "CREDHOOK_RATE": "100"}
-    with rig.worker(**settings):
-        rig.reaches("background", "done")
-        rig.reaches("raises", "waiting")
-        rig.accept(("last", DATA, "pre_last"))
-        rig.reaches("last", "waiting")
-        rig.accept(("queued", DATA, "pre_queued"))
-        found = {key.decode(): rig.redis.ttl(key) for key in rig.redis.scan_iter()}
-    lasting = {key for key, ttl in found.items() if ttl == -1}
-    index: Any = rig.redis.zrange("credhook:credhook:open", 0, -1)
-    still_open = {one.decode() for one in index}
-    assert {"killed", "parked", "last", "queued"} <= still_open
-    ours = {f"credhook:credhook:event:{one}" for one in still_open} | {f"rq:job:{job_id(one)}" for one in still_open}
-    assert {key for key in lasting if not key.startswith(INDEX.index)} - LIVE - ours == set()
-    assert max(found.values()) <= 7 * 86_400
-    assert json.dumps(sorted(found)).count("snapshot") >= 2
-    assert_nowhere(rig)
