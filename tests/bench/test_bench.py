@@ -18,16 +18,6 @@ from bench.competitors import BARE, OURS, OURS_CROWDED, STRICT
 from bench.deliveries import sign
 from bench.ingest import run
 from bench.machine import ROOT, RunFailed
-from bench.work import Plan, measure
-
-PLAN = Plan(latency=0.0, events=20, seconds=1.0, limit=10.0, patience=0.1)
-
-FETCHES_TWICE = """
-import os, time, urllib.request
-for _ in "twice":
-    urllib.request.urlopen(os.environ["API_URL"] + "/me-creds/api/credentials/iss_0").read()
-time.sleep(60)
-"""
 
 
 def bench(part: str, out: Path, *options: str) -> tuple[str, dict[str, Any]]:
@@ -58,16 +48,3 @@ def test_a_server_that_does_not_do_the_work_is_found_out(tmp_path: Path) -> None
     deliveries = sign(tmp_path / "deliveries", 10)
     with pytest.raises(RunFailed, match=found), run(idler, deliveries, tmp_path / "run", connections=1):
         pass
-
-
-def test_a_worker_that_fetches_an_event_twice_is_found_out(tmp_path: Path) -> None:
-    hasty = replace(OURS, arguments=("-c", FETCHES_TWICE), unfinished=())
-    with pytest.raises(RunFailed, match=r"credhook: 5 requests were made for 1 events"):
-        measure(hasty, replace(PLAN, events=5), tmp_path)
-
-
-def test_a_slow_worker_is_measured_until_its_time_is_up(tmp_path: Path) -> None:
-    slow = replace(PLAN, latency=0.1, events=1_000, seconds=1_000.0, limit=3.0)
-    measured = measure(replace(OURS, slots=1), slow, tmp_path)
-    assert 1 <= measured["events"] < 100
-    assert not measured["whole"]

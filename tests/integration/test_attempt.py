@@ -28,7 +28,6 @@ from credhook.worker.queue.claims import Claims
 from credhook.worker.queue.replay import How, Replay, Settled
 
 DATA = "openid4vc.verification.data"
-VERIFIED = "openid4vc.verification.verified"
 REQUESTED = "openid4vc.verification.requested"
 
 #: As far as a run needs it.
@@ -247,15 +246,6 @@ async def test_of_two_states_the_later_counts_and_at_the_same_moment_the_higher_
         await made.next()
     assert [stale for name, stale in told.ran if name == "first"] == [stale for *_, stale in steps]
     assert redis_client.get("credhook:credhook:resource:iss_1") == kept.encode()
-
-
-async def test_an_event_without_a_date_is_not_stale_after_one_with(made: Attempts, told: Told, stub: Stub) -> None:
-    await made.accept("dated", DATA, "pre_1")
-    await made.next()
-    stub.answer = lambda call: presentation(call.resource, {"given": "Ada"})
-    await made.accept("undated", VERIFIED, "pre_1")
-    await made.next()
-    assert told.ran[2:] == [("first", False), ("second", False)]
 
 
 async def test_details_serve_the_event_that_follows_only_if_they_are_later(made: Attempts, stub: Stub) -> None:

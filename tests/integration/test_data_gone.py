@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 import pytest
-from commands import credhook
 from fleet_harness import Answer, Call, FleetHarness, presentation
 from waiting import until
 
@@ -54,42 +53,6 @@ GONE = [pytest.param(empty, id="without attributes"), pytest.param(unknown, id="
 
 def given(rig: FleetHarness) -> list[tuple[str, ...]]:
     return [note.words[1:] for note in rig.notes()]
-
-
-def wait_no_longer(rig: FleetHarness) -> None:
-    """Have m1 tried again now."""
-    done = credhook("events", "replay", "--id", "m1", "--now", environment=rig.environment)
-    assert done.stdout == "replayed 1\n", done
-
-
-@pytest.mark.parametrize(("kind", "gone"), [(DATA, empty), (VERIFIED, unknown)])
-def test_with_a_key_the_second_attempt_has_the_data_and_then_nothing_is_kept(
-    rig: FleetHarness, gone: Platform, kind: str
-) -> None:
-    rig.stub.answer = first(1, gone, before=full)
-    rig.plugin(SECOND_TIME.replace("0.1", "600"))
-    rig.accept(("m1", kind, "pre_1"))
-    with rig.worker(CREDHOOK_SNAPSHOT_KEY=KEY):
-        rig.reaches("m1", "waiting")
-        assert 0 < rig.redis.ttl("credhook:credhook:snapshot:m1") <= 86_400
-        wait_no_longer(rig)
-        rig.reaches("m1", "done")
-    assert given(rig) == [("m1", "Ada"), ("m1", "Ada")]
-    assert len(rig.stub.calls) == 1
-    assert not rig.redis.exists("credhook:credhook:snapshot:m1")
-
-
-@pytest.mark.parametrize(("kind", "gone"), [(DATA, empty), (VERIFIED, unknown)])
-def test_without_a_key_the_event_ends_as_data_gone_and_no_handler_sees_nothing(
-    rig: FleetHarness, gone: Platform, kind: str
-) -> None:
-    rig.stub.answer = first(1, gone, before=full)
-    rig.plugin(SECOND_TIME)
-    rig.accept(("m1", kind, "pre_1"))
-    with rig.worker():
-        assert rig.reaches("m1", "data_gone")["error"] == "DataGone"
-    assert given(rig) == [("m1", "Ada")]
-    assert not rig.redis.exists("credhook:credhook:snapshot:m1")
 
 
 @pytest.mark.parametrize(("kind", "gone"), [(DATA, empty), (VERIFIED, unknown)])

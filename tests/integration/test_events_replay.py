@@ -74,15 +74,6 @@ def test_one_handler_is_named_and_only_its_record_goes(redis_client: Redis, even
     assert record(redis_client, "m3")["state"] == "done"
 
 
-def test_a_handler_that_is_loaded_runs_for_events_from_before_its_time(redis_client: Redis, events: Run) -> None:
-    plant(redis_client, "m1", State.DONE, ended={"a.other": "done"})
-    result = events(
-        "replay", "--all", "--handler", "log.event", CREDHOOK_HANDLERS="credhook.worker.handlers.logging_handler"
-    )
-    assert result.stdout == "replayed 1\n"
-    assert record(redis_client, "m1")["state"] == "accepted"
-
-
 def test_an_unknown_handler_is_named_and_replays_nothing(redis_client: Redis, events: Run) -> None:
     plant(redis_client, "m1", State.DEAD, ended=HANDLED)
     result = events("replay", "--all", "--handler", "a.goood")

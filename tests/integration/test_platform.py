@@ -16,7 +16,6 @@ from stores import store_on
 from structlog.testing import capture_logs
 from waiting import until_async
 
-from credhook.sandbox.local.environment import free_port
 from credhook.store.connection import open_redis
 from credhook.worker.api.errors import Unauthorized, Unavailable
 from credhook.worker.attempt.build import build_worker
@@ -56,15 +55,6 @@ async def test_a_pause_reaches_the_other_processes(redis_url: str, stub: Stub) -
     assert len(stub.calls) == 1
     assert [entry["event"] for entry in logs] == ["platform_paused"]
     assert (logs[0]["cause"], logs[0]["seconds"]) == ("503", pytest.approx(300, abs=60))
-
-
-async def test_a_platform_that_does_not_answer_is_paused(redis_url: str) -> None:
-    async with member(redis_url, f"http://127.0.0.1:{free_port()}") as one:
-        await one.call()
-        assert one.breaker.pause() == 0
-        for _ in range(THRESHOLD - 1):
-            await one.call()
-        assert one.breaker.pause() > 0
 
 
 async def test_each_time_out_of_the_settings_reaches_its_place(redis_url: str, stub: Stub) -> None:

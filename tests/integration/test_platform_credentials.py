@@ -1,54 +1,17 @@
 """An API that refuses our tokens: the fleet finds out with few calls, waits, and goes on once they are accepted."""
 
-import json
 from collections.abc import AsyncIterator
 
 import pytest
-from fleet_harness import Answer, Call, FleetHarness, Stub, well
+from fleet_harness import Answer, Stub, well
 from redis.asyncio import Redis
 from stores import store_on
-from waiting import until
 
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import ApiError, Unauthorized
 from credhook.worker.api.token import ClientCredentials
 from credhook.worker.platform.circuit import THRESHOLD
 from credhook.worker.platform.circuit_breaker import CircuitBreaker
-
-COMPLETED = "openid4vc.issuance.completed"
-EVENTS = 60
-
-HANDLER = """
-@handlers.on("*")
-async def handled(event, context):
-    note("handled", event.webhook_id)
-"""
-
-
-def unauthorized(_: Call) -> Answer:
-    return Answer(401)
-
-
-def paused(log: str) -> list[dict[str, object]]:
-    lines = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
-    return [line for line in lines if line["event"] == "platform_paused"]
-
-
-def test_credentials_that_are_refused_pause_the_fleet_and_cost_few_calls(rig: FleetHarness, stub: Stub) -> None:
-    rig.plugin(HANDLER)
-    stub.answer = unauthorized
-    ids = [f"m{number}" for number in range(EVENTS)]
-    rig.accept(*[(one, COMPLETED, f"iss_{one}") for one in ids])
-    with rig.worker() as worker:
-        until(lambda: paused(worker.text), what="the pause")
-        assert len(stub.calls) <= 2 * EVENTS  # No event is tried twice, each with two tokens at most.
-        (said,) = paused(worker.text)
-        assert said["cause"] == "401"
-        assert "CREDHOOK_CLIENT_ID" in str(said["hint"])
-        stub.answer = well
-        until(lambda: '"platform_resumed"' in worker.text, what="the end of the pause", within=60)
-        rig.accept(("late", COMPLETED, "iss_late"))
-        assert "attempts" not in rig.reaches("late", "done")
 
 
 def credentials(stub: Stub) -> ClientCredentials:

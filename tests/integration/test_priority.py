@@ -9,7 +9,6 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis_keys import job_id
 from stores import store_on
-from waiting import until
 
 from credhook.events import Event
 from credhook.receiver.inbox import Inbox
@@ -17,14 +16,6 @@ from credhook.store import Keys, State
 from credhook.worker.queue.claims import Claimant, Claims, Settlement
 
 INDEX = Keys("credhook")
-
-HELD = """
-@handlers.on("*")
-async def held(event, context):
-    note(event.webhook_id)
-    while not (here / "go").exists():
-        await asyncio.sleep(0.01)
-"""
 
 
 @pytest.fixture
@@ -36,22 +27,6 @@ async def inbox(async_redis: AsyncRedis) -> AsyncIterator[Inbox]:
 @pytest.fixture
 def claims(async_redis: AsyncRedis) -> Claims:
     return Claims(store_on(async_redis), lease=5.0, worker=Claimant("w", "token"))
-
-
-def test_an_urgent_event_overtakes_those_that_wait(harness: Harness) -> None:
-    harness.plugin(HELD)
-    ordinary = [f"m{number}" for number in range(8)]
-    for one in ordinary:
-        harness.happens(one)
-    with harness.worker(CREDHOOK_CONCURRENCY="1"):
-        until(lambda: harness.notes() == ["m0"])
-        harness.happens("urgent", DATA)
-        (harness.folder / "go").touch()
-        for one in (*ordinary, "urgent"):
-            harness.reaches(one, "done")
-    # It is the next, or the one after: one slot in four is not for urgent ones.
-    assert harness.notes().index("urgent") <= 2
-    assert [one for one in harness.notes() if one != "urgent"] == ordinary
 
 
 def test_urgent_events_without_end_leave_one_slot_in_four_to_the_others(harness: Harness) -> None:

@@ -16,7 +16,6 @@ import httpx
 import plain
 import pytest
 import trustme
-from fake_children import own_signals
 from forked_process import Forked, run
 from one_shot_senders import OneShotSenders
 from redis import Redis
@@ -28,7 +27,6 @@ from signing import SECRET
 from waiting import until
 
 from credhook.listener.admin import bind
-from credhook.receiver.command import supervisor
 from credhook.sandbox.local.environment import free_port
 
 
@@ -40,7 +38,10 @@ async def test_several_processes_behave_as_one(tmp_path: Path, redis_url: str, r
         assert redis_client.zcard("credhook:credhook:open") == 200
         assert redis_client.llen("rq:queue:credhook") == 200
 
+        assert plain.post(process.url, content=b"").status_code == 400
         expected = {
+            'credhook_refusals_total{rule="headers",status="400"} 1.0',
+            "credhook_queue_length 200.0",
             'credhook_deliveries_total{outcome="accepted"} 200.0',
             'credhook_deliveries_total{outcome="duplicate"} 400.0',
             'credhook_events{state="queued"} 200.0',
@@ -56,15 +57,6 @@ async def test_several_processes_behave_as_one(tmp_path: Path, redis_url: str, r
         left = set(children(process))
         assert process.stop() == 0
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in left), what="no child left")
-
-
-def test_a_setting_that_is_wrong_for_all_of_them_ends_the_receiver(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("credhook.receiver.command.Popen", Forked)
-    with own_signals(), socket.socket() as listener:
-        assert supervisor(listener, 2, {"CREDHOOK_WEBHOOK_SECRETS": "none of ours"}).run() == 2
-    assert "CREDHOOK_WEBHOOK_SECRETS" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

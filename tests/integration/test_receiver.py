@@ -36,10 +36,6 @@ def status_of(response: httpx.Response) -> str:
     return response.headers["credhook-outcome"]
 
 
-def events(redis: Redis) -> int:
-    return len(list(redis.scan_iter("credhook:credhook:event:*")))
-
-
 def test_a_signed_delivery_becomes_one_record_and_one_job(inbox: Receiver, redis_client: Redis) -> None:
     assert status_of(post(inbox.url)) == "accepted"
     record = redis_client.hgetall("credhook:credhook:event:msg_1")

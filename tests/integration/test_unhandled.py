@@ -9,14 +9,12 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-import httpx
 import pytest
 from accepting import record
 from attempts import Attempts, attempts
 from events_command import Run
 from fleet_harness import Stub
 from redis import Redis
-from redis.asyncio import Redis as AsyncRedis
 from redis_keys import EVENT, job_id
 from stored_events import INDEX, plant
 from stores import store_on
@@ -24,7 +22,6 @@ from structlog.testing import capture_logs
 from waiting import until_async
 
 from credhook.backoff import Backoff
-from credhook.listener.admin import create_admin
 from credhook.store import State
 from credhook.worker.attempt.attempt import Attempt, Interruption
 from credhook.worker.attempt.retry import GiveUp, Retry
@@ -338,21 +335,12 @@ def test_every_round_looks_for_them_whoever_leads(redis_client: Redis) -> None:
     assert redis_client.get(INDEX.leader) == b"leader"
 
 
-async def test_it_is_listed_counted_replayed_and_erased(
-    async_redis: AsyncRedis, redis_client: Redis, events: Run
-) -> None:
+def test_it_is_listed_replayed_and_erased(redis_client: Redis, events: Run) -> None:
     for name, kind in (("m1", COMPLETED), ("m2", OFFERED), ("m3", OFFERED)):
         plant(redis_client, name, State.UNHANDLED, kind, ended={"a.bad": "dead: ValueError"}, only="gone.handle")
     plant(redis_client, "m4", State.DONE)
     listed = [json.loads(line) for line in events("list", "--state", "unhandled", "--json").stdout.splitlines()]
     assert {(one["webhook_id"], one["only"]) for one in listed} == {(f"m{n}", "gone.handle") for n in (1, 2, 3)}
-
-    async def no_checks() -> tuple[()]:
-        return ()
-
-    transport = httpx.ASGITransport(create_admin(store_on(async_redis), no_checks))
-    async with httpx.AsyncClient(transport=transport, base_url="http://admin") as client:
-        assert 'credhook_events{state="unhandled"} 3.0' in (await client.get("/metrics")).text.splitlines()
     assert events("replay", "--id", "m1").stdout == "replayed 1\n"
     again = record(redis_client, "m1")
     assert again["state"] == "accepted"
@@ -360,16 +348,6 @@ async def test_it_is_listed_counted_replayed_and_erased(
     assert not redis_client.exists(INDEX.unhandled + COMPLETED)
     assert events("erase", "--state", "unhandled", "--yes").stdout == "erased 2\n"
     assert not redis_client.exists(*INDEX.all_unhandled)
-
-
-async def test_it_is_forgotten_after_the_retention_time(redis_client: Redis) -> None:
-    now = redis_client.time()[0] * 1_000
-    redis_client.hset(EVENT + "young", "state", "unhandled")
-    for key in INDEX.all_unhandled:
-        redis_client.zadd(key, {"old": now - 3_601_000, "young": now - 3_500_000})
-    Sweeper(store_on(redis_client), name="n", interval=1).run()
-    for key in INDEX.all_unhandled:
-        assert redis_client.zrange(key, 0, -1) == [b"young"]
 
 
 def test_the_command_chooses_by_type_and_time_and_lets_it_run_alone_for_what_is_done(

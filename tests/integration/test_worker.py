@@ -35,44 +35,6 @@ def plain(event, context):
     assert harness.notes() == ["True m1:test.plain"]
 
 
-def test_a_handler_that_has_run_is_not_run_again_for_its_neighbours_failure(harness: Harness) -> None:
-    harness.plugin("""
-@handlers.on("*")
-async def good(event, context):
-    note("good", event.attempt)
-
-@handlers.on("*")
-async def bad(event, context):
-    note("bad", event.attempt)
-    if event.attempt < 3:
-        raise Retry(after=0.1)
-""")
-    harness.happens("m1")
-    with harness.worker():
-        assert harness.reaches("m1", "done")["attempts"] == "3"
-    assert harness.notes() == ["good 1", "bad 1", "bad 2", "bad 3"]
-
-
-def test_what_a_handler_gives_up_is_kept_as_dead_with_the_reason(harness: Harness) -> None:
-    harness.plugin("""
-@handlers.on("*")
-async def good(event, context):
-    note("good")
-
-@handlers.on("*")
-async def never(event, context):
-    raise GiveUp("account is closed")
-""")
-    harness.happens("m1")
-    with harness.worker():
-        dead = harness.reaches("m1", "dead")
-    assert dead["error"] == "test.never: account is closed"
-    assert dead["h:test.good"].startswith("done ")
-    assert harness.notes() == ["good"]
-    assert harness.redis.zrange("credhook:credhook:dead", 0, -1) == [b"m1"]
-    assert harness.redis.ttl("credhook:credhook:event:m1") > 0
-
-
 def test_what_is_never_there_waits_and_ends_dead_with_its_status(harness: Harness) -> None:
     accept(harness.redis_url, "m1", COMPLETED, "iss_unknown")
     with harness.worker(CREDHOOK_MAX_ATTEMPTS="2") as worker:
