@@ -16,8 +16,11 @@ from stores import store_on
 from structlog.testing import capture_logs
 from waiting import until_async
 
+from credhook.sandbox.local.environment import free_port
 from credhook.store.connection import open_redis
+from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import Unauthorized, Unavailable
+from credhook.worker.api.token import ClientCredentials
 from credhook.worker.attempt.build import build_worker
 from credhook.worker.handlers.registry import Registry
 from credhook.worker.platform.circuit import THRESHOLD, Circuit, PlatformPaused
@@ -55,6 +58,15 @@ async def test_a_pause_reaches_the_other_processes(redis_url: str, stub: Stub) -
     assert len(stub.calls) == 1
     assert [entry["event"] for entry in logs] == ["platform_paused"]
     assert (logs[0]["cause"], logs[0]["seconds"]) == ("503", pytest.approx(300, abs=60))
+
+
+async def test_a_platform_that_does_not_answer_is_paused(redis_url: str) -> None:
+    async with member(redis_url, f"http://127.0.0.1:{free_port()}") as one:
+        await one.call()
+        assert one.breaker.pause() == 0
+        for _ in range(THRESHOLD - 1):
+            await one.call()
+        assert one.breaker.pause() > 0
 
 
 async def test_each_time_out_of_the_settings_reaches_its_place(redis_url: str, stub: Stub) -> None:
@@ -353,6 +365,27 @@ async def test_refused_credentials_hold_this_process_until_they_are_accepted(
     (await breaker.acquire("x", admitted=True)).answered(404, None)
     assert (await breaker.admit(5), breaker.credential_error) == (5, "")
     await breaker.aclose()
+
+
+async def test_one_resource_that_is_refused_among_others_pauses_nobody(redis_url: str, stub: Stub) -> None:
+    """Neither by 401, however often and whenever it comes, nor by 403."""
+    refusals = {"bad": Answer(401), "forbidden": Answer(403)}
+    stub.answer = lambda call: refusals.get(call.resource, WELL)
+    auth = ClientCredentials(f"{stub.url}/token", "me", "s3cret")
+    async with member(redis_url, stub.url) as one, AsyncApi(stub.url, auth, guard=one.breaker.calls) as api:
+
+        async def refused(resource: str, times: int) -> None:
+            for _ in range(times):
+                with pytest.raises(Unauthorized) as caught:
+                    await api.presentations.get(resource)
+                assert caught.value.status == refusals[resource].status
+
+        await refused("bad", THRESHOLD // 2)  # As often as one event comes back while a score is remembered.
+        for _ in range(3 * THRESHOLD):
+            await refused("bad", 1)
+            assert (await api.presentations.get("p")).id == "p"
+        await refused("forbidden", 2 * THRESHOLD)
+        assert one.breaker.pause() == 0
 
 
 async def test_watching_ends_at_whichever_turn_it_is_cancelled(redis_url: str, stub: Stub) -> None:

@@ -24,7 +24,6 @@ PRESET: dict[str, Any] = {
         "tags": {"type": "array", "items": {"type": "string"}},
     },
 }
-FUTURE = {"days": 1, "months": 0, "years": 0}
 
 
 @contextmanager
