@@ -67,13 +67,14 @@ class Announcer:
 
     async def _announce(self) -> None:
         now, (count, last) = time.monotonic(), self._inbox.acknowledged
-        refused = self._refusals.last_unauthenticated
+        refused = self._refusals.last
         figures = {
             "acknowledged": count - self._counted,
             "seconds": round(now - self._at, 3),
             "idle": None if last is None else round(now - last, 3),
             "unauthenticated": self._refusals.unauthenticated,
             "outside_tolerance": self._refusals.outside_tolerance,
+            "other_refusals": self._refusals.others,
             "refused": None if refused is None else round(now - refused, 3),
             "unavailable": self._inbox.unavailable,
         }

@@ -6,6 +6,7 @@ that was broken. Neither has the path, since it may be the secret.
 
 import hmac
 import time
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Optional
 
@@ -22,8 +23,9 @@ from credhook.listener.server import RETRY_AFTER, errors_body
 from credhook.logs import FloodGuard
 from credhook.receiver import metrics
 from credhook.receiver.inbox import Inbox, Outcome, StoreUnavailable
-from credhook.receiver.settings import ReceiverSettings
+from credhook.receiver.settings import PROBE, ReceiverSettings
 from credhook.receiver.signature import (
+    ID,
     BadHeaders,
     Encoded,
     OutsideTolerance,
@@ -77,28 +79,33 @@ _REFUSABLE: Final = tuple(_REFUSALS)
 
 
 class RefusalLog:
-    """Logs refusals, limited for each reason, and counts those without a valid signature.
+    """Logs refusals, limited for each reason, and counts those that a wrong setting or sender causes.
 
     Attributes:
         unauthenticated: deliveries without a valid signature.
         outside_tolerance: those refused for their timestamp alone.
-        last_unauthenticated: when the last came, in monotonic seconds.
+        others: deliveries refused for another rule, such as `path`, by rule.
+        last: when the last of these came, in monotonic seconds.
     """
 
     def __init__(self) -> None:
         self._guard = FloodGuard(MAX_LOGGED, time.monotonic)
         self.unauthenticated = 0
         self.outside_tolerance = 0
-        self.last_unauthenticated: float | None = None
+        self.others = Counter[str]()
+        self.last: float | None = None
 
-    def refuse(self, refusal: Exception) -> Response:
+    def refuse(self, refusal: Exception, *, probe: bool = False) -> Response:
         """Count a refusal, and log it unless that reason floods the log. Return the response."""
         rule, status, detail, headers = _REFUSALS[type(refusal)]
         metrics.REFUSALS.add(rule, str(status))
-        if isinstance(refusal, Unauthenticated):
-            self.unauthenticated += 1
-            self.outside_tolerance += isinstance(refusal, OutsideTolerance)
-            self.last_unauthenticated = time.monotonic()
+        if not (probe or isinstance(refusal, StoreUnavailable)):
+            self.last = time.monotonic()
+            if isinstance(refusal, Unauthenticated):
+                self.unauthenticated += 1
+                self.outside_tolerance += isinstance(refusal, OutsideTolerance)
+            else:
+                self.others[rule] += 1
         reason = str(refusal)
         if (more := self._guard.admit(reason)) is not None:
             log.warning("delivery_refused", status=status, reason=reason, hint=getattr(refusal, "hint", ""), **more)
@@ -134,7 +141,9 @@ def create_app(
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         """Take deliveries past Starlette's router and exception handlers: a quarter of a delivery's time."""
-        if scope["method"] == "POST" and (scope["path"] == path or scope["path"].startswith(path + "/")):
+        is_ours = scope["path"] == path or scope["path"].startswith(path + "/")
+        # With a webhook-id, a POST to another path is a delivery as well: its refusal is counted and reported.
+        if scope["method"] == "POST" and (is_ours or any(name == ID for name, _ in scope["headers"])):
             await webhooks(scope, receive, send)
         else:
             await rest(scope, receive, send)
@@ -152,7 +161,7 @@ def _endpoint(
 
     async def accept(scope: Scope, receive: Receive, began: float) -> Outcome:
         if not hmac.compare_digest(scope["path"].encode("utf-8", "surrogateescape"), path):
-            raise RouteNotFound("the path secret is wrong")
+            raise RouteNotFound("the path or the path secret is wrong" if secret else "the path is wrong")
         headers = scope["headers"]
         signed = read_headers(headers, signatures=bool(keys))
         body = await _read(receive, settings.max_body)
@@ -171,7 +180,8 @@ def _endpoint(
         except ClientDisconnect:
             return  # Nothing was written.
         except _REFUSABLE as refusal:
-            await refusals.refuse(refusal)(scope, receive, send)
+            probe = (b"user-agent", PROBE.encode()) in scope["headers"]
+            await refusals.refuse(refusal, probe=probe)(scope, receive, send)
         except Exception as error:  # noqa: BLE001  A defect of ours is a 500: the sender keeps the delivery.
             metrics.REFUSALS.add("defect", "500")
             await (await _failed(None, error))(scope, receive, send)

@@ -1,12 +1,15 @@
 """Settings of the receiver, read once from its environment into a frozen object."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, FilePath, SecretStr, field_validator, model_validator
 from pydantic_settings import NoDecode
 
 from credhook.receiver.signature import Key, parse_key
 from credhook.settings import StoreSettings, check_certificate, matching
+
+#: The user agent of `credhook doctor`, which posts no delivery: status does not report its refusal.
+PROBE: Final = "credhook-doctor"
 
 
 class ReceiverSettings(StoreSettings):

@@ -302,6 +302,12 @@ def _refusals(receivers: Sequence[ReceiverProcess]) -> Iterator[Problem]:
     if outside:
         remedy = "compare `date -u` of the receivers' hosts with the sender's; let both follow an NTP server"
         yield f"{outside} deliveries had a timestamp outside CREDHOOK_TOLERANCE, {last}", remedy
+    for rule in sorted({rule for one in recent for rule in one.other_refusals}):
+        remedy = "see delivery_refused in the receivers' log"
+        if rule == "path":
+            remedy = "let the URL at the platform end as CREDHOOK_WEBHOOK_PATH and CREDHOOK_PATH_SECRET do"
+        count = sum(one.other_refusals.get(rule, 0) for one in recent)
+        yield f"{count} deliveries were refused for their {rule}, {last}", remedy
 
 
 def _breakers(fleet: Fleet) -> Iterator[Problem]:

@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from credhook.events import EVENT_TYPES
 from credhook.ops.attention import Finding, Verdict, fail, of_fleet, of_server, ok, skipped, split_remedy, warn
 from credhook.ops.fleet import read_fleet, read_server
-from credhook.receiver.settings import ReceiverSettings
+from credhook.receiver.settings import PROBE, ReceiverSettings
 from credhook.settings import StoreSettings, settings_errors, valid_until
 from credhook.store import health
 from credhook.store.connection import BRIEFLY
@@ -228,7 +228,7 @@ def _check_public_url(url: str) -> Iterator[Finding]:
     A delivery without headers is posted. A receiver refuses it before it asks Redis. Nothing is stored; the receiver's
     log has one more line.
     """
-    parts, name, headers = urlsplit(url), "public_url.reached", {"User-Agent": "credhook-doctor", "Connection": "close"}
+    parts, name, headers = urlsplit(url), "public_url.reached", {"User-Agent": PROBE, "Connection": "close"}
     connection = http.client.HTTPSConnection(
         str(parts.hostname), parts.port or 443, timeout=_ANSWER_SECONDS, context=shared_ssl_context()
     )

@@ -77,7 +77,8 @@ class ReceiverAnnouncement(BaseModel):
         idle: seconds since the last acknowledged delivery; None before the first.
         unauthenticated: deliveries refused since start, because no signature was valid.
         outside_tolerance: the part of these that was refused for the timestamp alone.
-        refused: seconds since the last refusal; None before the first.
+        other_refusals: deliveries refused since start for a path, headers, a size or a body, by rule.
+        refused: seconds since the last of these refusals; None before the first.
         unavailable: why Redis did not take the last delivery, "" if it did: `problem; remedy`.
     """
 
@@ -94,6 +95,7 @@ class ReceiverAnnouncement(BaseModel):
     idle: float | None = None
     unauthenticated: int = 0
     outside_tolerance: int = 0
+    other_refusals: dict[str, int] = {}
     refused: float | None = None
     unavailable: str = ""
 

@@ -65,12 +65,15 @@ def test_what_it_has_acknowledged_is_counted_round_by_round(
     with receiver(tmp_path, redis_url) as server:
         until(lambda: said(redis_client), what="the announcement")
         with httpx.Client() as client:
+            client.post(server.url, headers={"user-agent": "credhook-doctor"})
+            client.post(server.url.removesuffix("s"), content=body(), headers=headers("m", body()))
             for number in range(5):
                 client.post(server.url, content=body(), headers=headers(f"m{number}", body())).raise_for_status()
         counted = until(
             lambda: [one for one in said(redis_client) if one["acknowledged"] == 5], what="the round after them"
         )
     assert counted[0]["idle"] is not None
+    assert counted[0]["other_refusals"] == {"path": 1}
 
 
 async def test_why_redis_does_not_take_deliveries_is_said_until_it_takes_one(

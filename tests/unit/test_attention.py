@@ -58,6 +58,11 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         {"receivers": (LATE,)},
         "7 deliveries had a timestamp outside CREDHOOK_TOLERANCE, the last 30 s",
     ),
+    (
+        "fleet.refusals",
+        {"receivers": (receiver(other_refusals={"path": 4}, refused=30.0),)},
+        "4 deliveries were refused for their path, the last 30 s ago let the URL at the platform end",
+    ),
     ("fleet.workers", {"workers": (), "counts": EventCounts(open=7)}, "7 events wait"),
     ("fleet.queues", {"receivers": (receiver(), receiver(queue="typo"))}, "to typo, and no worker takes from it"),
     ("fleet.queues", {"others": {"old": EventCounts(open=3)}}, "3 events wait in the queue old, and no worker takes"),

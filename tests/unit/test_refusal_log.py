@@ -8,11 +8,12 @@ import httpx
 from signing import SECRET, body, headers
 from structlog.testing import capture_logs
 
+from credhook.events import Malformed
 from credhook.logs import FloodGuard
-from credhook.receiver.app import MAX_LOGGED, RefusalLog, create_app
+from credhook.receiver.app import MAX_LOGGED, RefusalLog, RouteNotFound, create_app
 from credhook.receiver.inbox import StoreUnavailable
 from credhook.receiver.settings import ReceiverSettings
-from credhook.receiver.signature import OutsideTolerance, Unauthenticated
+from credhook.receiver.signature import BadHeaders, OutsideTolerance, Unauthenticated
 
 
 def test_each_refusal_is_logged_until_they_become_a_flood_and_all_are_counted() -> None:
@@ -21,9 +22,13 @@ def test_each_refusal_is_logged_until_they_become_a_flood_and_all_are_counted() 
         bodies = [refusals.refuse(Unauthenticated("no signature matches", "check the keys")).body for _ in range(1_000)]
         refusals.refuse(StoreUnavailable("TimeoutError"))
         refusals.refuse(OutsideTolerance("the timestamp is too old", ""))
-    assert len(logs) == MAX_LOGGED + 2
+        for refusal in (RouteNotFound("a path"), Malformed("a body"), BadHeaders("a header")):
+            refusals.refuse(refusal)
+        refusals.refuse(BadHeaders("a probe's"), probe=True)
+    assert len(logs) == MAX_LOGGED + 6
     assert logs[0]["hint"] == "check the keys"
     assert (refusals.unauthenticated, refusals.outside_tolerance) == (1_001, 1)
+    assert refusals.others == {"path": 1, "body": 1, "headers": 1}
     ids = {json.loads(bytes(body))["errors"][0]["id"] for body in bodies}
     assert len(ids) == 1_000
     assert {UUID(each).version for each in ids} == {4}
