@@ -108,6 +108,9 @@ LONGEST_ID: Final = 512
 #: So no part between slashes may be `.` or `..`. Control characters and surrogates are not allowed.
 _SEGMENT: Final = re.compile(r"(?!(.*[/\\])?\.{1,2}([/\\]|\Z))[^\x00-\x1f\x7f-\x9f\ud800-\udfff]+")
 
+#: Half of a character beyond U+FFFF: UTF-8 cannot encode it.
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+
 #: An unknown type is stored and logged under its own name, so the name must be harmless.
 _TYPE_NAME: Final = re.compile(r"[!-~]{1,128}")
 
@@ -140,20 +143,21 @@ class Event:
         An unknown type and an id of an unusual form are no errors. Such an event is kept, but not `fetchable`.
 
         Raises:
-            Malformed: the body is no JSON object, or a field is missing or invalid.
+            Malformed: the body is no JSON object, or it leaves open what happened to which resource. Defects of other
+                fields are no reason to refuse.
         """
-        notification = strict_json(body)
+        notification = _decoded(_LENIENT_DECODER, body, "utf-8-sig")
         if not isinstance(notification, dict):
             raise Malformed("the body should be a JSON object")
         event_type, payload = notification.get("eventType"), notification.get("payload")
         if not isinstance(event_type, str) or not _TYPE_NAME.fullmatch(event_type):
-            raise Malformed("eventType should be a word of visible ASCII, of 128 characters at most")
+            raise Malformed("eventType should be one word of visible ASCII, of 128 characters at most")
         if event_type.startswith(_ALIAS):
             event_type = _CANONICAL + event_type.removeprefix(_ALIAS)
         if event_type not in _TYPES:
             return cls(event_type, _resource_of_unknown_type(payload))
         if not isinstance(payload, dict):
-            raise Malformed("payload should be an object")
+            raise Malformed("payload should be one object")
         return cls(event_type, _resource_id(payload, resource_of(event_type).payload_keys))
 
 
@@ -177,24 +181,30 @@ def is_resource_id(value: object) -> bool:
 
 
 def _resource_id(payload: dict[str, Any], keys: tuple[str, ...]) -> str:
-    present = [key for key in keys if key in payload]
+    """Return the id, or an empty string if it is not text: such an event is kept, but cannot be fetched."""
+    present = [payload[key] for key in keys if key in payload]
     if not present:
         raise Malformed(f"payload should hold {keys[0]}")
-    resource_id = payload[present[0]]
-    if not isinstance(resource_id, str) or any(payload[key] != resource_id for key in present[1:]):
-        raise Malformed(f"{present[0]} should be a string")
-    return _stored(resource_id)
+    ids = [value for value in present if value is not None]
+    if _AMBIGUOUS in ids or any(value != ids[0] for value in ids[1:]):
+        raise Malformed(f"payload should hold one {keys[0]}")
+    return _stored(ids[0]) if ids else ""
 
 
 def _resource_of_unknown_type(payload: object) -> str:
     """Return the one known id in the payload, or an empty string. An unknown type is never refused for its payload."""
     keys = [key for resource in RESOURCES for key in resource.payload_keys]
     ids = [payload[key] for key in keys if key in payload] if isinstance(payload, dict) else []
-    return _stored(ids[0]) if len(ids) == 1 and isinstance(ids[0], str) else ""
+    return _stored(ids[0]) if len(ids) == 1 else ""
 
 
-def _stored(resource_id: str) -> str:
-    """Return the id, cut if it is too long. A cut id is still too long to be taken for another one."""
+def _stored(resource_id: object) -> str:
+    """Return the id, cut if it is too long, or an empty string if it is no text that UTF-8 can encode.
+
+    A cut id is still too long to be taken for another one.
+    """
+    if not isinstance(resource_id, str) or _SURROGATE.search(resource_id):
+        return ""
     encoded = resource_id.encode()
     cut = encoded[:LONGEST_ID].decode(errors="ignore") + "…[cut]"
     return cut if len(encoded) > LONGEST_ID else resource_id
@@ -206,13 +216,18 @@ def strict_json(body: bytes) -> Any:
     Raises:
         Malformed: the body is no such JSON.
     """
+    value = _decoded(_STRICT_DECODER, body, "utf-8")
+    # A lone surrogate can only be written as an escape; it parses but cannot be encoded.
+    if b"\\u" in body and _SURROGATE.search(json.dumps(value, ensure_ascii=False)):
+        raise Malformed("the body should be JSON in UTF-8")
+    return value
+
+
+def _decoded(decoder: json.JSONDecoder, body: bytes, encoding: str) -> Any:
     try:
-        value = _DECODER.decode(body.decode("utf-8"))
-        if b"\\u" in body:  # A lone surrogate can only be written as an escape; it parses but cannot be encoded.
-            json.dumps(value, ensure_ascii=False).encode("utf-8")
+        return decoder.decode(body.decode(encoding))
     except (ValueError, RecursionError):  # Both of json's errors are ValueErrors, as is a too long integer.
         raise Malformed("the body should be JSON in UTF-8") from None
-    return value
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -226,5 +241,17 @@ def _no_constant(name: str) -> None:
     raise Malformed(f"{name} is not JSON")
 
 
+def _with_ambiguities(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the object. A name that stands there with different values gets a value that is no JSON."""
+    parsed = dict(pairs)
+    for name, value in pairs if len(parsed) != len(pairs) else ():
+        if value != parsed[name]:
+            parsed[name] = _AMBIGUOUS
+    return parsed
+
+
 #: Made once, since `json.loads` with these arguments makes a decoder for each body.
-_DECODER: Final = json.JSONDecoder(object_pairs_hook=_without_duplicates, parse_constant=_no_constant)
+_STRICT_DECODER: Final = json.JSONDecoder(object_pairs_hook=_without_duplicates, parse_constant=_no_constant)
+#: As floats, integers of any length can be read. No number counts in a delivery.
+_LENIENT_DECODER: Final = json.JSONDecoder(object_pairs_hook=_with_ambiguities, parse_int=float)
+_AMBIGUOUS: Final = object()

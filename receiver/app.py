@@ -7,7 +7,7 @@ that was broken. Neither has the path, since it may be the secret.
 import hmac
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Optional
 
 import structlog
@@ -95,11 +95,11 @@ class RefusalLog:
         self.others = Counter[str]()
         self.last: float | None = None
 
-    def refuse(self, refusal: Exception, *, probe: bool = False) -> Response:
-        """Count a refusal, and log it unless that reason floods the log. Return the response."""
+    def refuse(self, refusal: Exception, sent: Sequence[tuple[bytes, bytes]] = ()) -> Response:
+        """Count a refusal, and log it unless that reason floods the log. Return the response. `sent`: the headers."""
         rule, status, detail, headers = _REFUSALS[type(refusal)]
         metrics.REFUSALS.add(rule, str(status))
-        if not (probe or isinstance(refusal, StoreUnavailable)):
+        if not (isinstance(refusal, StoreUnavailable) or (b"user-agent", PROBE.encode()) in sent):
             self.last = time.monotonic()
             if isinstance(refusal, Unauthenticated):
                 self.unauthenticated += 1
@@ -108,7 +108,11 @@ class RefusalLog:
                 self.others[rule] += 1
         reason = str(refusal)
         if (more := self._guard.admit(reason)) is not None:
-            log.warning("delivery_refused", status=status, reason=reason, hint=getattr(refusal, "hint", ""), **more)
+            ids = {}
+            if sent and isinstance(refusal, (Malformed, StoreUnavailable)):  # The delivery was authentic.
+                ids["webhook_id"] = read_headers(sent, signatures=False).delivery_id
+            hint = getattr(refusal, "hint", "")
+            log.warning("delivery_refused", status=status, reason=reason, hint=hint, **ids, **more)
         return _envelope(status, detail or reason, headers)
 
 
@@ -180,8 +184,7 @@ def _endpoint(
         except ClientDisconnect:
             return  # Nothing was written.
         except _REFUSABLE as refusal:
-            probe = (b"user-agent", PROBE.encode()) in scope["headers"]
-            await refusals.refuse(refusal, probe=probe)(scope, receive, send)
+            await refusals.refuse(refusal, scope["headers"])(scope, receive, send)
         except Exception as error:  # noqa: BLE001  A defect of ours is a 500: the sender keeps the delivery.
             metrics.REFUSALS.add("defect", "500")
             await (await _failed(None, error))(scope, receive, send)

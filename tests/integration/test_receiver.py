@@ -89,6 +89,7 @@ def test_no_input_makes_a_second_log_line(inbox: Receiver) -> None:
     forged = 'x"}\r\n{"event": "event_done"'
     plain.post(inbox.url, content=forged, headers=headers("msg_1", forged.encode()))
     until(lambda: '"delivery_refused"' in inbox.text)
+    assert '"webhook_id":"msg_1"' in inbox.text
     assert all(json.loads(line) for line in inbox.text.splitlines())
     assert "event_done" not in inbox.text
     assert "\x1b" not in inbox.text

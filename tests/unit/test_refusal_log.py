@@ -24,7 +24,7 @@ def test_each_refusal_is_logged_until_they_become_a_flood_and_all_are_counted() 
         refusals.refuse(OutsideTolerance("the timestamp is too old", ""))
         for refusal in (RouteNotFound("a path"), Malformed("a body"), BadHeaders("a header")):
             refusals.refuse(refusal)
-        refusals.refuse(BadHeaders("a probe's"), probe=True)
+        refusals.refuse(BadHeaders("a probe's"), [(b"user-agent", b"credhook-doctor")])
     assert len(logs) == MAX_LOGGED + 6
     assert logs[0]["hint"] == "check the keys"
     assert (refusals.unauthenticated, refusals.outside_tolerance) == (1_001, 1)
