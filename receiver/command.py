@@ -1,7 +1,6 @@
 """`credhook receiver`: serve the application until told to stop, in one process or in several."""
 
 import asyncio
-import functools
 import gc
 import os
 import socket
@@ -28,7 +27,7 @@ from credhook.receiver.app import RefusalLog, create_app
 from credhook.receiver.inbox import Inbox
 from credhook.receiver.settings import ReceiverSettings
 from credhook.settings import in_force
-from credhook.store.health import Check, examine
+from credhook.store.health import Check, SharedExamination
 from credhook.store.lease import ExporterLease
 from credhook.store.store import AsyncStore
 from credhook.supervisor import FOLDER, Supervisor, environment_of, ignore_hangup, stop_on
@@ -148,7 +147,7 @@ def _supervise(settings: ReceiverSettings, listener: socket.socket, workers: int
         return supervisor(listener, workers, os.environ).run()
     with temporary_folder() as folder:
         store = settings.open_store()
-        examining = functools.partial(examine, store.redis, strict=settings.durability == "strict")
+        examining = SharedExamination(store.redis, strict=settings.durability == "strict")
         serving = _administrate(settings, admin, store, examining, gathered(folder))
         threading.Thread(target=asyncio.run, args=(serving,), daemon=True).start()
         environment = {**os.environ, FOLDER: folder}

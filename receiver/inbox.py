@@ -19,7 +19,7 @@ from credhook.receiver import metrics
 from credhook.store import Keys, lua
 from credhook.store.connection import REDIS_TIMEOUT, Command, RedisConnection
 from credhook.store.errors import RETRYABLE_ERRORS, STORE_ERRORS, StoreRefusal, hint
-from credhook.store.health import Check, ask, examine, promises
+from credhook.store.health import SharedExamination, ask, promises
 from credhook.store.job import accept_arguments
 from credhook.store.store import AsyncStore, sha_of
 from credhook.tracing import trace_id
@@ -34,8 +34,6 @@ MAX_GROUP: Final = 500
 _MAX_LOGGED: Final = 50
 #: Seconds after which Redis is asked again if it keeps what it is given: its configuration may have changed.
 _FACTS_SECONDS: Final = 10.0
-#: Seconds that an answer about readiness lasts. The question is public, and each answer costs Redis a little.
-_CHECKS_SECONDS: Final = 1.0
 
 
 class StoreUnavailable(Exception):
@@ -95,8 +93,8 @@ class Inbox:
         #: Sent after each group if this Redis replies before it fsyncs.
         self._wait_for_fsync: list[Command] = []
         self._facts_until = 0.0
-        self._checks: tuple[Check, ...] = ()
-        self._checks_until = 0.0
+        #: Checks whether events would be kept now.
+        self.examine = SharedExamination(store.redis, strict=strict)
         self._waiting: list[_Waiting] = []
         self._writer: asyncio.Task[None] | None = None
         self._acknowledged, self._last = 0, 0.0
@@ -122,13 +120,6 @@ class Inbox:
             # The writer serves all requests. An empty context keeps out the first one's trace and log fields.
             self._writer = asyncio.create_task(self._write_all(), context=Context())
         return await outcome
-
-    async def examine(self) -> tuple[Check, ...]:
-        """Check whether events would be kept now. Redis is asked once a second at most."""
-        if time.monotonic() > self._checks_until:
-            self._checks = await examine(self._store.redis, strict=self._strict)
-            self._checks_until = time.monotonic() + _CHECKS_SECONDS
-        return self._checks
 
     async def aclose(self) -> None:
         """Write the waiting events, then close the connections."""

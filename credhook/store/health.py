@@ -1,5 +1,7 @@
 """Check that Redis loses no events."""
 
+import asyncio
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,6 +15,8 @@ from credhook.store.errors import STORE_ERRORS, WrongSchema, hint
 OLDEST: Final = (6, 2)
 #: Older versions lack `WAITAOF`, which returns once a write was fsynced.
 WAITAOF: Final = (7, 2)
+#: Seconds that the result of a shared examination lasts.
+_EXAMINATION_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,3 +195,25 @@ async def examine(redis: Redis, *, strict: bool) -> tuple[Check, ...]:
     except STORE_ERRORS as error:
         return (Check("redis", False, unanswered(error)),)
     return (Check("redis", True, ""), *checks(facts, strict=strict))
+
+
+class SharedExamination:
+    """Examines one Redis for many callers: once at a time, and once a second at most. Some callers are strangers."""
+
+    def __init__(self, redis: Redis, *, strict: bool) -> None:
+        self._redis = redis
+        self._strict = strict
+        self._task: asyncio.Task[tuple[Check, ...]] | None = None
+        self._until = 0.0
+
+    async def __call__(self) -> tuple[Check, ...]:
+        """Return all checks, as they were a second ago at most."""
+        if self._task is None or (self._task.done() and time.monotonic() > self._until):
+            self._task = asyncio.create_task(self._examine())
+        return await asyncio.shield(self._task)  # A caller that is cancelled leaves the answer to the others.
+
+    async def _examine(self) -> tuple[Check, ...]:
+        try:
+            return await examine(self._redis, strict=self._strict)
+        finally:
+            self._until = time.monotonic() + _EXAMINATION_SECONDS

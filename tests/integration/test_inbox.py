@@ -213,7 +213,8 @@ async def test_readiness_costs_redis_one_look_a_second(redis_url: str) -> None:
         async with AsyncRedis.from_url(proxy.url) as client, inbox_on(client) as inbox:
             began, answers = time.monotonic(), [await inbox.examine()]
             asked = proxy.commands
-            answers += [await inbox.examine() for _ in range(200)]
+            await asyncio.sleep(1.1)
+            answers += await asyncio.gather(*(inbox.examine() for _ in range(200)))
             passed = time.monotonic() - began
             assert asked > 0
             assert proxy.commands <= asked * (2 + passed)

@@ -1,7 +1,6 @@
 """The admin listener of `credhook worker`: it runs in the supervisor and answers for all its processes."""
 
 import asyncio
-import functools
 import threading
 
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -10,7 +9,7 @@ from credhook.listener.admin import bind_setting, create_admin, serve_admin
 from credhook.metrics.counting import gathered
 from credhook.metrics.figures import TargetFigures
 from credhook.store.errors import STORE_ERRORS
-from credhook.store.health import examine
+from credhook.store.health import SharedExamination
 from credhook.store.lease import ExporterLease
 from credhook.store.store import AsyncStore
 from credhook.worker.platform.circuit import Phase
@@ -30,7 +29,7 @@ def start_admin(settings: WorkerSettings, address: str, folder: str) -> None:
         store = settings.open_store()
         queue_lease = ExporterLease(store, store.keys.exporter)
         platform_lease = ExporterLease(store, exporter_key(settings))
-        examining = functools.partial(examine, store.redis, strict=False)
+        examining = SharedExamination(store.redis, strict=False)
         target = TargetFigures(examining, part="worker", certificate=settings.client_certfile)
         app = create_admin(
             store,
