@@ -77,6 +77,8 @@ class Announcer:
             "other_refusals": self._refusals.others,
             "refused": None if refused is None else round(now - refused, 3),
             "unavailable": self._inbox.unavailable,
+            "conflicts": self._inbox.conflicts,
+            "conflicted": round(now - self._inbox.last_conflict, 3) if self._inbox.conflicts else None,
         }
         self._counted, self._at = count, now
         mine = self._identity.model_copy(update=figures).model_dump_json()

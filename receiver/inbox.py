@@ -98,6 +98,8 @@ class Inbox:
         self._waiting: list[_Waiting] = []
         self._writer: asyncio.Task[None] | None = None
         self._acknowledged, self._last = 0, 0.0
+        #: Conflicts since the start, and when the last came, in monotonic seconds.
+        self.conflicts, self.last_conflict = 0, 0.0
         #: Why the last group was refused, "" if it was written: `problem; remedy`.
         self.unavailable = ""
 
@@ -200,6 +202,8 @@ class Inbox:
         for outcome in set(outcomes):
             deliveries = [delivery for (delivery, _), each in zip(group, outcomes, strict=True) if each is outcome]
             metrics.DELIVERIES.add(outcome.value, by=len(deliveries))
+            if outcome is Outcome.CONFLICT:
+                self.conflicts, self.last_conflict = self.conflicts + len(deliveries), time.monotonic()
             _log(outcome, deliveries)
 
     def _refuse(self, group: list[_Waiting], error: Exception) -> None:

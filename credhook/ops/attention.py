@@ -19,6 +19,8 @@ from credhook.store.store import SyncStore
 OLDEST_SECONDS: Final = 900.0
 #: Seconds during which a refused delivery is reported.
 _REFUSED_SECONDS: Final = 900.0
+#: Seconds during which a conflict is reported: nothing but this report tells of it later.
+_CONFLICT_SECONDS: Final = 86_400.0
 #: Hosts or processes that one finding names.
 _MOST_NAMED: Final = 5
 #: Used part of maxmemory from which a warning is given.
@@ -120,6 +122,7 @@ def of_events(fleet: Fleet) -> Iterator[Finding]:
     """Check whether events move, and the platform is called."""
     yield _finding("platform.breaker", _breakers(fleet))
     counts, oldest = fleet.counts, fleet.oldest_open or 0.0
+    conflicts = sum(one.conflicts for one in fleet.own_receivers if (one.conflicted or 0.0) <= _CONFLICT_SECONDS)
     unhandled = ", ".join(f"{count} of {name}" for name, count in counts.unhandled.items())
     for name, is_wrong, what, remedy in (
         ("suspended", fleet.suspended, "`rq suspend` has stopped all workers", "run `rq resume`"),
@@ -149,6 +152,12 @@ def of_events(fleet: Fleet) -> Iterator[Finding]:
             counts.quarantined,
             f"{counts.quarantined} events have types that this version does not know, or ids that cannot be fetched",
             "see event_quarantined in the receivers' log; upgrade, then `credhook events replay --state quarantined`",
+        ),
+        (
+            "conflicts",
+            conflicts,
+            f"{conflicts} deliveries had the webhook-id of another event, and are not handled",
+            "`credhook events show` with the id of event_conflict in the receivers' log; `credhook events backfill`",
         ),
         (
             "unreadable",

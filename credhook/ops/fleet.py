@@ -184,6 +184,7 @@ def _receiver(one: Announced, now: float) -> ReceiverProcess:
     until_now = {
         "idle": None if said.idle is None else said.idle + later,
         "refused": None if said.refused is None else said.refused + later,
+        "conflicted": None if said.conflicted is None else said.conflicted + later,
     }
     per_second = round(said.acknowledged / said.seconds, 2) if said.seconds > 0 else 0.0
     return ReceiverProcess(**{**said.model_dump(), **until_now}, age=now - one.since / 1_000, per_second=per_second)

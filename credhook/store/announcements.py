@@ -80,6 +80,8 @@ class ReceiverAnnouncement(BaseModel):
         other_refusals: deliveries refused since start for a path, headers, a size or a body, by rule.
         refused: seconds since the last of these refusals; None before the first.
         unavailable: why Redis did not take the last delivery, "" if it did: `problem; remedy`.
+        conflicts: deliveries since start whose webhook-id had come with another type or resource.
+        conflicted: seconds since the last of these; None before the first.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -98,6 +100,8 @@ class ReceiverAnnouncement(BaseModel):
     other_refusals: dict[str, int] = {}
     refused: float | None = None
     unavailable: str = ""
+    conflicts: int = 0
+    conflicted: float | None = None
 
 
 class Announced(NamedTuple):

@@ -66,14 +66,17 @@ def test_what_it_has_acknowledged_is_counted_round_by_round(
         until(lambda: said(redis_client), what="the announcement")
         with httpx.Client() as client:
             client.post(server.url, headers={"user-agent": "credhook-doctor"})
+            for content in (body(), body(resource_id="iss_2")):
+                client.post(server.url, content=content, headers=headers("m0", content)).raise_for_status()
             client.post(server.url.removesuffix("s"), content=body(), headers=headers("m", body()))
             for number in range(5):
                 client.post(server.url, content=body(), headers=headers(f"m{number}", body())).raise_for_status()
         counted = until(
-            lambda: [one for one in said(redis_client) if one["acknowledged"] == 5], what="the round after them"
+            lambda: [one for one in said(redis_client) if one["acknowledged"] == 7], what="the round after them"
         )
     assert counted[0]["idle"] is not None
     assert counted[0]["other_refusals"] == {"path": 1}
+    assert counted[0]["conflicts"] == 1
 
 
 async def test_why_redis_does_not_take_deliveries_is_said_until_it_takes_one(

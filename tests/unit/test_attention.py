@@ -95,6 +95,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("events.dead", {"counts": EventCounts(dead=9, dead_recently=2)}, "2 events were given up"),
     ("events.unhandled", {"counts": EventCounts(unhandled={"a.type": 4})}, "4 of a.type"),
     ("events.quarantined", {"counts": EventCounts(quarantined=1)}, "replay --state quarantined"),
+    ("events.conflicts", {"receivers": (receiver(conflicts=3, conflicted=60.0),)}, "3 deliveries had the webhook-id"),
     ("events.unreadable", {"counts": EventCounts(unreadable=1)}, "something else"),
 ]
 
