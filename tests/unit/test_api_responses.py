@@ -102,9 +102,9 @@ def test_a_status_says_what_to_do(status: int, error: type[ApiError]) -> None:
         b"null",
         b"[]",
         b"NaN",
+        b'{"id": "p", "status": "\\ud8"}',
         b"[" * 200_000,
         b"1" * 10_000,
-        b'{"id": "\\ud800", "status": "verified"}',
         {"data": None},
         {"data": []},
         {"data": {"id": {"value": "p"}, "status": "verified"}},
@@ -118,7 +118,7 @@ def test_a_status_says_what_to_do(status: int, error: type[ApiError]) -> None:
         b'{"id": "other", "status": "verified", "id": "p"}',
         b'{"data": {"id": "other"}, "data": {"id": "p", "status": "verified"}}',
         b'{"\\u0069d": "other", "id": "p"}',
-        b'{"id": "p", "credentials": [{"attributes": {"a": 1, "a": 2}}]}',
+        b'\xef\xbb\xbf{"id": "p", "status": "failed", "status": "verified", "a": "\\ud800"}',
     ],
     ids=lambda value: repr(value)[:50],
 )
@@ -153,6 +153,29 @@ def test_what_is_there_is_taken_in_whatever_shape(document: dict[str, Any], expe
     assert found.id == "p"
     assert {name: getattr(found, name) for name in expected} == expected
     assert from_bytes(to_bytes(found), "openid4vc.verification.data") == found
+
+
+@pytest.mark.parametrize(
+    ("attributes", "expected"),
+    [
+        (rb'{"a": "x\ud83d", "b": "\ud83d\ude00", "c": "\\ud83d"}', {"a": "x\ufffd", "b": "😀", "c": r"\ud83d"}),
+        (b'{"a": NaN, "b": 1}', {"b": 1}),
+        (b'{"a": 1, "a": 2, "id": 1, "id": 2, "data": 1, "data": 2}', {"a": 2, "id": 2, "data": 2}),
+        (b'{"a": "\xff"}', {"a": "\ufffd"}),
+    ],
+)
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_data_is_read_from_json_that_is_not_strict(mark: bytes, attributes: bytes, expected: dict[str, Any]) -> None:
+    body = mark + b'{"id": "p", "status": "verified", "credentials": [{"attributes": ' + attributes + b"}]}"
+    found = read(PRESENTATIONS["get"], response(200, body), NOW, asked_for="p")
+    assert found.credentials[0].attributes.items() >= expected.items()
+    assert from_bytes(to_bytes(found), "openid4vc.verification.data") is not None
+    assert len(read(PRESENTATIONS["list"], response(200, b"[%s]" % body.removeprefix(mark)), NOW)) == 1
+
+
+@pytest.mark.parametrize(("body", "cause"), [(b"{", "not_json"), (b'{"id": "p", "id": "p"}', "name_twice")])
+def test_two_names_and_no_json_have_words_of_their_own(body: bytes, cause: str) -> None:
+    assert error_text(refused(200, body)) == f"InvalidResponse 200 {cause}"
 
 
 def test_an_issuance_is_taken_in_whatever_shape_and_its_id_may_be_a_number() -> None:
