@@ -638,9 +638,15 @@ class ListedResource(Stateful):
 
     shown: ClassVar = ("id", "status")
 
-    id: str
+    id: Annotated[ObservedId, Otherwise("")] = ""
     created_at: ObservedTimestamp = None
     updated_at: ObservedTimestamp = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_anything(cls, value: object) -> object:
+        """Read an element of another form as one without an id: it must not cost the rest of the list."""
+        return value if isinstance(value, dict | ListedResource) else {}
 
 
 #: Resource → the model of its details. A new resource is a row in `credhook.events` and a row here.

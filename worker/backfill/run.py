@@ -112,11 +112,11 @@ def must_have_happened(
     Raises:
         Untold: the resource has no time, an invalid id, or an unknown status.
     """
+    if not is_resource_id(resource.id):
+        raise Untold("unreadable_id")
     gone_through = STATES.get(kind, {}).get(resource.status.casefold())
     if gone_through is None:
         raise Untold("unknown_status")
-    if not is_resource_id(resource.id):
-        raise Untold("unreadable_id")
     created, updated = _time(resource.created_at), _time(resource.updated_at)
     if updated is None:
         raise Untold("undated")
