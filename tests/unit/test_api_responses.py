@@ -73,6 +73,14 @@ def test_a_deletion_has_nothing_to_read() -> None:
     assert read(Endpoints.delete, response(204, b""), NOW) is None
 
 
+@pytest.mark.parametrize("status", [200, 201, 202, 203, 206, 299])
+def test_any_success_is_one_and_an_empty_one_only_where_nothing_is_read(status: int) -> None:
+    assert read(PRESENTATIONS["get"], response(status, DOCUMENT), NOW).id == "p"
+    assert read(Users.list, response(status, []), NOW) == ()
+    assert read(Endpoints.delete, response(status, b""), NOW) is None
+    assert error_text(refused(status)) == f"InvalidResponse {status} not_json"
+
+
 @pytest.mark.parametrize(
     ("status", "error"),
     [
@@ -80,7 +88,7 @@ def test_a_deletion_has_nothing_to_read() -> None:
         *((status, Unauthorized) for status in (401, 403)),
         (404, NotFound),
         *((status, Unavailable) for status in (408, 425, 429, 500, 501, 502, 503, 504, 507, 520, 599)),
-        *((status, InvalidResponse) for status in (202, 203, 205, 206, 300, 301, 302, 303, 304, 307, 308)),
+        *((status, InvalidResponse) for status in (300, 301, 302, 303, 304, 307, 308)),
     ],
 )
 def test_a_status_says_what_to_do(status: int, error: type[ApiError]) -> None:

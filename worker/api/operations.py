@@ -104,8 +104,6 @@ class Namespace(Generic[S]):
 
 
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
-#: Status codes of success. Of 200 and 201 either is accepted: a record that was created must not look as if it had not.
-_SUCCESS: Final = {"GET": (200,), "POST": (201, 200), "PATCH": (200, 201), "DELETE": (204, 200)}
 
 
 class Operation(Generic[R, P]):
@@ -118,7 +116,7 @@ class Operation(Generic[R, P]):
         each: Type that each element of a list is read as.
         body: Type of the body, if it has one.
         paged: The result is a `Page` of such elements, which says where the list goes on.
-        raw: The result is the answer's JSON as it came; any success will do.
+        raw: The result is the answer's JSON as it came.
     """
 
     def __init__(
@@ -139,8 +137,6 @@ class Operation(Generic[R, P]):
         self.paged, self.raw = paged, raw
         #: True for a list that a client reads to its end, page by page.
         self.is_list = method == "GET" and each is not None and not paged
-        #: The status codes of success, the documented code first.
-        self.expects = range(200, 300) if raw else _SUCCESS[method]
         self._body = body
         self._names = re.findall(r"{(\w+)}", path)
 

@@ -63,13 +63,6 @@ def read(operation: Operation[R], response: Response, now: datetime, *, asked_fo
     """
     if not response.is_success:
         raise refusal(operation.name, response, now)
-    if response.status not in operation.expects:
-        raise InvalidResponse(
-            f"{operation.name}: the platform answered {response.status} instead of {operation.expects[0]}",
-            operation=operation.name,
-            status=response.status,
-            cause="status",
-        )
     if operation.raw:
         return cast("R", _document(operation.name, response, MOST_LISTED) if response.body else None)
     if operation.each is not None:
