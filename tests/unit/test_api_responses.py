@@ -362,6 +362,9 @@ def page(body: Any) -> Page[ListedResource]:
         ({"next": "?cursor=a%2Fb"}, "cursor=a%2Fb"),
         ({"next": "https://evil.example/../elsewhere?x=%0d%0aHost: y"}, "x=%0D%0AHost%3A+y"),
         ({"next": None, "self": "https://api.example/list"}, None),
+        ({"next": ""}, None),
+        ({"next": {"href": "/list?a=b", "meta": {}}}, "a=b"),
+        ({"next": {"href": None}}, None),
         ({}, None),
         (None, None),
         ([], None),
@@ -371,7 +374,9 @@ def test_of_a_link_only_its_query_is_followed(links: Any, following: str | None)
     assert page({"data": [], "links": links}).following == following
 
 
-@pytest.mark.parametrize("link", ["https://api.example/list", "", 7, ["?a=b"], "?" + "a" * 5_000, "http://[x?a=b"])
+@pytest.mark.parametrize(
+    "link", ["https://api.example/list", 0, 7, ["?a=b"], {"href": "/list"}, "?" + "a" * 5_000, "http://[x?a=b"]
+)
 def test_a_link_that_leads_nowhere_is_no_end_of_the_list(link: Any) -> None:
     with pytest.raises(InvalidResponse, match=r"^presentations\.page: the answer does not match the specification: "):
         page({"data": [], "links": {"next": link}})

@@ -55,7 +55,9 @@ def following(document: object) -> str | None:
     """
     links = document.get("links") if isinstance(document, dict) else None
     link: Any = links.get("next") if isinstance(links, Mapping) else None
-    if link is None:
+    if isinstance(link, Mapping):  # JSON:API's other form.
+        link = link.get("href")
+    if link is None or link == "":
         return None
     if not isinstance(link, str) or len(link) > _LONGEST_LINK:
         raise ValueError("links.next is no link")
