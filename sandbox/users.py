@@ -122,7 +122,7 @@ def find_user(tenant: Tenant, external_identifier: str) -> SandboxUser:
     return _find(tenant, "externalIdentifier", external_identifier).user
 
 
-@operation("GET", f"{USERS}/{{username}}/external-identifier")
+@operation("GET", f"{USERS}/{{username:path}}/external-identifier")
 def read_external_identifier(tenant: Tenant, username: str) -> ExternalIdentifierAnswer:
     """Return the external identifier of a user, or answer 404 if the user has none."""
     record = _find(tenant, "user.username", username.lower())
@@ -131,7 +131,7 @@ def read_external_identifier(tenant: Tenant, username: str) -> ExternalIdentifie
     return ExternalIdentifierAnswer(external_identifier=record.external_identifier)
 
 
-@operation("PATCH", f"{USERS}/{{username}}/idp-link")
+@operation("PATCH", f"{USERS}/{{username:path}}/idp-link")
 def link(tenant: Tenant, username: str, body: LinkRequest) -> LinkAnswer:
     """Create or remove the link to the tenant's identity provider. The operation is idempotent."""
     record = _find(tenant, "user.username", username.lower())
