@@ -70,8 +70,11 @@ def test_only_wanted_events_within_the_window_are_missed(
     [
         (ListedResource(id="r", status="new", updated_at=NOW), "unknown_status"),
         (ListedResource(id="../r", status="offered", updated_at=NOW), "unreadable_id"),
-        *((ListedResource.model_validate(odd), "unreadable_id") for odd in (None, {}, {"id": None}, {"id": {}}, ["r"])),
-        (ListedResource.model_validate({"id": 77, "status": "offered"}), "undated"),
+        *(
+            (ListedResource.model_validate_json(odd), "unreadable_id")
+            for odd in ("null", "{}", '{"id": null}', '{"id": {}}', '["r"]')
+        ),
+        (ListedResource.model_validate_json('{"id": 77, "status": "offered"}'), "undated"),
         (ListedResource(id="r", status="offered"), "undated"),
         (ListedResource(id="r", status="offered", updated_at="yesterday"), "undated"),
     ],
