@@ -12,6 +12,7 @@ from token_endpoint import API_URL, TOKEN_URL, Handler, async_api, credentials, 
 from credhook.worker.api.client import MOST_PAGES, AsyncApi, SyncApi
 from credhook.worker.api.errors import ApiError, InvalidRequest, InvalidResponse, Unavailable
 from credhook.worker.api.http.exchange import LONGEST_BODY, Request, Response
+from credhook.worker.api.models import UserRequest
 from credhook.worker.api.token import ClientCredentials
 from credhook.worker.settings import PlatformSettings
 
@@ -201,13 +202,15 @@ async def test_a_request_without_a_name_is_sent_and_read_like_any_other() -> Non
 
     async with AsyncApi(ROOT, credentials(), transport=httpx.MockTransport(with_tokens(answer))) as api:
         sync = SyncApi(api)
-        assert await api.request("POST", "/x/offers", {"a": [1, None]}) == {"data": {"id": 1}, "links": {}}
+        assert await api.request("POST", "/x/offers", {"a": [1, None], "b": None}) == {"data": {"id": 1}, "links": {}}
+        assert await api.request("POST", "/x", UserRequest(email="a@b.example"))
         assert await asyncio.to_thread(sync.request, "DELETE", "/x/a%20b") is None
         with pytest.raises(Unavailable, match=r"^request: the platform answered 503$") as caught:
             await api.request("GET", "/x?filter[id]=a&b=%2F")
     assert caught.value.retry_after == 7.0
     assert asked == [
-        ("POST", f"{ROOT}/x/offers", b'{"a":[1,null]}', "Bearer t"),
+        ("POST", f"{ROOT}/x/offers", b'{"a":[1,null],"b":null}', "Bearer t"),
+        ("POST", f"{ROOT}/x", b'{"email":"a@b.example"}', "Bearer t"),
         ("DELETE", f"{ROOT}/x/a%20b", b"", "Bearer t"),
         ("GET", f"{ROOT}/x?filter[id]=a&b=%2F", b"", "Bearer t"),
     ]

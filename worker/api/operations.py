@@ -219,7 +219,7 @@ def request(method: Method, path: str, json: Any = None) -> Call[Any]:
     elif target is None or not {".", ".."}.isdisjoint(re.split(r"[/\\]", unquote(target["path"]))):
         wrong = "path should begin with one /, be percent-encoded, and have no . or .. as a part"
     try:
-        body = None if json is None else to_json(json)
+        body = None if json is None else to_json(json, exclude_none=isinstance(json, RequestModel))
     except PydanticSerializationError:
         wrong = "json cannot be written as JSON"
     if wrong:
