@@ -45,11 +45,15 @@ class Platform:
     body: Any = None
     asked: list[tuple[str, str, Any]] = field(default_factory=list)
     url: str = ""
+    failures: int = 0
 
     def answer(self, asked: Asked) -> tuple[int, dict[str, str], bytes]:
         if asked.path == "/token":
             return 200, {}, b'{"access_token": "t", "expires_in": 300, "token_type": "Bearer"}'
         self.asked.append((asked.method, asked.path, json.loads(asked.body) if asked.body else None))
+        self.failures -= 1
+        if self.failures >= 0:
+            return 500, {}, b""
         return self.status, {}, b"" if self.body is None else json.dumps(self.body).encode()
 
 
@@ -138,6 +142,14 @@ def test_a_request_is_read_from_a_file(platform: Platform, tmp_path: Path) -> No
     platform.body = {"data": {"email": "", "tempPassword": ""}}
     assert run(platform, "users", "create", str(file)).exit_code == 0
     assert platform.asked == [("POST", USERS, {"username": "ada"})]
+
+
+@pytest.mark.parametrize(("arguments", "told"), [(["users", "create", "-"], True), (["users", "list"], False)])
+def test_a_post_that_is_sent_again_says_so(platform: Platform, arguments: list[str], told: bool) -> None:
+    platform.failures, platform.body = 1, {"email": "a", "tempPassword": ""} if told else []
+    result = run(platform, *arguments, stdin='{"email": "a"}')
+    again = "users.create: answered 500 and was sent again: the first may have worked\n"
+    assert (result.exit_code, result.stderr, len(platform.asked)) == (0, again if told else "", 2)
 
 
 def test_a_certificate_is_imported_with_its_parents(platform: Platform, tmp_path: Path) -> None:

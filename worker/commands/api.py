@@ -8,6 +8,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from http import HTTPStatus
 from operator import attrgetter
 from typing import IO, Any, Final, TypeVar
 
@@ -16,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from credhook.worker.api.client import AsyncApi
-from credhook.worker.api.errors import ApiError, InvalidRequest
+from credhook.worker.api.errors import ApiError, InvalidRequest, Unavailable
 from credhook.worker.api.models import (
     CertificateRequest,
     EndpointRequest,
@@ -26,6 +27,7 @@ from credhook.worker.api.models import (
     Wire,
     certificates_in,
 )
+from credhook.worker.api.operations import Call
 from credhook.worker.settings import PlatformSettings
 
 T = TypeVar("T")
@@ -176,11 +178,29 @@ def accept_offer(offer: str) -> None:
     _print(lambda platform: platform.wallet.accept(credential_offer=credential_offer))
 
 
+class _Telling(AsyncApi):
+    """Says on standard error that a POST is repeated: it may have worked before its answer was a 500."""
+
+    _failed: tuple[Call[Any] | None, int] = None, 0
+
+    async def _send(self, call: Call[T]) -> T:
+        failed, status = self._failed
+        if failed is call:
+            again = f"{call.operation.name}: answered {status} and was sent again: the first may have worked"
+            click.echo(again, err=True)
+        try:
+            return await super()._send(call)
+        except Unavailable as error:
+            if call.operation.method == "POST" and (error.status or 0) >= HTTPStatus.INTERNAL_SERVER_ERROR:
+                self._failed = call, error.status or 0
+            raise
+
+
 def call(operation: Callable[[AsyncApi], Coroutine[Any, Any, T]]) -> T:
     """Return the platform's answer. A refusal is one line and exit code 1; a wrong call is one line and exit code 2."""
 
     async def run() -> T:
-        async with AsyncApi.from_settings(PlatformSettings(), patience=PATIENCE) as platform:
+        async with _Telling.from_settings(PlatformSettings(), patience=PATIENCE) as platform:
             return await operation(platform)
 
     try:
