@@ -146,7 +146,10 @@ class Event:
             Malformed: the body is no JSON object, or it leaves open what happened to which resource. Defects of other
                 fields are no reason to refuse.
         """
-        notification = _decoded(_LENIENT_DECODER, body, "utf-8-sig")
+        try:
+            notification = _DECODER.decode(body.decode("utf-8-sig"))
+        except (ValueError, RecursionError):
+            raise Malformed("the body should be JSON in UTF-8") from None
         if not isinstance(notification, dict):
             raise Malformed("the body should be a JSON object")
         event_type, payload = notification.get("eventType"), notification.get("payload")
@@ -210,37 +213,6 @@ def _stored(resource_id: object) -> str:
     return cut if len(encoded) > LONGEST_ID else resource_id
 
 
-def strict_json(body: bytes) -> Any:
-    """Parse JSON as RFC 8259 defines it; refuse NaN, duplicate names and lone surrogates.
-
-    Raises:
-        Malformed: the body is no such JSON.
-    """
-    value = _decoded(_STRICT_DECODER, body, "utf-8")
-    # A lone surrogate can only be written as an escape; it parses but cannot be encoded.
-    if b"\\u" in body and _SURROGATE.search(json.dumps(value, ensure_ascii=False)):
-        raise Malformed("the body should be JSON in UTF-8")
-    return value
-
-
-def _decoded(decoder: json.JSONDecoder, body: bytes, encoding: str) -> Any:
-    try:
-        return decoder.decode(body.decode(encoding))
-    except (ValueError, RecursionError):  # Both of json's errors are ValueErrors, as is a too long integer.
-        raise Malformed("the body should be JSON in UTF-8") from None
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    parsed = dict(pairs)
-    if len(parsed) != len(pairs):
-        raise Malformed("a name stands twice in one object of the body")
-    return parsed
-
-
-def _no_constant(name: str) -> None:
-    raise Malformed(f"{name} is not JSON")
-
-
 def _with_ambiguities(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return the object. A name that stands there with different values gets a value that is no JSON."""
     parsed = dict(pairs)
@@ -250,8 +222,7 @@ def _with_ambiguities(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return parsed
 
 
-#: Made once, since `json.loads` with these arguments makes a decoder for each body.
-_STRICT_DECODER: Final = json.JSONDecoder(object_pairs_hook=_without_duplicates, parse_constant=_no_constant)
-#: As floats, integers of any length can be read. No number counts in a delivery.
-_LENIENT_DECODER: Final = json.JSONDecoder(object_pairs_hook=_with_ambiguities, parse_int=float)
+#: Made once, since `json.loads` with these arguments makes a decoder for each body. As floats, integers of any length can
+#: be read. No number counts in a delivery.
+_DECODER: Final = json.JSONDecoder(object_pairs_hook=_with_ambiguities, parse_int=float)
 _AMBIGUOUS: Final = object()
