@@ -222,7 +222,6 @@ def _with_ambiguities(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return parsed
 
 
-#: Made once, since `json.loads` with these arguments makes a decoder for each body. As floats, integers of any length can
-#: be read. No number counts in a delivery.
+#: Made once, since `json.loads` with these arguments makes a decoder for each body. Floats may have any length.
 _DECODER: Final = json.JSONDecoder(object_pairs_hook=_with_ambiguities, parse_int=float)
 _AMBIGUOUS: Final = object()
