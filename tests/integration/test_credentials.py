@@ -38,8 +38,10 @@ class Platform:
         return 200, {}, json.dumps({"id": asked.path.rpartition("/")[2], "status": "completed"}).encode()
 
 
-@pytest.mark.parametrize("refusing", ["token", "api"])
-def test_refused_credentials_cost_no_event_and_are_named(tmp_path: Path, redis_url: str, refusing: str) -> None:
+@pytest.mark.parametrize(("refusing", "isolation"), [("token", "loop"), ("api", "loop"), ("token", "fork")])
+def test_refused_credentials_cost_no_event_and_are_named(
+    tmp_path: Path, redis_url: str, refusing: str, isolation: str
+) -> None:
     platform = Platform(refusing)
     with http_server(platform) as url:
         names = {"API_URL": url, "TOKEN_URL": f"{url}/token", "CLIENT_SECRET": "s", "MAX_ATTEMPTS": "1"}
@@ -51,7 +53,7 @@ def test_refused_credentials_cost_no_event_and_are_named(tmp_path: Path, redis_u
             _, findings = look_at(store_on(workers.redis), redis_url)
             return "".join(f"{one.what}; {one.remedy}" for one in findings if one.name == "fleet.credentials")
 
-        with workers.worker("bad", CREDHOOK_CLIENT_ID="bad") as bad:
+        with workers.worker("bad", "--isolation", isolation, CREDHOOK_CLIENT_ID="bad") as bad:
             if refusing == "api":  # Only a call can show it.
                 accept(redis_url, "first", COMPLETED, "iss_first")
             said = until(named, what="the finding")

@@ -8,6 +8,10 @@ The job never fails for RQ: worker/attempt/ decides what to do about a failure, 
 import asyncio
 import functools
 import math
+import multiprocessing
+import os
+import time
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final, cast
 
@@ -25,6 +29,9 @@ from credhook.logs import configure_logs
 from credhook.store import Keys, State
 from credhook.store.job import FAILURE_TTL, event_of
 from credhook.supervisor import stop_on
+from credhook.worker import metrics
+from credhook.worker.api.client import transport_from
+from credhook.worker.api.errors import ApiError
 from credhook.worker.api.token import ClientCredentials
 from credhook.worker.attempt.attempt import Attempt
 from credhook.worker.attempt.build import build_worker
@@ -37,6 +44,8 @@ log = structlog.get_logger("credhook.worker")
 
 #: RQ stops after a maximum of retries. The policy in retry.py stops long before this one.
 _RQ_NEVER_STOPS: Final = 1_000_000
+#: Seconds until a forking worker that got no token asks again.
+_TOKEN_PAUSE: Final = 10.0
 
 
 async def process(event_id: str | None = None) -> rq.Retry | None:
@@ -94,6 +103,31 @@ def _shared() -> tuple[WorkerSettings, Registry, ClientCredentials]:
     return settings, registry, ClientCredentials.from_settings(settings)
 
 
+def _renew_token() -> str:
+    """Have a token that forks inherit; return why there is none, or "".
+
+    A fork asks for the token: the thread of our HTTP client would not survive the forks for the jobs.
+    """
+    settings, _, auth = _shared()
+    if auth.has_token:
+        return ""
+    answer, sender = multiprocessing.Pipe(duplex=False)
+    if not (pid := os.fork()):
+        try:
+            sender.send((asyncio.run(auth.token(transport_from(settings))), ""))
+        except Exception as error:  # noqa: BLE001  The parent must hear of any error.
+            sender.send((None, str(error) if isinstance(error, ApiError) else type(error).__name__))
+        finally:
+            os._exit(0)
+    sender.close()
+    token, refusal = answer.recv()
+    os.waitpid(pid, 0)
+    metrics.TOKEN_FETCHES.add("refused" if refusal else "granted")
+    if token:
+        auth.adopt(token)
+    return str(refusal)
+
+
 class NotOurJob(Exception):
     """The job's id names no event of the queue."""
 
@@ -126,14 +160,27 @@ class IsolatingWorker(ForkingWorker):
 
     job_class = EventJob
 
-    def __init__(self, queue: str, *, name: str, connection: Any) -> None:
-        """`queue`: its name; `name`: this worker's, unique in the fleet."""
+    def __init__(
+        self, queue: str, *, name: str, connection: Any, announce: Callable[[str], object] = lambda _: None
+    ) -> None:
+        """`queue`: its name; `name`: this worker's, unique in the fleet; `announce`: told why there is no token."""
+        self._announce = announce
         #: False if `work` returned because Redis failed.
         self.stop_asked = False
         self._keys = Keys(queue)
         super().__init__(
             [queue], name=name, connection=connection, serializer=JSONSerializer, log_job_description=False
         )
+
+    def check_for_suspension(self, burst: bool) -> None:
+        """Take no job while RQ suspends workers, or while the platform gives us no token."""
+        super().check_for_suspension(burst)
+        while not self.stop_asked and (refusal := _renew_token()):
+            self._announce(refusal)
+            log.warning("token_refused", error=refusal, seconds=_TOKEN_PAUSE)
+            time.sleep(_TOKEN_PAUSE)
+            super().check_for_suspension(burst)
+        self._announce("")
 
     def execute_job(self, job: Job, queue: Queue) -> None:
         """Fork for the job; move a job that is not ours out of the queue."""

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final, NoReturn
 from uuid import uuid4
 
@@ -110,7 +111,7 @@ def _work(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool
                 code = _REPLACE_ME
         else:
             jobs.prepare()
-            _work_isolated(settings, name, burst=burst)
+            _work_isolated(settings, name, heartbeat, burst=burst)
     except _StopAsked:
         heartbeat.leave()
         raise
@@ -134,13 +135,16 @@ def _sweep(settings: WorkerSettings, store: SyncStore, registry: Registry, name:
     _every(interval, sweeper.run, "sweeper")
 
 
-def _work_isolated(settings: WorkerSettings, name: str, *, burst: bool) -> None:
+def _work_isolated(settings: WorkerSettings, name: str, heartbeat: Heartbeat, *, burst: bool) -> None:
     """Run RQ's forking worker, and run it again when an error of Redis has ended it."""
     store = settings.open_store_sync()  # RQ raises the time-out of its client to minutes.
     # Only the supervisor handles SIGHUP: RQ would take a second signal as a request to kill the current job.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    announce = partial(setattr, heartbeat, "credential_error")
     while True:
-        rq_worker = jobs.IsolatingWorker(settings.queue, name=f"{name}.{uuid4().hex[:4]}", connection=store.redis)
+        rq_worker = jobs.IsolatingWorker(
+            settings.queue, name=f"{name}.{uuid4().hex[:4]}", connection=store.redis, announce=announce
+        )
         try:
             rq_worker.work(burst=burst, logging_level=None)
         except STORE_ERRORS as error:
