@@ -159,7 +159,7 @@ def read_server(store: SyncStore, address: str, *, strict: bool) -> RedisServer:
     """Return what Redis says of itself. Raises as `read_fleet` does."""
     info: Any = store.redis.info()
     try:
-        config: Any = store.redis.config_get("*appendfsync*")
+        config: Any = store.redis.config_get(health.CONFIG)
     except StoreRefusal:  # Managed services forbid CONFIG.
         config = {}
     facts = health.read(info, config)

@@ -13,6 +13,8 @@ from credhook.store.errors import STORE_ERRORS, WrongSchema, hint
 
 #: Older versions lack `LPOS`, `ZMSCORE`, `BLMOVE` or the expiry of script effects.
 OLDEST: Final = (6, 2)
+#: Matches `*appendfsync*`, `save` and `stop-writes-on-bgsave-error`, and no password. Redis 6.2 takes one pattern only.
+CONFIG: Final = "[ans][aopt]*"
 #: Older versions lack `WAITAOF`, which returns once a write was fsynced.
 WAITAOF: Final = (7, 2)
 #: Seconds that the result of a shared examination lasts.
@@ -61,6 +63,8 @@ class Facts:
         master: False for a replica.
         full: True if the memory is used up.
         writes_fail: True if the last write to the append-only file failed.
+        save_fails: True if the last background save failed and Redis refuses writes for that.
+        replicas_missing: True if Redis refuses writes without replicas, and has none.
         unbounded: True if there is no limit on its memory.
         fsync_pauses: True if it does not fsync while it rewrites the append-only file.
     """
@@ -73,6 +77,8 @@ class Facts:
     master: bool = True
     full: bool = False
     writes_fail: bool = False
+    save_fails: bool = False
+    replicas_missing: bool = False
     unbounded: bool = False
     fsync_pauses: bool = False
 
@@ -100,7 +106,7 @@ async def ask(redis: Redis) -> Facts:
     """
     info = await redis.info()
     try:
-        config: Mapping[Any, Any] = await redis.config_get("*appendfsync*")
+        config: Mapping[Any, Any] = await redis.config_get(CONFIG)
     except ResponseError:  # Access control lists and managed services forbid CONFIG.
         config = {}
     return read(info, config)
@@ -118,6 +124,10 @@ def read(info: Mapping[str, Any], config: Mapping[Any, Any]) -> Facts:
         master=info.get("role", "master") == "master",
         full=0 < int(info.get("maxmemory", 0)) <= int(info.get("used_memory", 0)),
         writes_fail=info.get("aof_last_write_status", "ok") != "ok",
+        save_fails=info.get("rdb_last_bgsave_status", "ok") != "ok"
+        and config.get("stop-writes-on-bgsave-error") == "yes"
+        and config.get("save") != "",
+        replicas_missing=int(info.get("min_slaves_good_slaves", 1)) == 0,
         unbounded=int(info.get("maxmemory", 1)) == 0,
         fsync_pauses=config.get("no-appendfsync-on-rewrite") == "yes",
     )
@@ -129,6 +139,14 @@ def checks(facts: Facts, *, strict: bool) -> tuple[Check, ...]:
         *promises(facts, strict=strict),
         Check("memory", not facts.full, "Redis is full and refuses writes; raise maxmemory"),
         Check("disk", not facts.writes_fail, "Redis cannot write its append-only file; see its log"),
+        Check(
+            "save", not facts.save_fails, "Redis cannot save its data and refuses writes; see its log, then run BGSAVE"
+        ),
+        Check(
+            "replicas",
+            not facts.replicas_missing,
+            "Redis has no replica and refuses writes; start its replicas, or lower min-replicas-to-write",
+        ),
         Check(
             "maxmemory",
             not facts.unbounded,

@@ -9,7 +9,7 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from credhook.store import Keys, lua
-from credhook.store.errors import Forbidden
+from credhook.store.errors import Forbidden, hint, is_unwell
 from credhook.store.health import WAITAOF
 from credhook.store.job import job_id
 from credhook.store.store import Script, SyncStore
@@ -85,6 +85,7 @@ _PROBLEMS: Final = {
     "+": "REDIS_URL's user may not run {}",
     "~": "REDIS_URL's user has no access to our keys",
     "&": "REDIS_URL's user has no access to our channels",
+    "unwell": "Redis refuses writes",
 }
 
 
@@ -132,7 +133,7 @@ def rule(part: Part, keys: Keys, version: tuple[int, int]) -> str:
 def refused(store: SyncStore, *parts: Part) -> str:
     """Try what these parts need: each command, key and channel. Return `problem; remedy`, or "" if all is allowed.
 
-    Errors that are no refusal do not count.
+    Errors of the trials themselves do not count.
 
     Raises:
         RedisError, OSError: Redis failed.
@@ -150,6 +151,8 @@ def refused(store: SyncStore, *parts: Part) -> str:
             found["+" if "to run" in said else "&" if "channel" in said else "~"][command] = None
         elif "unknown command" in said and command not in _SINCE:
             found["absent"][command] = None
+        elif isinstance(reply, ResponseError) and is_unwell(reply):
+            found["unwell"][hint(reply)] = None
     problems = [
         problem.format(", ".join(found[kind]).upper().replace("|", " "))
         for kind, problem in _PROBLEMS.items()
@@ -160,6 +163,7 @@ def refused(store: SyncStore, *parts: Part) -> str:
         allowed += dict.fromkeys(f"{kind}{one}" for each in rights for one in each[place] if found[kind])
     remedies = ["remove its rename-command from Redis's configuration"] if found["absent"] else []
     remedies += [f"ACL SETUSER <user> {' '.join(allowed)}"] if allowed else []
+    remedies += found["unwell"]
     return f"{' and '.join(problems)}; {'; '.join(remedies)}" if problems else ""
 
 

@@ -102,6 +102,8 @@ BROKEN = {
     "Redis fsyncs each second": Broken(config("appendfsync", "everysec"), "redis.fsync", "fail", "power failure", "set appendfsync always"),
     "Redis has no bound": Broken(config("maxmemory", "0"), "redis.maxmemory", "warn", "maxmemory is 0", "set maxmemory"),
     "Redis is full": Broken(config("maxmemory", "1"), "redis.memory", "fail", "full", "raise maxmemory"),
+    "Redis lacks replicas": Broken(config("min-replicas-to-write", "1"), "redis.replicas", "fail", "no replica", "min-replicas-to-write"),
+    "Redis refuses writes": Broken(config("min-replicas-to-write", "1"), "redis.permissions", "fail", "refuses writes", "min-replicas-to-write"),
     "Redis is old": Broken(old_redis, "redis.version", "fail", "Redis is 5.0", "6.2 or newer"),
     "Redis is a replica": Broken(replica, "redis.master", "fail", "replica", "should name the master"),
     "a command is forbidden": Broken(lambda one: one.user("~* &* +@all -hset -blmove"), "redis.permissions", "fail", "HSET, BLMOVE", "ACL SETUSER <user> +hset +blmove"),

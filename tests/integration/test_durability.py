@@ -48,6 +48,8 @@ def post(process: Receiver, webhook_id: str = "m") -> int:
         ({"master": False}, "master", "Sentinel"),
         ({"full": True}, "memory", "maxmemory"),
         ({"writes_fail": True}, "disk", "log"),
+        ({"save_fails": True}, "save", "BGSAVE"),
+        ({"replicas_missing": True}, "replicas", "min-replicas-to-write"),
         ({"fsync": "everysec", "version": (7, 0)}, "fsync", "CREDHOOK_DURABILITY"),
         ({"fsync_pauses": True, "version": (7, 0)}, "fsync", "no-appendfsync-on-rewrite"),
         ({"fsync": "", "version": (7, 0)}, "fsync", "CREDHOOK_DURABILITY"),
@@ -82,6 +84,8 @@ def test_info_is_read_whatever_it_leaves_out() -> None:
     ("info", "field"),
     [
         ({"aof_last_write_status": "err"}, "writes_fail"),
+        ({"rdb_last_bgsave_status": "err"}, "save_fails"),
+        ({"min_slaves_good_slaves": 0}, "replicas_missing"),
         ({"maxmemory": 10, "used_memory": 10}, "full"),
         ({"maxmemory": 0}, "unbounded"),
         ({"aof_enabled": 1}, "appendonly"),
@@ -90,7 +94,9 @@ def test_info_is_read_whatever_it_leaves_out() -> None:
     ids=str,
 )
 def test_what_info_says_is_taken_in(info: dict[str, object], field: str) -> None:
-    assert getattr(read(info, {}), field) is True
+    config = {"stop-writes-on-bgsave-error": "yes"}
+    assert getattr(read(info, config), field) is True
+    assert not read(info, {**config, "save": ""}).save_fails
 
 
 def test_on_everysec_without_waitaof_strict_refuses_and_standard_accepts(tmp_path: Path) -> None:
