@@ -126,8 +126,12 @@ def exit_code(findings: Sequence[Finding]) -> int:
 def check_all() -> Iterator[Finding]:
     """Run all checks. A check that needs what has failed before is left out."""
     settings: dict[str, Any] = {}
+    parts = []
     for name in _SETTINGS:
         settings[name], finding = _read_settings(name)
+        part = name.removeprefix("settings.")
+        if part in set(Part) and finding.verdict is not Verdict.SKIPPED:  # Wrong settings, too, tell what this host is.
+            parts.append(Part(part))
         yield finding
     store, receiver, worker, endpoint = settings.values()
     for name, path, variable in (
@@ -139,7 +143,6 @@ def check_all() -> Iterator[Finding]:
         else:
             yield skipped(name, f"{variable} is not set here")
     if store:
-        parts = [part for part, found in ((Part.RECEIVER, receiver), (Part.WORKER, worker)) if found]
         strict = not receiver or receiver.durability == "strict"
         yield from _check_redis(store, parts or [Part.OPERATOR], strict=strict)
     public_url = endpoint.public_url if endpoint else None

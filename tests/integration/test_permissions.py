@@ -135,5 +135,6 @@ def test_a_host_with_a_process_of_its_own_tries_what_that_process_needs(
     harness.redis.config_set("appendfsync", "always")
     assert "set appendfsync always" in done.stdout  # A worker does not know the receivers' durability.
     harness.redis.execute_command("ACL SETUSER credhook-receiver -publish")  # type: ignore[no-untyped-call]
-    done = credhook("doctor", environment=environment)
-    assert "REDIS_URL's user may not run PUBLISH; ACL SETUSER <user> +publish" in done.stdout
+    for secret in (SECRET, "whsec_short"):
+        done = credhook("doctor", environment={**environment, "CREDHOOK_WEBHOOK_SECRETS": secret})
+        assert "REDIS_URL's user may not run PUBLISH; ACL SETUSER <user> +publish" in done.stdout
