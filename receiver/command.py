@@ -29,6 +29,7 @@ from credhook.receiver.settings import ReceiverSettings
 from credhook.settings import in_force
 from credhook.store.health import Check, SharedExamination
 from credhook.store.lease import ExporterLease
+from credhook.store.permissions import Part, refused
 from credhook.store.store import AsyncStore
 from credhook.supervisor import FOLDER, Supervisor, environment_of, ignore_hangup, stop_on
 
@@ -82,7 +83,9 @@ def _serve(
 ) -> None:
     """Serve in this process until told to stop."""
     store = settings.open_store()
-    inbox = Inbox(store, strict=settings.durability == "strict")
+    # The facts of CONFIG have a check of their own, which may do without.
+    lacking = functools.partial(refused, settings.open_store_sync(), Part.RECEIVER, optional="config|get")
+    inbox = Inbox(store, strict=settings.durability == "strict", refused=lacking)
     refusals = RefusalLog()
     certificate = Certificate(settings.tls_certfile, settings.tls_keyfile) if settings.tls_certfile else None
     config = Listener(

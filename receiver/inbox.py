@@ -6,7 +6,7 @@ whole or not at all. A request whose client has gone is still written with its g
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextvars import Context
 from datetime import UTC, datetime
 from enum import Enum
@@ -85,8 +85,8 @@ def accept_command(group: Sequence[Delivery], *, queue: str, retention: int) -> 
 class Inbox:
     """Writes events to Redis, one group at a time."""
 
-    def __init__(self, store: AsyncStore, *, strict: bool = False) -> None:
-        """With `strict`, an event counts as written only once it has been fsynced."""
+    def __init__(self, store: AsyncStore, *, strict: bool = False, refused: Callable[[], str] | None = None) -> None:
+        """With `strict`, an event counts as written only once it has been fsynced. `refused`: see SharedExamination."""
         self._store = store
         self._strict = strict
         self._connection = RedisConnection(store.redis)
@@ -94,7 +94,7 @@ class Inbox:
         self._wait_for_fsync: list[Command] = []
         self._facts_until = 0.0
         #: Checks whether events would be kept now.
-        self.examine = SharedExamination(store.redis, strict=strict)
+        self.examine = SharedExamination(store.redis, strict=strict, refused=refused)
         self._waiting: list[_Waiting] = []
         self._writer: asyncio.Task[None] | None = None
         self._acknowledged, self._last = 0, 0.0

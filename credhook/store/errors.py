@@ -162,4 +162,7 @@ def _of_permission(said: str) -> str:
         return "REDIS_URL's user may not use our channels: `ACL SETUSER <user> &credhook:* &rq:*` allows it"
     if "run this command" in said:
         return "REDIS_URL's user may not run a command of our scripts: `credhook doctor` names it"
-    return "REDIS_URL's user may not use our keys: `ACL SETUSER <user> ~credhook:* ~rq:*` allows it"
+    return (
+        "REDIS_URL's user may not use our keys: "
+        "`ACL SETUSER <user> ~credhook:* ~rq:*` allows it, or correct CREDHOOK_QUEUE"
+    )

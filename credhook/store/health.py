@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -218,9 +219,9 @@ async def examine(redis: Redis, *, strict: bool) -> tuple[Check, ...]:
 class SharedExamination:
     """Examines one Redis for many callers: once at a time, and once a second at most. Some callers are strangers."""
 
-    def __init__(self, redis: Redis, *, strict: bool) -> None:
-        self._redis = redis
-        self._strict = strict
+    def __init__(self, redis: Redis, *, strict: bool, refused: Callable[[], str] | None = None) -> None:
+        """`refused`: returns which rights Redis's user lacks. It blocks, and is asked until all is allowed."""
+        self._redis, self._strict, self._refused = redis, strict, refused
         self._task: asyncio.Task[tuple[Check, ...]] | None = None
         self._until = 0.0
 
@@ -232,6 +233,12 @@ class SharedExamination:
 
     async def _examine(self) -> tuple[Check, ...]:
         try:
-            return await examine(self._redis, strict=self._strict)
+            checks = await examine(self._redis, strict=self._strict)
+            if self._refused and checks[0].passed:
+                with suppress(*STORE_ERRORS):
+                    if problem := await asyncio.to_thread(self._refused):
+                        return (*checks, Check("permissions", False, problem))
+                    self._refused = None
+            return checks
         finally:
             self._until = time.monotonic() + _EXAMINATION_SECONDS

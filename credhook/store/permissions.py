@@ -130,15 +130,15 @@ def rule(part: Part, keys: Keys, version: tuple[int, int]) -> str:
     return f"ACL SETUSER credhook-{part} reset resetchannels on >PASSWORD {' '.join(rights)}"
 
 
-def refused(store: SyncStore, *parts: Part) -> str:
+def refused(store: SyncStore, *parts: Part, optional: str = "") -> str:
     """Try what these parts need: each command, key and channel. Return `problem; remedy`, or "" if all is allowed.
 
-    Errors of the trials themselves do not count.
+    The command `optional` may be refused. Errors of the trials themselves do not count.
 
     Raises:
         RedisError, OSError: Redis failed.
     """
-    wanted = {name for part in parts for name in commands(part)}
+    wanted = {name for part in parts for name in commands(part)} - {optional}
     rights = [patterns(part, store.keys) for part in parts]
     trials = [f"EXISTS {pattern.rstrip('*')}" for keys, _ in rights for pattern in keys]
     trials += [trial.replace(" :", f" {store.keys.prefix}doctor:") for trial in TRIALS if command_of(trial) in wanted]

@@ -92,7 +92,7 @@ def test_a_token_host_that_is_not_known(harness: Harness) -> None:
     ("rights", "named"),
     [
         ("~* +@all -zrange", "may not run ZRANGE: `ACL SETUSER <user> +zrange` allows it"),
-        ("~other:* +@all", "`ACL SETUSER <user> ~credhook:* ~rq:*` allows it"),
+        ("~other:* +@all", "`ACL SETUSER <user> ~credhook:* ~rq:*` allows it, or correct CREDHOOK_QUEUE"),
     ],
 )
 def test_what_an_access_control_list_refuses(redis_client: Redis, redis_url: str, rights: str, named: str) -> None:

@@ -111,6 +111,19 @@ def test_a_worker_waits_and_status_says_so_until_all_that_it_needs_is_allowed(
     assert "all is well" not in told()
 
 
+def test_a_receiver_is_ready_once_all_that_it_needs_is_allowed(
+    harness: Harness, users: dict[Part, dict[str, str]], tmp_path: Path
+) -> None:
+    harness.redis.execute_command("ACL SETUSER credhook-receiver -copy -config")  # type: ignore[no-untyped-call]
+    standard = {"CREDHOOK_DURABILITY": "standard"}
+    with receiver(tmp_path, users[Part.RECEIVER]["REDIS_URL"], **standard) as server:
+        ready = server.url.replace("/webhooks", "/readyz")
+        assert plain.get(ready).text == "not ready\n"
+        until(lambda: '"check":"permissions"' in server.text, what="the check")
+        harness.redis.execute_command("ACL SETUSER credhook-receiver +copy")  # type: ignore[no-untyped-call]
+        until(lambda: plain.get(ready).is_success, what="readiness")
+
+
 async def test_a_command_that_was_renamed_is_named(tmp_path: Path) -> None:
     with local_redis(tmp_path, options=("--rename-command", "COPY", "", "--rename-command", "CONFIG", "")) as url:
         done = credhook("doctor", "--json", environment={"REDIS_URL": url})
