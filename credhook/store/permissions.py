@@ -108,7 +108,7 @@ def commands(part: Part) -> list[str]:
 def patterns(part: Part, keys: Keys) -> tuple[list[str], list[str]]:
     """Return the patterns of the keys and of the channels that the part uses."""
     if part is Part.OPERATOR:  # It sees the events of every queue, and moves them.
-        return ["credhook:*", "rq:*"], ["credhook:*"]
+        return ["credhook:*", "rq:*"], ["credhook:*", "rq:pubsub:*"]
     own = f"{keys.prefix}*"
     if part is Part.RECEIVER:
         job = job_id(keys.queue, "-")[1:-1]
