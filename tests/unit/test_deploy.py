@@ -125,6 +125,11 @@ def in_service() -> list[str]:
     return str(re.findall(r"^ExecStart=(.+)$", text, re.MULTILINE)[0]).split()
 
 
+def test_the_operators_user_overrides_the_workers() -> None:
+    files = re.findall(r"^EnvironmentFile=(.+)$", (DEPLOY / "credhook-backfill.service").read_text(), re.MULTILINE)
+    assert files == ["/etc/credhook/worker.env", "-/etc/credhook/operator.env"]
+
+
 @pytest.mark.parametrize("typed", [in_service(), POD["containers"][0]["command"]], ids=["systemd", "Kubernetes"])
 def test_what_runs_daily_is_a_command_that_exists_and_looks_back_further_than_it_comes_round(typed: list[str]) -> None:
     program, command, *arguments = typed
