@@ -70,6 +70,7 @@ _LOADING: Final = "Redis loads its data: wait"
 #: With `appendfsync always`, a full disk ends Redis.
 _GONE: Final = "nothing listens there: check REDIS_URL, whether Redis runs, and why not: a full disk ends it"
 _NO_CERTIFICATE: Final = "ask for a client certificate, which credhook does not show: set its tls-auth-clients to no"
+_NO_USER: Final = "Redis refuses user or password: check REDIS_URL, its encoding, and aclfile: restarts lose users"
 _LATE: Final = "it does not answer in time: check REDIS_URL and the way there, and whether Redis is busy"
 
 #: The more precise classes first.
@@ -84,7 +85,7 @@ _BY_CLASS: Final = (
     (MasterNotFoundError, "no Sentinel of REDIS_URL answers and knows a master of that name"),
     (TimeoutError, _LATE),
     (RedisTimeout, _LATE),
-    (AuthenticationError, "Redis refuses user or password: check those in REDIS_URL, and that they are encoded"),
+    (AuthenticationError, _NO_USER),
     (OutOfMemoryError, _FULL),
     (ReadOnlyError, _REPLICA),
     (BusyLoadingError, _LOADING),

@@ -95,7 +95,7 @@ def without_receivers(one: Clinic) -> dict[str, str]:
 
 BROKEN = {
     "Redis is not there": Broken(set_(REDIS_URL="redis://127.0.0.1:1/0"), "redis.reached", "fail", "does not answer", "nothing listens there: check REDIS_URL"),
-    "Redis's password is wrong": Broken(lambda one: {"REDIS_URL": one.environment["REDIS_URL"].replace("//", "//nobody:wrong@")}, "redis.reached", "fail", "does not answer", "user or password"),
+    "Redis's password is wrong": Broken(lambda one: {"REDIS_URL": one.environment["REDIS_URL"].replace("//", "//nobody:wrong@")}, "redis.reached", "fail", "does not answer", "and aclfile: restarts lose users"),
     "Redis's authority is not trusted": Broken(foreign_tls, "redis.reached", "fail", "does not answer", "set SSL_CERT_FILE"),
     "Redis evicts": Broken(config("maxmemory-policy", "allkeys-lru"), "redis.noeviction", "fail", "allkeys-lru", "set noeviction"),
     "Redis keeps no file": Broken(config("appendonly", "no"), "redis.append_only_file", "fail", "restart of Redis would lose", "set appendonly yes"),
