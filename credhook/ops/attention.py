@@ -216,7 +216,8 @@ def _missing(fleet: Fleet) -> Iterator[Problem]:
     """Find workers that have gone without a goodbye."""
     if fleet.missing:
         gone = ", ".join(f"{process(one)} {age(one.silent)} ago" for one in fleet.missing[-_MOST_NAMED:])
-        what = f"{len(fleet.missing)} workers have ended without a goodbye and were not replaced, the last: {gone}"
+        who = "1 worker has" if len(fleet.missing) == 1 else f"{len(fleet.missing)} workers have"
+        what = f"{who} ended without a goodbye and without a replacement, the last: {gone}"
         yield what, "see their hosts, and start `credhook worker` there or elsewhere"
 
 

@@ -73,7 +73,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "the oldest since 5 min in the queue old",
     ),
     ("fleet.queues", {"others": {"old": EventCounts(open=1)}}, "credhook events move --from old"),
-    ("fleet.missing", {"missing": (worker(pid=7, silent=200.0),)}, "1 workers have ended without a goodbye"),
+    ("fleet.missing", {"missing": (worker(pid=7, silent=200.0),)}, "1 worker has ended without a goodbye"),
     ("fleet.missing", {"missing": (worker(pid=7, silent=200.0),)}, "w1 pid 7 3 min ago"),
     (
         "fleet.unavailable",
