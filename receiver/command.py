@@ -1,6 +1,7 @@
 """`credhook receiver`: serve the application until told to stop, in one process or in several."""
 
 import asyncio
+import functools
 import gc
 import os
 import socket

@@ -115,8 +115,7 @@ def test_a_receiver_is_ready_once_all_that_it_needs_is_allowed(
     harness: Harness, users: dict[Part, dict[str, str]], tmp_path: Path
 ) -> None:
     harness.redis.execute_command("ACL SETUSER credhook-receiver -copy -config")  # type: ignore[no-untyped-call]
-    standard = {"CREDHOOK_DURABILITY": "standard"}
-    with receiver(tmp_path, users[Part.RECEIVER]["REDIS_URL"], **standard) as server:
+    with receiver(tmp_path, users[Part.RECEIVER]["REDIS_URL"], CREDHOOK_DURABILITY="standard") as server:
         ready = server.url.replace("/webhooks", "/readyz")
         assert plain.get(ready).text == "not ready\n"
         until(lambda: '"check":"permissions"' in server.text, what="the check")
