@@ -98,7 +98,7 @@ def test_a_worker_waits_and_status_says_so_until_all_that_it_needs_is_allowed(
     def told() -> str:
         return credhook("status", environment=users[Part.OPERATOR]).stdout
 
-    harness.redis.execute_command("ACL SETUSER credhook-worker -multi -exec resetchannels")  # type: ignore[no-untyped-call]
+    harness.redis.execute_command("ACL SETUSER credhook-worker -multi -exec -config resetchannels")  # type: ignore[no-untyped-call]
     harness.happens("m1")
     with harness.worker("worker", **users[Part.WORKER]) as worker:
         hints = until(lambda: re.findall(r'"hint":"([^"]*)","event":"redis_unusable"', worker.text), what="the hint")

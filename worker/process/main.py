@@ -180,7 +180,7 @@ def _wait_for(store: SyncStore) -> None:
     while True:
         try:
             store.check_schema()  # On a full or read-only Redis its SET fails.
-            error, advice = "Forbidden", refused(store, Part.WORKER)
+            error, advice = "Forbidden", refused(store, Part.WORKER, optional="config|get")  # Managed ones deny it.
         except STORE_ERRORS as failed:
             error, advice = type(failed).__name__, hint(failed)
         if not advice:
