@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import os
 import resource
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import zlib
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
 from itertools import pairwise
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -105,6 +107,20 @@ async def test_what_is_sent_with_a_request_arrives() -> None:
         await transport.send(Request("POST", server.url, headers, b'{"a":1}'))
     assert server.requests[0].endswith(b'\r\n\r\n{"a":1}')
     assert b"\r\nAuthorization: Bearer x\r\n" in server.requests[0]
+
+
+def policies() -> set[int]:
+    """How the threads of pyreqwest in this process are scheduled."""
+    threads = [task for task in Path("/proc/self/task").iterdir() if (task / "comm").read_text() == "pyreqwest\n"]
+    return {os.sched_getscheduler(int(task.name)) for task in threads}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has this policy")
+async def test_the_clients_thread_does_not_preempt_the_event_loop() -> None:
+    async with serving(HELLO) as (server, transport):
+        await get(transport, server.url)
+        assert os.SCHED_BATCH in policies()
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
 
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])

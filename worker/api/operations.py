@@ -172,7 +172,7 @@ class Operation(Generic[R, P]):
         for name, value in zip(self._names, given, strict=False):
             path = path.replace(f"{{{name}}}", self._segment(name, value))
         # A GET by id answers with this id. Other methods may answer with something else about it.
-        call = Call[R](self, path, asked_for=given[0] if self.method == "GET" and self._names == ["id"] else None)
+        call: Call[R] = Call(self, path, asked_for=given[0] if self.method == "GET" and self._names == ["id"] else None)
         if self._body is not None:
             if not isinstance(given[-1], self._body):
                 raise TypeError(f"{self.name} does not take {type(given[-1]).__name__} as its body")

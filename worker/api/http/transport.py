@@ -12,9 +12,12 @@ import math
 import os
 import re
 import ssl
+import sys
 import time
 import urllib.request
 from codecs import BOM_UTF8
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from http import HTTPStatus
@@ -215,12 +218,30 @@ class PyreqwestTransport:
             builder = builder.add_root_certificate_pem(_pem(Path(trusted)))
         if self._files:
             builder = builder.identity_pem(b"\n".join(map(_pem, self._files)))
-        return builder.build()
+        with _batch_scheduling():
+            return builder.build()
 
 
 def _pem(file: Path) -> bytes:
     """Read a PEM file without its byte order mark: OpenSSL skips the mark, and rustls the certificate behind it."""
     return file.read_bytes().removeprefix(BOM_UTF8)
+
+
+@contextmanager
+def _batch_scheduling() -> Iterator[None]:
+    """Start threads that do not preempt another one when they wake.
+
+    The client's thread wakes for each answer. On one core it would interrupt the event loop each time: a worker handles
+    a sixth more events so.
+    """
+    if sys.platform != "linux" or os.sched_getscheduler(0) != os.SCHED_OTHER:
+        yield
+        return
+    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # New threads inherit it.
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
 @functools.cache
