@@ -98,9 +98,7 @@ def _shared() -> tuple[WorkerSettings, Registry, ClientCredentials]:
         configure_logs()
     settings = WorkerSettings()
     tracing.start("worker")
-    registry = load(settings.handlers)
-    configure_logs()  # As in main.py.
-    return settings, registry, ClientCredentials.from_settings(settings)
+    return settings, load(settings.handlers), ClientCredentials.from_settings(settings)
 
 
 def _renew_token() -> str:

@@ -18,7 +18,7 @@ import structlog
 
 from credhook import tracing
 from credhook.backoff import Backoff, Waits
-from credhook.logs import configure_logs, in_development
+from credhook.logs import in_development
 from credhook.settings import in_force
 from credhook.store.errors import STORE_ERRORS, hint
 from credhook.store.permissions import Part, refused
@@ -83,7 +83,6 @@ def _work(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool
         reclaim_all(store, died)
     tracing.start("worker")  # Before handlers are loaded: their own traces join ours.
     registry = load(settings.handlers)
-    configure_logs()  # Their modules may have configured logging, and other formats show the messages of errors.
     _wait_for(store)
     # Imported objects live as long as the process: the collector need not visit them.
     gc.collect()
