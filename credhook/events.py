@@ -124,7 +124,7 @@ class Event:
     """One thing that happened to one resource.
 
     Attributes:
-        type: the canonical event type; one of `EVENT_TYPES` if `known`.
+        type: the canonical event type; one of `EVENT_TYPES`, or a name that this version does not know.
         resource_id: the id of the issuance or presentation, any text; empty if the delivery names none.
     """
 
@@ -222,6 +222,7 @@ def _with_ambiguities(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return parsed
 
 
-#: Made once, since `json.loads` with these arguments makes a decoder for each body. Floats may have any length.
+#: Made once, since `json.loads` with these arguments makes a decoder for each body.
+#: An integer of any length can be read as a float, and no number counts in a delivery.
 _DECODER: Final = json.JSONDecoder(object_pairs_hook=_with_ambiguities, parse_int=float)
 _AMBIGUOUS: Final = object()

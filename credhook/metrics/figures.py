@@ -68,7 +68,7 @@ class QueueFigures:
             ("quarantined",): counts.quarantined,
             ("unreadable",): counts.unreadable,
         }
-        alive = [one for one in announced(announcements) if one.renewed >= (now - SILENT_SECONDS) * 1_000]
+        alive = [one for one in announced(announcements) if one.is_alive(now * 1_000)]
         versions = Counter(str(json.loads(one.text)["version"]) for one in alive) or {"unknown": 0}
         figures = (
             gauge(

@@ -196,7 +196,7 @@ def _finding(name: str, problems: Iterable[Problem]) -> Finding:
 
 
 def _hosts(processes: Iterable[FleetProcess], limit: int = _MOST_NAMED) -> str:
-    return ", ".join(sorted({process.host for process in processes})[:limit])
+    return ", ".join(sorted({one.host for one in processes})[:limit])
 
 
 def _receivers(fleet: Fleet) -> Iterator[Problem]:

@@ -112,6 +112,10 @@ class Announced(NamedTuple):
     renewed: int
     text: bytes
 
+    def is_alive(self, now: float) -> bool:
+        """Return False if the process fell silent. `now`: Redis's clock, in ms."""
+        return now - self.renewed <= SILENT_SECONDS * 1_000
+
 
 def announced(values: Mapping[Any, Any]) -> Iterator[Announced]:
     """Yield the announcements of a hash, including lapsed ones."""

@@ -73,13 +73,13 @@ def plan(url: str, wanted: frozenset[str], registered: Iterable[Endpoint], queue
     """Compare the registered endpoints with the wanted types. `moved`: those in doubt are ours. Pure."""
     ours: list[Endpoint] = []
     doubtful: list[Endpoint] = []
-    numbers = [0]
+    numbers, wanted_place = [0], _place(url)
     for endpoint in registered:
         found = _OUR_ID.fullmatch(endpoint.id)
         is_named = found is not None and found["queue"] == queue
         if found and is_named:
             numbers.append(int(found["number"]))
-        place, wanted_place = _place(endpoint.url), _place(url)
+        place = _place(endpoint.url)
         if is_at(endpoint, url) or (is_named and place.netloc == wanted_place.netloc):
             ours.append(endpoint)
         elif is_named or (found is None and place == wanted_place):

@@ -7,7 +7,7 @@ from typing import Any, Final, cast
 import click
 
 from credhook.store import State
-from credhook.store.announcements import SILENT_SECONDS, announced
+from credhook.store.announcements import announced
 from credhook.store.job import job_fields, job_id
 from credhook.store.store import Store, SyncStore
 from credhook.worker.commands.batches import BATCH, batched, interruptible, report, work_through
@@ -54,9 +54,8 @@ def move(*, source: str, beside_workers: bool, as_json: bool) -> None:
 
 
 def _live_workers(store: SyncStore) -> int:
-    silent = store.clock() - SILENT_SECONDS * 1_000
-    known: Any = store.redis.hgetall(store.keys.handlers)
-    return sum(one.renewed > silent for one in announced(known))
+    now, known = store.clock(), cast(dict[bytes, bytes], store.redis.hgetall(store.keys.handlers))
+    return sum(one.is_alive(now) for one in announced(known))
 
 
 def _tidy(source: SyncStore) -> None:
