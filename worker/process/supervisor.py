@@ -29,6 +29,8 @@ HAND_BACK: Final = signal.SIGUSR2
 PULSE: Final = b"\0"
 #: Bytes to read at once: as many as a pipe holds.
 _PIPE_BYTES: Final = 65_536
+#: The HTTP client's allocator reads this. With huge pages, 400 connections take 7 MiB more.
+_ALLOCATOR: Final = {"MIMALLOC_ALLOW_THP": "0"}
 
 
 class Pipes(NamedTuple):
@@ -57,7 +59,11 @@ class SupervisedWorker(Popen[bytes]):
         self._report = FileIO(ours)
         pipes = map(str, Pipes(theirs, lifeline, self.token))
         try:
-            super().__init__([*command, "--supervised", *pipes], pass_fds=(theirs, lifeline), env=environment)
+            super().__init__(
+                [*command, "--supervised", *pipes],
+                pass_fds=(theirs, lifeline),
+                env={**_ALLOCATOR, **environment},
+            )
         except OSError:
             self.close()
             raise
