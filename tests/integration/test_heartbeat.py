@@ -165,6 +165,17 @@ def test_a_host_that_is_gone_is_missed_for_a_day_and_a_dead_process_that_is_repl
         assert sorted(redis_client.hkeys(INDEX.handlers)) == [b"gone", b"here"]
 
 
+def test_who_leaves_takes_along_one_silent_process_that_it_has_replaced(redis_client: Redis) -> None:
+    now = store_on(redis_client).clock()
+    for token, silent in (("first", 90_000), ("second", 60_000), ("younger", -1_000)):
+        redis_client.hset(INDEX.handlers, token, f"1 {now - silent} {{}}")
+    for left in ([b"second", b"younger"], [b"younger"], [b"younger"]):
+        here = Member(redis_client, "here")
+        here.beats()
+        here.heartbeat.leave()
+        assert redis_client.hkeys(INDEX.handlers) == left
+
+
 @pytest.mark.parametrize(("lease", "interval"), [(1.0, 1 / 3), (15.0, 1.0), (300.0, 1.0)])
 def test_a_short_lease_makes_the_heart_beat_faster(redis_client: Redis, lease: float, interval: float) -> None:
     settings = worker_settings().model_copy(update={"lease": lease})

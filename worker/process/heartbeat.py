@@ -95,12 +95,20 @@ class Heartbeat:
                 self._reclaim_silent(now)
 
     def leave(self) -> None:
-        """Remove the announcement, and stop counting as alive. A beat after that would make this process missed."""
+        """Remove the announcement, and stop counting as alive. A beat after that would make this process missed.
+
+        A silent process that this one has replaced is not missed again: its announcement goes as well.
+        """
+        keys, redis = self._store.keys, self._store.redis
         with self._beating:
             self._left = True
             try:
-                self._store.redis.hdel(self._store.keys.handlers, self._token)
-                self._store.redis.zrem(self._store.keys.workers, self._token)
+                known = {one.token: one for one in announced(redis.hgetall(keys.handlers))}
+                if ours := known.get(self._token):
+                    silent = [one for one in known.values() if not one.is_alive(ours.renewed)]
+                    replaced = sorted((one.renewed, one.token) for one in silent if one.renewed < ours.since)[:1]
+                    redis.hdel(keys.handlers, self._token, *(token for _, token in replaced))
+                redis.zrem(keys.workers, self._token)
             except STORE_ERRORS as error:
                 log.debug("announcement_not_removed", error=type(error).__name__)
 
