@@ -43,7 +43,7 @@ class Announcer:
             version=version(),
             host=socket.gethostname(),
             pid=os.getpid(),
-            strict=settings.durability == "strict",
+            durability=settings.durability,
             # Without secrets, not even as a digest. A receiver with another secret shows by its refusals.
             config_fingerprint=fingerprint(
                 {

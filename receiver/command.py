@@ -86,7 +86,7 @@ def _serve(
     store = settings.open_store()
     # The facts of CONFIG have a check of their own, which may do without.
     lacking = functools.partial(refused, settings.open_store_sync(), Part.RECEIVER, optional="config|get")
-    inbox = Inbox(store, strict=settings.durability == "strict", refused=lacking)
+    inbox = Inbox(store, durability=settings.durability, refused=lacking)
     refusals = RefusalLog()
     certificate = Certificate(settings.tls_certfile, settings.tls_keyfile) if settings.tls_certfile else None
     config = Listener(
@@ -151,7 +151,7 @@ def _supervise(settings: ReceiverSettings, listener: socket.socket, workers: int
         return supervisor(listener, workers, os.environ).run()
     with temporary_folder() as folder:
         store = settings.open_store()
-        examining = SharedExamination(store.redis, strict=settings.durability == "strict")
+        examining = SharedExamination(store.redis, durability=settings.durability)
         serving = _administrate(settings, admin, store, examining, gathered(folder))
         threading.Thread(target=asyncio.run, args=(serving,), daemon=True).start()
         environment = {**os.environ, FOLDER: folder}

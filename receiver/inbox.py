@@ -19,7 +19,7 @@ from credhook.receiver import metrics
 from credhook.store import Keys, lua
 from credhook.store.connection import REDIS_TIMEOUT, Command, RedisConnection
 from credhook.store.errors import RETRYABLE_ERRORS, STORE_ERRORS, StoreRefusal, hint
-from credhook.store.health import SharedExamination, ask, promises
+from credhook.store.health import SharedExamination, ask, promises, replicas_wanted
 from credhook.store.job import accept_arguments
 from credhook.store.store import AsyncStore, sha_of
 from credhook.tracing import trace_id
@@ -85,16 +85,18 @@ def accept_command(group: Sequence[Delivery], *, queue: str, retention: int) -> 
 class Inbox:
     """Writes events to Redis, one group at a time."""
 
-    def __init__(self, store: AsyncStore, *, strict: bool = False, refused: Callable[[], str] | None = None) -> None:
-        """With `strict`, an event counts as written only once it has been fsynced. `refused`: see SharedExamination."""
+    def __init__(
+        self, store: AsyncStore, *, durability: str = "standard", refused: Callable[[], str] | None = None
+    ) -> None:
+        """`durability`: the value of `CREDHOOK_DURABILITY`. `refused`: see SharedExamination."""
         self._store = store
-        self._strict = strict
+        self._durability, self._replicas = durability, replicas_wanted(durability)
         self._connection = RedisConnection(store.redis)
-        #: Sent after each group if this Redis replies before it fsyncs.
-        self._wait_for_fsync: list[Command] = []
+        #: Sent after each group if a reply of this Redis does not mean that the group is kept.
+        self._confirmation: list[Command] = []
         self._facts_until = 0.0
         #: Checks whether events would be kept now.
-        self.examine = SharedExamination(store.redis, strict=strict, refused=refused)
+        self.examine = SharedExamination(store.redis, durability=durability, refused=refused)
         self._waiting: list[_Waiting] = []
         self._writer: asyncio.Task[None] | None = None
         self._acknowledged, self._last = 0, 0.0
@@ -155,14 +157,16 @@ class Inbox:
                 replies = await self._send(command)
         finally:
             metrics.STORE_SECONDS.observe(time.monotonic() - began)
-        if self._wait_for_fsync and replies[-1][0] < 1:
+        if self._replicas and (reached := replies[-1]) < self._replicas:
+            raise StoreUnavailable(f"{reached} of {self._replicas} replicas have the event in time")
+        if not self._replicas and self._confirmation and replies[-1][0] < 1:
             raise StoreUnavailable("Redis has not fsynced in time")
         return [_OUTCOMES[reply] for reply in replies[0]]
 
     async def _send(self, command: Command) -> list[Any]:
         if not self._connection.is_open or time.monotonic() > self._facts_until:
             await self._prepare()
-        return await self._connection.send(command, *self._wait_for_fsync)
+        return await self._connection.send(command, *self._confirmation)
 
     async def _prepare(self) -> None:
         """Connect, load the script, and check that this Redis keeps what it is given.
@@ -175,18 +179,18 @@ class Inbox:
             await self._connection.send(("SCRIPT", "LOAD", lua.load("accept")))
         await self._store.check_schema_async()
         facts = await ask(self._store.redis)
-        for check in promises(facts, strict=self._strict):
+        for check in promises(facts, durability=self._durability):
             if check.failed:
                 raise StoreUnavailable(check.remedy)
-        self._wait_for_fsync = []
-        if self._strict and not facts.fsyncs_each_write:
-            # WAITAOF covers what its own connection has written. A group of duplicates writes nothing, and a broken
-            # connection may have written what they repeat: the SET makes WAITAOF wait for that, too.
-            milliseconds = int(REDIS_TIMEOUT * 900)  # A little less than we wait for an answer.
-            self._wait_for_fsync = [
-                ("SET", self._store.keys.synced, 1, "EX", 60),
-                ("WAITAOF", 1, 0, milliseconds),
-            ]
+        milliseconds = int(REDIS_TIMEOUT * 900)  # A little less than we wait for an answer.
+        wait: Command = ()
+        if self._replicas:
+            wait = ("WAIT", self._replicas, milliseconds)
+        elif self._durability == "strict" and not facts.fsyncs_each_write:
+            wait = ("WAITAOF", 1, 0, milliseconds)
+        # Both cover what their own connection has written. A group of duplicates writes nothing, and a broken
+        # connection may have written what they repeat: the SET makes them wait for that, too.
+        self._confirmation = [("SET", self._store.keys.synced, 1, "EX", 60), wait] if wait else []
         self._facts_until = time.monotonic() + _FACTS_SECONDS
 
     def _confirm(self, group: list[_Waiting], outcomes: list[Outcome]) -> None:

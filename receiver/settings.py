@@ -1,12 +1,13 @@
 """Settings of the receiver, read once from its environment into a frozen object."""
 
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Final, Self
 
 from pydantic import Field, FilePath, SecretStr, field_validator, model_validator
 from pydantic_settings import NoDecode
 
 from credhook.receiver.signature import Key, parse_key
 from credhook.settings import StoreSettings, check_certificate, matching
+from credhook.store.health import DURABILITY
 
 #: The user agent of `credhook doctor`, which posts no delivery: status does not report its refusal.
 PROBE: Final = "credhook-doctor"
@@ -63,11 +64,11 @@ class ReceiverSettings(StoreSettings):
         le=1_048_576,
         description="Bytes that a delivery's body may have.",
     )
-    durability: Literal["strict", "standard"] = Field(
+    durability: Annotated[str, matching(DURABILITY, "should be strict, standard, replicated or replicated:N")] = Field(
         "strict",
         description="`strict` answers 202 once the event has been fsynced (`appendfsync always`, or `WAITAOF` from "
-        "Redis 7.2 on), and 503 where Redis can do neither; `standard` answers once Redis has it, and may lose a "
-        "second of events when power fails.",
+        "Redis 7.2 on), and 503 where Redis can do neither; `replicated` once a replica has it, `replicated:2` two; "
+        "`standard` once Redis has it. See [REDIS.md](REDIS.md).",
     )
 
     @field_validator("webhook_secrets")

@@ -143,8 +143,8 @@ def check_all() -> Iterator[Finding]:
         else:
             yield skipped(name, f"{variable} is not set here")
     if store:
-        strict = not receiver or receiver.durability == "strict"
-        yield from _check_redis(store, parts or [Part.OPERATOR], strict=strict)
+        durability = receiver.durability if receiver else "strict"
+        yield from _check_redis(store, parts or [Part.OPERATOR], durability=durability)
     public_url = endpoint.public_url if endpoint else None
     if public_url:
         yield from _check_public_url(public_url)
@@ -183,7 +183,7 @@ def of_certificate(name: str, until: datetime, remedy: str) -> Finding:
     return ok(name, f"the certificate is valid for another {left.days} days")
 
 
-def _check_redis(settings: StoreSettings, parts: Sequence[Part], *, strict: bool) -> Iterator[Finding]:
+def _check_redis(settings: StoreSettings, parts: Sequence[Part], *, durability: str) -> Iterator[Finding]:
     store, address = settings.open_store_sync(**BRIEFLY), settings.redis_address
     with store.redis as redis:
         try:
@@ -201,7 +201,7 @@ def _check_redis(settings: StoreSettings, parts: Sequence[Part], *, strict: bool
                     raise
                 fleet = None
             yield ok("redis.reached", f"{address} answers")
-            yield from of_server(fleet.server if fleet else read_server(store, address, strict=strict))
+            yield from of_server(fleet.server if fleet else read_server(store, address, durability=durability))
             if fleet:
                 yield from of_fleet(fleet)
             else:

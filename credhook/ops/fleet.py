@@ -131,10 +131,10 @@ def read_fleet(store: SyncStore, address: str) -> Fleet:
         receivers += (_receiver(one, now) for one in _announced(store, keys.receivers, now, ANNOUNCEMENT_SECONDS))
         known += (_worker(one, name, now) for one in _announced(store, keys.handlers, now, MISSED_SECONDS))
     workers = [one for one in known if one.silent <= SILENT_SECONDS]
-    strict = any(receiver.strict for receiver in receivers) or not receivers  # It is the default.
+    promised = {receiver.durability for receiver in receivers} or {"strict"}  # It is the default.
     return Fleet(
         queue=queue,
-        server=read_server(store, address, strict=strict),
+        server=read_server(store, address, durability="strict" if "strict" in promised else min(promised)),
         counts=counts[queue],
         others={name: found for name, found in counts.items() if name != queue and found.waiting},
         oldest_open=counts[queue].oldest_age,
@@ -155,7 +155,7 @@ def missing(known: Sequence[WorkerProcess]) -> tuple[WorkerProcess, ...]:
     return tuple(silent)
 
 
-def read_server(store: SyncStore, address: str, *, strict: bool) -> RedisServer:
+def read_server(store: SyncStore, address: str, *, durability: str) -> RedisServer:
     """Return what Redis says of itself. Raises as `read_fleet` does."""
     info: Any = store.redis.info()
     try:
@@ -170,7 +170,7 @@ def read_server(store: SyncStore, address: str, *, strict: bool) -> RedisServer:
         maxmemory=int(info.get("maxmemory", 0)),
         appendonly=facts.appendonly,
         fsync=facts.fsync,
-        checks=health.checks(facts, strict=strict),
+        checks=health.checks(facts, durability=durability),
     )
 
 

@@ -70,7 +70,7 @@ class ReceiverAnnouncement(BaseModel):
 
     Attributes:
         queue: the queue that it writes to.
-        strict: True if it waits for the fsync.
+        durability: the value of `CREDHOOK_DURABILITY`: when it acknowledges a delivery.
         config_fingerprint: digests of the settings that all receivers of a queue should share.
         acknowledged: deliveries acknowledged in the last round.
         seconds: length of that round.
@@ -90,7 +90,7 @@ class ReceiverAnnouncement(BaseModel):
     version: str
     host: str
     pid: int = 0
-    strict: bool
+    durability: str
     config_fingerprint: dict[str, str]
     acknowledged: int = 0
     seconds: float = 0.0

@@ -18,6 +18,8 @@ OLDEST: Final = (6, 2)
 CONFIG: Final = "[ans][aopt]*"
 #: Older versions lack `WAITAOF`, which returns once a write was fsynced.
 WAITAOF: Final = (7, 2)
+#: What `CREDHOOK_DURABILITY` may be: when an event counts as kept.
+DURABILITY: Final = r"strict|standard|replicated(:[1-9])?"
 #: Seconds that the result of a shared examination lasts.
 _EXAMINATION_SECONDS: Final = 1.0
 
@@ -66,6 +68,7 @@ class Facts:
         writes_fail: True if the last write to the append-only file failed.
         save_fails: True if the last background save failed and Redis refuses writes for that.
         replicas_missing: True if Redis refuses writes without replicas, and has none.
+        replicas: replicas that are connected.
         unbounded: True if there is no limit on its memory.
         fsync_pauses: True if it does not fsync while it rewrites the append-only file.
     """
@@ -80,6 +83,7 @@ class Facts:
     writes_fail: bool = False
     save_fails: bool = False
     replicas_missing: bool = False
+    replicas: int = 0
     unbounded: bool = False
     fsync_pauses: bool = False
 
@@ -129,15 +133,22 @@ def read(info: Mapping[str, Any], config: Mapping[Any, Any]) -> Facts:
         and config.get("stop-writes-on-bgsave-error") == "yes"
         and config.get("save") != "",
         replicas_missing=int(info.get("min_slaves_good_slaves", 1)) == 0,
+        replicas=int(info.get("connected_slaves", 0)),
         unbounded=int(info.get("maxmemory", 1)) == 0,
         fsync_pauses=config.get("no-appendfsync-on-rewrite") == "yes",
     )
 
 
-def checks(facts: Facts, *, strict: bool) -> tuple[Check, ...]:
-    """Return all checks; `strict` is for `CREDHOOK_DURABILITY=strict`."""
+def replicas_wanted(durability: str) -> int:
+    """Return the number of replicas that must have an event before it is acknowledged: 2 for `replicated:2`."""
+    profile, _, number = durability.partition(":")
+    return int(number or 1) if profile == "replicated" else 0
+
+
+def checks(facts: Facts, *, durability: str) -> tuple[Check, ...]:
+    """Return all checks; `durability` is the value of `CREDHOOK_DURABILITY`."""
     return (
-        *promises(facts, strict=strict),
+        *promises(facts, durability=durability),
         Check("memory", not facts.full, "Redis is full and refuses writes; raise maxmemory"),
         Check("disk", not facts.writes_fail, "Redis cannot write its append-only file; see its log"),
         Check(
@@ -157,17 +168,51 @@ def checks(facts: Facts, *, strict: bool) -> tuple[Check, ...]:
     )
 
 
-def promises(facts: Facts, *, strict: bool) -> tuple[Check, ...]:
+def promises(facts: Facts, *, durability: str) -> tuple[Check, ...]:
     """Return the checks on which each 202 depends. Redis accepts writes if they fail, so the receiver refuses."""
-    version = ".".join(map(str, facts.version))
-    if strict and not facts.fsync:
+    return (
+        Check(
+            "version", facts.version >= OLDEST, f"Redis is {'.'.join(map(str, facts.version))}; 6.2 or newer is needed"
+        ),
+        Check("no_cluster", not facts.cluster, "Redis is a cluster; one with replicas and Sentinel is needed"),
+        Check(
+            "noeviction",
+            facts.eviction == "noeviction",
+            f"maxmemory-policy is {facts.eviction}: a full Redis would drop events; set noeviction",
+        ),
+        # A replica with `replica-read-only no` accepts writes, until its master's data replaces them.
+        Check("master", facts.master, "Redis is a replica; REDIS_URL should name the master, or Sentinel"),
+        *(_replicated(facts, wanted) if (wanted := replicas_wanted(durability)) else _on_disk(facts, durability)),
+    )
+
+
+def _replicated(facts: Facts, wanted: int) -> tuple[Check, ...]:
+    return (
+        Check(
+            "replicated",
+            facts.replicas >= wanted,
+            f"{facts.replicas} of {wanted} replicas are connected, and a failover would lose acknowledged events; "
+            "start replicas, or set CREDHOOK_DURABILITY=strict where Redis has an append-only file",
+        ),
+        Check(
+            "append_only_file",
+            facts.appendonly,
+            "a master that restarts before a failover comes back empty, and empties its replicas; set appendonly yes, "
+            "or let a failover always come first, as managed services do",
+            warning=True,
+        ),
+    )
+
+
+def _on_disk(facts: Facts, durability: str) -> tuple[Check, ...]:
+    if durability == "strict" and not facts.fsync:
         fsync = Check(
             "fsync",
             facts.can_wait,
             "CONFIG GET is denied, so we cannot tell whether Redis fsyncs each event; allow it "
             "(`ACL SETUSER <user> +config|get`), or use Redis 7.2, or accept it with CREDHOOK_DURABILITY=standard",
         )
-    elif strict:
+    elif durability == "strict":
         fsync = Check(
             "fsync",
             facts.fsyncs_each_write or facts.can_wait,
@@ -181,19 +226,11 @@ def promises(facts: Facts, *, strict: bool) -> tuple[Check, ...]:
             "a power failure would lose more than a second of events; set appendfsync everysec "
             "and no-appendfsync-on-rewrite no",
         )
-    return (
-        Check("version", facts.version >= OLDEST, f"Redis is {version}; 6.2 or newer is needed"),
-        Check("no_cluster", not facts.cluster, "Redis is a cluster; one with replicas and Sentinel is needed"),
-        Check(
-            "noeviction",
-            facts.eviction == "noeviction",
-            f"maxmemory-policy is {facts.eviction}: a full Redis would drop events; set noeviction",
-        ),
-        # A replica with `replica-read-only no` accepts writes, until its master's data replaces them.
-        Check("master", facts.master, "Redis is a replica; REDIS_URL should name the master, or Sentinel"),
-        Check("append_only_file", facts.appendonly, "a restart of Redis would lose events; set appendonly yes"),
-        fsync,
+    remedy = (
+        "a restart of Redis would lose events; set appendonly yes, or CREDHOOK_DURABILITY=replicated where a replica "
+        "takes over"
     )
+    return Check("append_only_file", facts.appendonly, remedy), fsync
 
 
 def unanswered(error: Exception) -> str:
@@ -207,21 +244,21 @@ def unanswered(error: Exception) -> str:
     return f"Redis does not answer ({type(error).__name__}); {hint(error)}"
 
 
-async def examine(redis: Redis, *, strict: bool) -> tuple[Check, ...]:
+async def examine(redis: Redis, *, durability: str) -> tuple[Check, ...]:
     """Return all checks. The first says whether Redis answers."""
     try:
         facts = await ask(redis)
     except STORE_ERRORS as error:
         return (Check("redis", False, unanswered(error)),)
-    return (Check("redis", True, ""), *checks(facts, strict=strict))
+    return (Check("redis", True, ""), *checks(facts, durability=durability))
 
 
 class SharedExamination:
     """Examines one Redis for many callers: once at a time, and once a second at most. Some callers are strangers."""
 
-    def __init__(self, redis: Redis, *, strict: bool, refused: Callable[[], str] | None = None) -> None:
+    def __init__(self, redis: Redis, *, durability: str, refused: Callable[[], str] | None = None) -> None:
         """`refused`: returns which rights Redis's user lacks. It blocks, and is asked until all is allowed."""
-        self._redis, self._strict, self._refused = redis, strict, refused
+        self._redis, self._durability, self._refused = redis, durability, refused
         self._task: asyncio.Task[tuple[Check, ...]] | None = None
         self._until = 0.0
 
@@ -233,7 +270,7 @@ class SharedExamination:
 
     async def _examine(self) -> tuple[Check, ...]:
         try:
-            checks = await examine(self._redis, strict=self._strict)
+            checks = await examine(self._redis, durability=self._durability)
             if self._refused and checks[0].passed:
                 with suppress(*STORE_ERRORS):
                     if problem := await asyncio.to_thread(self._refused):

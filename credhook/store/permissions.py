@@ -31,7 +31,7 @@ _ALL: Final = (
 )
 #: What else the parts send themselves; of a worker, the second line is sent by RQ alone.
 _SENT: Final = {
-    Part.RECEIVER: "set sadd hdel waitaof",
+    Part.RECEIVER: "set sadd hdel wait waitaof",
     Part.WORKER: "set hdel zrem zrangebyscore zremrangebyscore lrange zmscore blmove del exists hincrby hmget "
     "subscribe unsubscribe hexists watch unwatch hincrbyfloat xadd lpos zadd srem scard",
     Part.OPERATOR: "set exists hget hmget hkeys hscan zscan scan hdel zrem zscore lrange del expire sismember "
@@ -45,7 +45,7 @@ _CALL: Final = re.compile(r"(?:call|if_hash)\(\s*'([A-Z]+)'")
 #: Redis 7 and an administrator. `:s`, `:h`, … stand for keys of the trial, one for each type.
 TRIALS: Final = (
     *("PING", "TIME", "INFO server", "CONFIG GET appendfsync", "SELECT :db", "HELLO", "SCAN 0 COUNT 1"),
-    "WAITAOF 0 0 1",
+    *("WAIT 0 1", "WAITAOF 0 0 1"),
     *("SET :s 1 PX 5000", "GET :s", "MGET :s", "EXISTS :s", "TYPE :s", "TTL :s", "PTTL :s", "PERSIST :o"),
     *("EXPIRE :s 5", "PEXPIRE :s 5000", "PEXPIREAT :s 1", "COPY :s :o REPLACE", "RENAME :o :s", "RENAMENX :s :o"),
     *(

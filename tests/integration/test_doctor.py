@@ -84,7 +84,7 @@ def elsewhere(one: Clinic) -> dict[str, str]:
 
 def refusing(one: Clinic) -> dict[str, str]:
     """Announce a second receiver, which has refused deliveries."""
-    said = {"queue": "credhook", "version": "0.1.0", "host": "r2", "strict": True, "config_fingerprint": {}}
+    said = {"queue": "credhook", "version": "0.1.0", "host": "r2", "durability": "strict", "config_fingerprint": {}}
     return one.announced(RECEIVERS, {**said, "unauthenticated": 5, "refused": 60.0})
 
 

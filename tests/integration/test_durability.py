@@ -57,7 +57,7 @@ def post(process: Receiver, webhook_id: str = "m") -> int:
 )
 def test_each_unsafe_thing_is_named_with_its_remedy(unsafe: dict[str, object], name: str, word: str) -> None:
     facts = Facts(**{field: getattr(SAFE, field) for field in Facts.__slots__} | unsafe)
-    failed = {check.name: check.verdict for check in checks(facts, strict=True) if check.failed}
+    failed = {check.name: check.verdict for check in checks(facts, durability="strict") if check.failed}
     assert word in failed[name]
     assert set(failed) <= {name, "fsync"}
 
@@ -65,14 +65,14 @@ def test_each_unsafe_thing_is_named_with_its_remedy(unsafe: dict[str, object], n
 @pytest.mark.parametrize("unsafe", [{"fsync": "no"}, {"fsync_pauses": True}], ids=str)
 def test_standard_wants_an_fsync_each_second_where_redis_tells_of_it(unsafe: dict[str, object]) -> None:
     facts = {field: getattr(SAFE, field) for field in Facts.__slots__} | {"fsync": "everysec", "version": (7, 0)}
-    assert not any(check.failed for check in checks(Facts(**facts), strict=False))
-    assert not any(check.failed for check in checks(Facts(**facts | {"fsync": ""}), strict=False))
-    assert [check.name for check in checks(Facts(**facts | unsafe), strict=False) if check.failed] == ["fsync"]
+    assert not any(check.failed for check in checks(Facts(**facts), durability="standard"))
+    assert not any(check.failed for check in checks(Facts(**facts | {"fsync": ""}), durability="standard"))
+    assert [check.name for check in checks(Facts(**facts | unsafe), durability="standard") if check.failed] == ["fsync"]
 
 
 @pytest.mark.parametrize("facts", [SAFE, Facts((7, 2), True, "everysec", "noeviction", False)])
 def test_a_redis_that_fsyncs_or_can_say_when_it_has_is_safe(facts: Facts) -> None:
-    assert all(check.passed for check in checks(facts, strict=True))
+    assert all(check.passed for check in checks(facts, durability="strict"))
 
 
 def test_info_is_read_whatever_it_leaves_out() -> None:

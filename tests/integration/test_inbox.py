@@ -1,7 +1,9 @@
 """The inbox by itself: each request gets its outcome or the error, and the next group goes on."""
 
 import asyncio
+import os
 import resource
+import signal
 import socket
 import subprocess
 import time
@@ -72,41 +74,41 @@ def cut(client: Redis) -> None:
     client.client_kill_filter(_type="normal", skipme=True)
 
 
-#: Settings with which Redis takes writes and may lose them: setting, value, named remedy, refused in strict alone.
+#: Settings with which Redis takes writes and may lose them: setting, value, named remedy, and who else refuses.
 UNSAFE = [
-    ("maxmemory-policy", "allkeys-lru", "noeviction", False),
-    ("maxmemory-policy", "volatile-ttl", "noeviction", False),
-    ("appendfsync", "everysec", "appendfsync", True),
-    ("appendfsync", "no", "appendfsync", False),
-    ("no-appendfsync-on-rewrite", "yes", "no-appendfsync-on-rewrite", False),
-    ("min-replicas-to-write", "1", "ResponseError", False),
+    ("maxmemory-policy", "allkeys-lru", "noeviction", "standard"),
+    ("maxmemory-policy", "volatile-ttl", "noeviction", "standard"),
+    ("appendfsync", "everysec", "appendfsync", "strict"),
+    ("appendfsync", "no", "appendfsync", "standard"),
+    ("no-appendfsync-on-rewrite", "yes", "no-appendfsync-on-rewrite", "standard"),
+    ("min-replicas-to-write", "1", "ResponseError", "standard"),
 ]
 
 
-@pytest.mark.parametrize(("setting", "value", "remedy", "strict"), UNSAFE, ids=str)
+@pytest.mark.parametrize(("setting", "value", "remedy", "also"), UNSAFE, ids=str)
 async def test_an_unsafe_redis_gets_no_acknowledgement(
-    async_redis: AsyncRedis, redis_client: Redis, setting: str, value: str, remedy: str, *, strict: bool
+    async_redis: AsyncRedis, redis_client: Redis, setting: str, value: str, remedy: str, also: str
 ) -> None:
     with configured(redis_client, setting, value):
-        for profile in {True, strict}:
-            async with inbox_on(async_redis, strict=profile) as inbox:
+        for profile in {"strict", also}:
+            async with inbox_on(async_redis, durability=profile) as inbox:
                 with pytest.raises(StoreUnavailable, match=remedy):
                     await inbox.accept("m1", EVENT)
                 assert "; " in inbox.unavailable  # The problem, then what to do.
     assert not redis_client.exists("credhook:credhook:event:m1")
-    async with inbox_on(async_redis, strict=True) as inbox:
+    async with inbox_on(async_redis, durability="strict") as inbox:
         assert await inbox.accept("m1", EVENT) is Outcome.ACCEPTED
 
 
-@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("durability", ["strict", "standard"])
 async def test_a_writable_replica_and_a_redis_without_a_file_get_no_acknowledgement(
-    tmp_path: Path, redis_url: str, *, strict: bool
+    tmp_path: Path, redis_url: str, durability: str
 ) -> None:
     with local_redis(tmp_path) as url, Redis.from_url(url) as client:
         client.config_set("replica-read-only", "no")
         client.replicaof("127.0.0.1", redis_url.rpartition(":")[2].partition("/")[0])
         client.set("writable", "1")
-        async with AsyncRedis.from_url(url) as other, inbox_on(other, strict=strict) as inbox:
+        async with AsyncRedis.from_url(url) as other, inbox_on(other, durability=durability) as inbox:
             with pytest.raises(StoreUnavailable, match="is a replica"):
                 await inbox.accept("m1", EVENT)
             client.replicaof("NO", "ONE")
@@ -115,6 +117,43 @@ async def test_a_writable_replica_and_a_redis_without_a_file_get_no_acknowledgem
             cut(client)
             with pytest.raises(StoreUnavailable, match="appendonly"):
                 await inbox.accept("m2", EVENT)
+
+
+async def test_replicated_acknowledges_what_a_replica_has_and_needs_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("credhook.receiver.inbox.REDIS_TIMEOUT", 1.0)
+    folders = [tmp_path / name for name in ("master", "replica")]
+    for folder in folders:
+        folder.mkdir()
+    with (
+        local_redis(folders[0], options=("--appendonly", "no")) as url,
+        local_redis(folders[1], options=("--appendonly", "no")) as other,
+        Redis.from_url(other) as replica,
+    ):
+        async with AsyncRedis.from_url(url) as client, inbox_on(client, durability="replicated") as inbox:
+            with pytest.raises(StoreUnavailable, match="0 of 1 replicas"):
+                await inbox.accept("m0", EVENT)
+            replica.replicaof("127.0.0.1", url.rpartition(":")[2].partition("/")[0])
+            until(lambda: replica.info("replication")["master_link_status"] == "up")
+            assert await inbox.accept("m1", EVENT) is Outcome.ACCEPTED
+            assert replica.exists("credhook:credhook:event:m1")  # At once.
+            process = replica.info("server")["process_id"]
+            os.kill(process, signal.SIGSTOP)
+            try:
+                for _ in ("accepted", "duplicate"):  # Neither is acknowledged while the replica lacks it.
+                    with pytest.raises(StoreUnavailable, match="0 of 1 replicas"):
+                        await inbox.accept("m2", EVENT)
+            finally:
+                os.kill(process, signal.SIGCONT)
+            assert await inbox.accept("m2", EVENT) is Outcome.DUPLICATE
+            async with inbox_on(client, durability="replicated:2") as wary:
+                with pytest.raises(StoreUnavailable, match="1 of 2 replicas"):
+                    await wary.accept("m3", EVENT)
+        replica.replicaof("NO", "ONE")
+        async with AsyncRedis.from_url(other) as client, inbox_on(client) as inbox:
+            with pytest.raises(StoreUnavailable, match="CREDHOOK_DURABILITY=replicated"):
+                await inbox.accept("m2", EVENT)  # The profiles without replicas need a file.
 
 
 @contextmanager
@@ -144,11 +183,11 @@ async def test_a_full_disk_is_named_and_refused(tmp_path: Path) -> None:
     with redis_on_a_full_disk(tmp_path) as (url, fill):
         async with AsyncRedis.from_url(url) as client, inbox_on(client) as inbox:
             assert await inbox.accept("m1", EVENT) is Outcome.ACCEPTED
-            assert not any(check.failed for check in await examine(client, strict=False))
+            assert not any(check.failed for check in await examine(client, durability="standard"))
             fill()
             await client.set("what", "does not fit")
             for _ in range(1_000):  # While an fsync is under way, Redis puts the write off.
-                failed = [check.name for check in await examine(client, strict=False) if check.failed]
+                failed = [check.name for check in await examine(client, durability="standard") if check.failed]
                 if failed:
                     break
                 await asyncio.sleep(0.02)
@@ -163,7 +202,7 @@ async def test_redis_is_asked_again_what_it_keeps(
 ) -> None:
     if after == "a while":
         monkeypatch.setattr("credhook.receiver.inbox._FACTS_SECONDS", 0.0)
-    async with inbox_on(async_redis, strict=True) as inbox:
+    async with inbox_on(async_redis, durability="strict") as inbox:
         assert await inbox.accept("m1", EVENT) is Outcome.ACCEPTED
         with configured(redis_client, "appendfsync", "everysec"):
             if after == "a reconnect":

@@ -32,7 +32,7 @@ def said(redis: Redis) -> list[dict[str, Any]]:
 def test_it_says_what_it_is_and_nothing_that_is_secret(tmp_path: Path, redis_client: Redis, redis_url: str) -> None:
     with receiver(tmp_path, redis_url, CREDHOOK_PATH_SECRET="p" * 30) as server:
         (one,) = until(lambda: said(redis_client), what="the announcement")
-        assert (one["queue"], one["strict"], one["acknowledged"]) == ("credhook", True, 0)
+        assert (one["queue"], one["durability"], one["acknowledged"]) == ("credhook", "strict", 0)
         text = str(redis_client.hgetall(RECEIVERS))
         assert "whsec" not in text
         assert "ppp" not in text

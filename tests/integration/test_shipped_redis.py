@@ -50,7 +50,7 @@ def answers(client: Redis) -> bool:
 
 async def test_it_passes_every_check_without_a_warning(shipped: tuple[int, int]) -> None:
     async with AsyncRedis(port=shipped[1], password=PASSWORD) as redis:
-        found = await examine(redis, strict=True)
+        found = await examine(redis, durability="strict")
     assert {check.name: check.verdict for check in found if not check.passed} == {}
 
 

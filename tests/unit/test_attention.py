@@ -24,7 +24,7 @@ HANDLERS = {"test.f": ("openid4vc.issuance.completed",)}
 
 
 def receiver(**more: Any) -> ReceiverProcess:
-    said = {"queue": "q", "host": "r1", "version": "1", "age": 2 * DEPLOY_SECONDS, "strict": True}
+    said = {"queue": "q", "host": "r1", "version": "1", "age": 2 * DEPLOY_SECONDS, "durability": "strict"}
     return ReceiverProcess(**{**said, "per_second": 2.5, "idle": 1.0, "config_fingerprint": {}, **more})
 
 

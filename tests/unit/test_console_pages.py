@@ -85,7 +85,14 @@ def test_numbers_stand_out_where_something_is_wrong_and_are_left_out_where_nothi
     assert list(well) == ["arriving", "queued", "in flight", "retrying", "oldest open", "given up"]
     assert {tone for _, tone in well.values()} == {""}
     receiver = ReceiverProcess(
-        queue="credhook", host="h", version="1", age=1, strict=True, per_second=2.5, idle=3, config_fingerprint={}
+        queue="credhook",
+        host="h",
+        version="1",
+        age=1,
+        durability="strict",
+        per_second=2.5,
+        idle=3,
+        config_fingerprint={},
     )
     counts = EventCounts(dead=7, dead_recently=3, unhandled={"x": 2}, quarantined=1, unreadable=4)
     badly = tiles(Fleet(queue="credhook", server=SERVER, counts=counts, receivers=(receiver,)))
@@ -96,7 +103,15 @@ def test_numbers_stand_out_where_something_is_wrong_and_are_left_out_where_nothi
 
 def test_other_queues_and_process_ids_are_shown() -> None:
     receiver = ReceiverProcess(
-        queue="q", host="h", pid=4711, version="1", age=1, strict=True, per_second=2.5, idle=3, config_fingerprint={}
+        queue="q",
+        host="h",
+        pid=4711,
+        version="1",
+        age=1,
+        durability="strict",
+        per_second=2.5,
+        idle=3,
+        config_fingerprint={},
     )
     fleet = Fleet(queue="q", server=SERVER, receivers=(receiver,), others={"typo": EventCounts(open=3, oldest_age=300)})
     page = shown("now.html", fleet=fleet, arriving=(0, ""), findings=(), queue="q", now=NOW, events_of={})
