@@ -12,6 +12,7 @@ from accepting import record
 from backfill_setup import backfilled_ids
 from events_command import Run
 from fleet_harness import Answer, Stub
+from harness import DATA
 from platform_settings import leading_to
 from redis import Redis
 from redis_keys import EVENT
@@ -54,6 +55,8 @@ async def test_what_is_accepted_is_written_as_the_receiver_does_but_for_its_mark
     assert redis_client.zcard(INDEX.backfilled) == 3
     assert redis_client.ttl(INDEX.backfilled) > 3_600  # It outlives their records.
     assert await accepted(async_redis) == {}
+    await Backfill(store_on(async_redis), result=BackfillResult()).accept_missing([MissableEvent("pre_1", (DATA,))])
+    assert not redis_client.exists(INDEX.urgent)  # What a backfill brings does not overtake deliveries.
 
 
 def deliver(redis: Redis, webhook_id: str, kind: str, resource: str) -> None:

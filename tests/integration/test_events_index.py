@@ -14,6 +14,7 @@ from large_store import COMMON_HANDLER, RARE_HANDLER, RARE_TYPE, fill
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis_keys import EVENT, job_id
+from store_rules import disagreements
 from stored_events import HANDLED, INDEX, plant, plant_many
 from stores import store_on
 
@@ -151,7 +152,7 @@ def oldest_open(redis: Redis) -> int | None:
     return None if age is None else round(4e12 - age * 1_000)
 
 
-@pytest.mark.parametrize("state", [State.DONE, State.DEAD, State.UNHANDLED])
+@pytest.mark.parametrize("state", [State.DONE, State.DEAD, State.DATA_GONE, State.UNHANDLED])
 async def test_what_is_settled_is_open_no_more(redis_client: Redis, async_redis: AsyncRedis, state: State) -> None:
     async with inbox_on(async_redis) as inbox:
         await inbox.accept("m1", Event(COMPLETED, "r1"))
@@ -162,6 +163,8 @@ async def test_what_is_settled_is_open_no_more(redis_client: Redis, async_redis:
     redis_client.zadd(INDEX.scheduled, {job_id("m1"): 1})
     await settle_all(async_redis, state)
     assert oldest_open(redis_client) is None
+    sweep(redis_client)
+    assert disagreements(redis_client) == []
 
 
 def test_events_without_records_leave_the_index_after_the_retention_and_others_stay(

@@ -319,9 +319,11 @@ async def test_an_unusual_delivery_has_a_log_line_of_its_own(async_redis: AsyncR
     with capture_logs() as lines:
         async with inbox_on(async_redis) as inbox:
             await inbox.accept("m1", EVENT)
-            assert await inbox.accept("m1", Event(EVENT.type, "iss_2")) is Outcome.CONFLICT
+            conflicting = [inbox.accept("m1", Event(EVENT.type, one)) for one in ("iss_2", "iss_3")]
+            assert await asyncio.gather(*conflicting) == [Outcome.CONFLICT] * 2
+            assert inbox.conflicts == 2
             assert await inbox.accept("m2", Event("openid4vc.issuance.unheard_of", "iss_1")) is Outcome.QUARANTINED
             with pytest.raises(StoreUnavailable):
                 await inbox.accept("bad", EVENT)
     logged = [(line["event"], line["webhook_id"]) for line in lines[1:]]
-    assert logged == [("event_conflict", "m1"), ("event_quarantined", "m2"), ("event_unreadable", "bad")]
+    assert logged == [*[("event_conflict", "m1")] * 2, ("event_quarantined", "m2"), ("event_unreadable", "bad")]

@@ -44,9 +44,9 @@ def denied(harness: Harness) -> list[str]:
     return [f"{one['username']}: {one['object']} ({one['reason']})" for one in log if one["object"] != "client"]
 
 
-@pytest.mark.parametrize("isolation", ["loop", "fork"])
+@pytest.mark.parametrize(("isolation", "event_id"), [("loop", "m1"), ("fork", "m/1")])
 def test_an_event_from_its_delivery_to_its_end(
-    harness: Harness, users: dict[Part, dict[str, str]], tmp_path: Path, isolation: str
+    harness: Harness, users: dict[Part, dict[str, str]], tmp_path: Path, isolation: str, event_id: str
 ) -> None:
     admin = free_port()
     taking = {**users[Part.WORKER], "CREDHOOK_ADMIN": f"127.0.0.1:{admin}"}
@@ -62,16 +62,16 @@ def test_an_event_from_its_delivery_to_its_end(
         changes = Keys("credhook").changes
         until(lambda: harness.redis.pubsub_numsub(changes)[0][1], what="tail's subscription")
         sent = body(event_type=DATA, resource_id=harness.sandbox.make(DATA))
-        httpx.post(server.url, content=sent, headers=headers("m1", sent)).raise_for_status()
-        harness.reaches("m1", "done")
+        httpx.post(server.url, content=sent, headers=headers(event_id, sent)).raise_for_status()
+        harness.reaches(event_id, "done")
         assert denied(harness) == []
         assert tail.stdout is not None
-        assert "m1" in tail.stdout.readline()
+        assert event_id in tail.stdout.readline()
         tail.kill()
         assert plain.get(f"http://127.0.0.1:{admin}/metrics").is_success
         for command in (
             ("events", "list"),
-            ("events", "show", "m1"),
+            ("events", "show", event_id),
             ("events", "replay", "--all", "--yes"),
             ("causes",),
             ("status",),
@@ -80,7 +80,7 @@ def test_an_event_from_its_delivery_to_its_end(
         ):
             done = credhook(*command, environment=by_operator)
             assert "NOPERM" not in done.stdout + done.stderr
-        for page in ("/", "/events", "/event?id=m1", "/causes"):
+        for page in ("/", "/events", f"/event?id={event_id}", "/causes"):
             assert browser.get(page).is_success
         until(lambda: len(harness.notes()) == 2, what=f"the replay; {worker.text}")
         assert credhook("events", "erase", "--all", "--yes", environment=by_operator).returncode == 0

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from redis.asyncio import Redis as AsyncRedis
 from redis_keys import RECEIVERS
 from serving import receiver
 from signing import SECRET, body, headers
+from store_rules import wrong_expiries
 from stores import store_on
 from waiting import until, until_async
 
@@ -30,13 +32,14 @@ def said(redis: Redis) -> list[dict[str, Any]]:
 
 
 def test_it_says_what_it_is_and_nothing_that_is_secret(tmp_path: Path, redis_client: Redis, redis_url: str) -> None:
+    began = time.monotonic()
     with receiver(tmp_path, redis_url, CREDHOOK_PATH_SECRET="p" * 30) as server:
         (one,) = until(lambda: said(redis_client), what="the announcement")
         assert (one["queue"], one["durability"], one["acknowledged"]) == ("credhook", "strict", 0)
         text = str(redis_client.hgetall(RECEIVERS))
         assert "whsec" not in text
         assert "ppp" not in text
-        assert 0 < redis_client.pttl(RECEIVERS) <= 60_000
+        assert wrong_expiries(redis_client, began=began, retention=604_800) == []
         assert server.stop() == 0
     assert said(redis_client) == []  # It has said farewell.
 

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from credhook.ops.attention import age, attention
-from credhook.ops.fleet import Fleet, PlatformState, ReceiverProcess, RedisServer, WorkerProcess, missing
+from credhook.ops.fleet import Fleet, PlatformState, ReceiverProcess, RedisServer, WorkerProcess, _receiver, missing
 from credhook.ops.status import lines
-from credhook.store.announcements import DEPLOY_SECONDS, SILENT_SECONDS
+from credhook.store.announcements import DEPLOY_SECONDS, SILENT_SECONDS, Announced, ReceiverAnnouncement
 from credhook.store.counts import EventCounts
 from credhook.store.health import Check
 
@@ -55,7 +55,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("fleet.refusals", {"receivers": (REFUSING, receiver(host="r2"))}, "2 min ago, on r1 and not on r2"),
     (
         "fleet.refusals",
-        {"receivers": (LATE,)},
+        {"receivers": (LATE, receiver(refused=800.0))},
         "7 deliveries had a timestamp outside CREDHOOK_TOLERANCE, the last 30 s",
     ),
     (
@@ -164,6 +164,13 @@ def test_a_worker_is_missed_until_another_starts(
 ) -> None:
     known = [*(worker(silent=one, age=2_000.0) for one in silent), *(worker(age=one) for one in started)]
     assert len(missing(known)) == missed
+
+
+def test_what_a_receiver_said_has_grown_older_since() -> None:
+    said: dict[str, Any] = {"queue": "q", "version": "1", "host": "r", "strict": True, "config_fingerprint": {}}
+    text = ReceiverAnnouncement(**said, idle=1, refused=2, conflicted=3).model_dump_json().encode()
+    shown = _receiver(Announced("token", 0, 10_000, text), 14.0)
+    assert (shown.idle, shown.refused, shown.conflicted, shown.age) == (5, 6, 7, 14)
 
 
 @pytest.mark.parametrize(

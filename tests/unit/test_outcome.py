@@ -31,6 +31,10 @@ def test_an_attempt_counts_unless_all_that_failed_waits_for_the_platform() -> No
     assert held_up.after("a.f", ValueError(), Retry(30)).settlement().spend
 
 
+def test_a_wait_of_less_than_a_second_is_kept() -> None:
+    assert Outcome().after("a.f", ValueError(), Retry(0.4)).settlement().more("w")["wait"] == 400
+
+
 def test_presented_data_that_is_gone_is_an_outcome_of_its_own() -> None:
     gone = DataGone(was_there=True)
     assert Outcome().after("", gone, GiveUp("DataGone")).settlement() == Settlement(State.DATA_GONE, "DataGone")

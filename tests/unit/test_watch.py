@@ -12,6 +12,7 @@ from credhook.store.health import Check
 
 WELL = Check("reachable", passed=True, remedy="")
 UNWELL = Check("reachable", passed=False, remedy="start it")
+WARNED = Check("maxmemory", passed=False, remedy="set it", warning=True)
 
 
 class Examined:
@@ -32,9 +33,9 @@ async def test_a_redis_that_is_unwell_is_looked_at_more_often() -> None:
     async def sleep(seconds: float) -> None:
         waits.append(seconds)
 
-    inbox = Examined(*[UNWELL] * 6, WELL, WELL, UNWELL, UNWELL, WELL)
+    inbox = Examined(*[UNWELL] * 6, WELL, WELL, UNWELL, UNWELL, WELL, WARNED, WARNED)
     with capture_logs() as logs, suppress(asyncio.CancelledError):
         await _watch(cast("Inbox", inbox), sleep)
-    assert waits == [1.0] * 6 + [10.0] * 2 + [1.0] * 2 + [10.0]
+    assert waits == [1.0] * 6 + [10.0] * 2 + [1.0] * 2 + [10.0] * 3
     events: list[Any] = [entry["event"] for entry in logs]
-    assert events == ["redis_unsafe", "redis_safe"] * 2
+    assert events == [*["redis_unsafe", "redis_safe"] * 2, "redis_warning"]
