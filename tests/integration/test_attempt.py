@@ -175,6 +175,16 @@ async def test_a_snapshot_of_another_version_is_left_and_the_platform_asked(
     assert len(stub.calls) == 2
 
 
+async def test_data_is_not_gone_because_the_platform_fails(made: Attempts, told: Told, stub: Stub) -> None:
+    await made.accept("e1", DATA, "pre_1")
+    told.ends["first"] = Retry(after=0.02)
+    await made.next()
+    await made.redis.delete("credhook:credhook:snapshot:e1")
+    stub.answer = lambda _: Answer(500)
+    settlement = await made.next()
+    assert (settlement.state, settlement.error) == (State.WAITING, "Unavailable 500")
+
+
 async def test_who_has_lost_the_event_to_another_is_told_when_it_settles(made: Attempts, redis_client: Redis) -> None:
     await made.accept("e1", DATA, "pre_1")
     attempt = Attempt(await made.claim())

@@ -157,12 +157,13 @@ def test_a_host_that_is_gone_is_missed_for_a_day_and_a_dead_process_that_is_repl
         member.beats()
     assert reclaim(here.store, "replaced", "0")
     now = here.store.clock()
-    redis_client.hset(INDEX.handlers, "long ago", f"1 {now - 87_000_000} {{}}")
+    for token, ago in (("long ago", 87_000_000), ("today", 80_000_000)):
+        redis_client.hset(INDEX.handlers, token, f"1 {now - ago} {{}}")
     for silence in (SILENCE + 1, 60):
         here.beats(SILENCE + 1)
         gone.falls_silent(silence)
         here.beats()
-        assert sorted(redis_client.hkeys(INDEX.handlers)) == [b"gone", b"here"]
+        assert sorted(redis_client.hkeys(INDEX.handlers)) == [b"gone", b"here", b"today"]
 
 
 def test_who_leaves_takes_along_one_silent_process_that_it_has_replaced(redis_client: Redis) -> None:

@@ -347,7 +347,9 @@ async def test_refused_credentials_hold_this_process_until_they_are_accepted(
 ) -> None:
     now, store = 1_000.0, store_on(async_redis)
     breaker, neighbour = (CircuitBreaker(store, api_url=stub.url, clock=lambda: now) for _ in range(2))
+    under_way = await breaker.acquire("x", admitted=True)  # With the token before.
     breaker.token_fetched(Unauthorized("token: refused: 401; check it", operation="token", status=401, retry_after=9.0))
+    under_way.answered(200, None)
     assert (await breaker.admit(5), breaker.pause()) == (0, 9.0)
     assert await neighbour.admit(5) == 5
     now += 3_600  # However long: only a token ends it.

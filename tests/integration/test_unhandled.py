@@ -119,6 +119,16 @@ async def test_an_admission_that_cannot_be_given_back_costs_the_event_nothing(fl
     assert (settlement.state, fleet.record()["state"]) == (State.UNHANDLED, "unhandled")
 
 
+@pytest.mark.parametrize("admitted", [True, False])
+async def test_an_attempt_that_calls_nobody_gives_back_no_more_than_its_admission(fleet: Fleet, admitted: bool) -> None:
+    async with fleet.worker("a", on=FAILED, RATE="0.01") as old:
+        await old.accept("m1", COMPLETED, "r1")
+        assert await old.processor._breaker.admit(1) == 1
+        await old.make(Attempt(await old.claim(), admitted=admitted))
+        old.processor._breaker._ask_again_at = 0.0
+        assert await old.processor._breaker.admit(1) == admitted
+
+
 async def test_passing_between_workers_with_and_without_the_handler_spends_no_attempt(fleet: Fleet) -> None:
     """More often than an event has attempts, after one that failed; and its progress is still known."""
     fleet.ends["b"] = Retry(after=0.01)

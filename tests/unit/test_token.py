@@ -218,14 +218,15 @@ async def test_a_refused_client_fails_all_who_waited_each_with_an_error_of_their
     assert len(held.platform.token_requests) == 1
 
 
-async def test_after_a_failed_request_there_is_a_pause_and_then_another_request() -> None:
+@pytest.mark.parametrize(("asked", "pause"), [(30, 30.0), (86_400, 60.0)])
+async def test_after_a_failed_request_there_is_a_pause_and_then_another_request(asked: int, pause: float) -> None:
     platform, clock = Platform(), Clock()
     told: list[ApiError | None] = []
     auth = credentials(clock)
     auth.on_fetch = told.append
-    platform.refuse_tokens = lambda _: httpx.Response(503, headers={"retry-after": "30"})
+    platform.refuse_tokens = lambda _: httpx.Response(503, headers={"retry-after": str(asked)})
     async with client(platform, auth) as api:
-        for waited, left in ((0.0, 30.0), (10.0, 20.0), (19.0, 1.0)):
+        for waited, left in ((0.0, pause), (10.0, pause - 10.0), (pause - 11.0, 1.0)):
             clock.now += waited
             with pytest.raises(Unavailable) as caught:
                 await api.presentations.get("p")
