@@ -176,6 +176,13 @@ def test_what_has_changed_since_the_count_is_left_alone(
     assert record(redis_client, "m1")["state"] == "dead"
 
 
+def test_a_selection_that_ends_before_now_keeps_its_end(ada: httpx.Client, redis_client: Redis) -> None:
+    plant(redis_client, "older", State.DEAD, age=7_200)
+    plant(redis_client, "newer", State.DEAD, age=60)
+    assert "job-done" in ended(ada, act(ada, "replay", ("state", "dead"), ("until", "1h")).url)
+    assert [record(redis_client, name)["state"] for name in ("older", "newer")] == ["accepted", "dead"]
+
+
 @pytest.mark.parametrize("verb", ["replay", "erase"])
 def test_never_all_events_at_once(ada: httpx.Client, redis_client: Redis, verb: str) -> None:
     plant_many(redis_client, 3, State.DEAD)

@@ -51,6 +51,7 @@ def test_every_state_keeps_its_place_and_its_progress(redis_client: Redis, redis
     settled(redis_client, "unhandled", State.UNHANDLED, TYPO.unhandled + COMPLETED)
     redis_client.hset(TYPO.event + "waiting", mapping={"state": "waiting", "due": NOW + 600_000, "attempts": 4})
     redis_client.rpush(TYPO.history + "dead", "1 {}")
+    redis_client.hset(TYPO.conflict + "dead", f"{DATA} r9", 5)
     redis_client.set(TYPO.resource + "r-done", "3:5")
     redis_client.hset(TYPO.event + "new", "backfilled", 1)
     before = {one: redis_client.hgetall(TYPO.event + one) for one in (*names, "odd")}
@@ -64,6 +65,7 @@ def test_every_state_keeps_its_place_and_its_progress(redis_client: Redis, redis
     assert redis_client.zrange(HERE.quarantined, 0, -1) == [b"odd"]
     assert sorted(redis_client.zrange(HERE.open, 0, -1)) == [b"new", b"waiting"]
     assert redis_client.lrange(HERE.history + "dead", 0, -1) == [b"1 {}"]
+    assert redis_client.hgetall(HERE.conflict + "dead") == {f"{DATA} r9".encode(): b"5"}
     assert redis_client.get(HERE.resource + "r-done") == b"3:5"
     assert 1_200_000 < redis_client.ttl(HERE.backfilled) <= 1_209_600  # Twice the retention time.
     assert redis_client.lrange(HERE.jobs, 0, -1) == [job_id("new").encode()]

@@ -27,6 +27,8 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
     """Read the whole body of a POST. Answer a GET with more than sockets buffer."""
     while scope["method"] == "POST" and (await receive()).get("more_body"):
         pass
+    if scope["path"] == "/slow":  # Overdue connections are ended every half second.
+        await asyncio.sleep(1.5)
     await send({"type": "http.response.start", "status": 200, "headers": []})
     for _ in range(0 if scope["method"] == "POST" else 64):
         await send({"type": "http.response.body", "body": b"a" * (1 << 20), "more_body": True})
@@ -34,7 +36,9 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @asynccontextmanager
-async def listening(connections: int = 10) -> AsyncIterator[tuple[int, Counter[str]]]:
+async def listening(
+    connections: int = 10, answer_seconds: float | None = None
+) -> AsyncIterator[tuple[int, Counter[str]]]:
     """Serve in this process, with short limits. Yield the port, and the reasons of rejections."""
     counted: Counter[str] = Counter()
     raw = bind("127.0.0.1", 0)
@@ -44,6 +48,7 @@ async def listening(connections: int = 10) -> AsyncIterator[tuple[int, Counter[s
         body_bytes=1_000,
         connections=connections,
         request_seconds=0.3,
+        answer_seconds=answer_seconds,
         count=lambda reason: counted.update([reason]),
         lifespan="off",
     )
@@ -94,6 +99,14 @@ async def test_who_does_not_read_the_answer_is_cut_off() -> None:
         _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)
         writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
         await until_async(lambda: counted == {"answer_unread": 1})
+        writer.close()
+
+
+async def test_an_answer_may_take_longer_than_a_request() -> None:
+    async with listening(answer_seconds=60) as (port, _):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(HEAD.replace(b"/", b"/slow", 1) + b"content-length: 0\r\nconnection: close\r\n\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.1 200")
         writer.close()
 
 

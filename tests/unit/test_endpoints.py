@@ -142,6 +142,15 @@ async def test_whatever_fails_between_two_steps_no_event_is_lost(
     assert set(platform.registered) == left
 
 
+async def test_an_endpoint_that_took_the_new_id_meanwhile_but_receives_less_replaces_nothing() -> None:
+    old, taken = endpoint("credhook-1-q", URL + SECRET), endpoint("credhook-2-q", types=(EVENT_TYPES[0],))
+    platform = Registry(old, taken, answers=[])
+    async with async_api(platform) as api:
+        with pytest.raises(InvalidRequest, match="409"):
+            await apply(api, plan(URL, TWO, [old], "q"))
+    assert set(platform.registered) == {"credhook-1-q", "credhook-2-q"}
+
+
 async def test_an_endpoint_that_cannot_be_deleted_is_found_before_another_is_created() -> None:
     platform = Registry(answers=[])
     async with async_api(platform) as api:

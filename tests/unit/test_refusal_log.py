@@ -58,3 +58,5 @@ def test_a_kind_is_admitted_again_after_a_minute_and_kinds_are_counted_apart() -
     assert [guard.admit("a"), guard.admit("a"), guard.admit("b")] == [{}, None, {}]
     now += 60
     assert [guard.admit("a"), guard.admit("a"), guard.admit("b")] == [{"unlogged_before": 1}, None, {}]
+    now += 60
+    assert guard.admit("a") == {"unlogged_before": 1}  # Since its last line, not in all.
