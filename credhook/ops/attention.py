@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from credhook.ops.fleet import Fleet, FleetProcess, ReceiverProcess, RedisServer, read_fleet
 from credhook.store import health
-from credhook.store.announcements import DEPLOY_SECONDS, handler_difference
+from credhook.store.announcements import DEPLOY_SECONDS
 from credhook.store.counts import EventCounts
 from credhook.store.errors import STORE_ERRORS
 from credhook.store.store import SyncStore
@@ -195,8 +195,8 @@ def _finding(name: str, problems: Iterable[Problem]) -> Finding:
     return warn(name, "; ".join(what for what, _ in found), "; ".join(dict.fromkeys(remedy for _, remedy in found)))
 
 
-def _hosts(processes: Iterable[FleetProcess], limit: int = _MOST_NAMED) -> str:
-    return ", ".join(sorted({one.host for one in processes})[:limit])
+def _hosts(processes: Iterable[FleetProcess]) -> str:
+    return ", ".join(sorted({one.host for one in processes})[:_MOST_NAMED])
 
 
 def _receivers(fleet: Fleet) -> Iterator[Problem]:
@@ -262,13 +262,11 @@ def _versions(fleet: Fleet) -> Iterator[Problem]:
 
 
 def _handlers(fleet: Fleet) -> Iterator[Problem]:
-    settled = [worker for worker in fleet.own_workers if worker.age >= DEPLOY_SECONDS]
-    if not settled:
-        return
-    if found := handler_difference(settled[0].handlers, [worker.handlers for worker in settled[1:]]):
-        names = ", ".join(sorted({*found.only_here, *found.only_elsewhere})[:10])
+    settled = [worker.handlers for worker in fleet.own_workers if worker.age >= DEPLOY_SECONDS]
+    names = sorted({name for types in settled for name in types})
+    if different := [name for name in names if len({types.get(name) for types in settled}) > 1]:
         remedy = "start all workers of the queue with the same version and CREDHOOK_HANDLERS"
-        yield f"workers of {fleet.queue} have different handlers: {names}", remedy
+        yield f"workers of {fleet.queue} have different handlers: {', '.join(different[:10])}", remedy
 
 
 def _settings(fleet: Fleet) -> Iterator[Problem]:

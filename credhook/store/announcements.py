@@ -6,7 +6,7 @@ both in ms of Redis's clock. Announcements hold no secret and no path.
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError
@@ -27,9 +27,6 @@ DEPLOY_SECONDS: Final = 600
 _DIGEST_BYTES: Final = 2
 #: Bytes of the digest of our code.
 _BUILD_BYTES: Final = 4
-
-#: Name of a handler → its event types.
-HandlerTypes = Mapping[str, tuple[str, ...]]
 
 
 class PlatformKeys(BaseModel):
@@ -130,22 +127,6 @@ def fingerprint(settings: Mapping[str, object]) -> dict[str, str]:
         name: blake2b(json.dumps(value).encode(), digest_size=_DIGEST_BYTES).hexdigest()
         for name, value in settings.items()
     }
-
-
-class HandlerDifference(NamedTuple):
-    """Names of handlers that one process has and another one lacks, or has for other event types."""
-
-    only_here: tuple[str, ...]
-    only_elsewhere: tuple[str, ...]
-
-
-def handler_difference(mine: HandlerTypes, others: Iterable[HandlerTypes]) -> HandlerDifference | None:
-    """Return the difference between one worker's handlers and those of all others; None if there is none."""
-    here, elsewhere = set[str](), set[str]()
-    for theirs in others:
-        here |= {name for name, types in mine.items() if theirs.get(name) != types}
-        elsewhere |= {name for name, types in theirs.items() if mine.get(name) != types}
-    return HandlerDifference(tuple(sorted(here)), tuple(sorted(elsewhere))) if here or elsewhere else None
 
 
 @cache
