@@ -117,11 +117,7 @@ class Fleet(BaseModel):
 
 
 def read_fleet(store: SyncStore, address: str) -> Fleet:
-    """Return the state of the fleet; `address` is Redis's address without a password.
-
-    Raises:
-        RedisError, OSError: Redis failed.
-    """
+    """Return the state of the fleet; `address` is Redis's address without a password."""
     now, queue = store.clock() / 1_000, store.queue
     queues = sorted(queues_of(store) | {queue})
     counts = {name: counts_of(store, Keys(name), now=now) for name in queues}
@@ -181,11 +177,8 @@ def _announced(store: SyncStore, key: str, now: float, seconds: float) -> list[A
 
 def _receiver(one: Announced, now: float) -> ReceiverProcess:
     said, later = ReceiverAnnouncement.model_validate_json(one.text), now - one.renewed / 1_000
-    until_now = {
-        "idle": None if said.idle is None else said.idle + later,
-        "refused": None if said.refused is None else said.refused + later,
-        "conflicted": None if said.conflicted is None else said.conflicted + later,
-    }
+    then = said.model_dump(include={"idle", "refused", "conflicted"}, exclude_none=True)
+    until_now = {name: seconds + later for name, seconds in then.items()}
     per_second = round(said.acknowledged / said.seconds, 2) if said.seconds > 0 else 0.0
     return ReceiverProcess(**{**said.model_dump(), **until_now}, age=now - one.since / 1_000, per_second=per_second)
 
@@ -197,11 +190,7 @@ def _worker(one: Announced, queue: str, now: float) -> WorkerProcess:
 
 
 def queues_of(store: SyncStore) -> set[str]:
-    """Return the queues that RQ lists, and the queues that RQ's workers (ours as well) take jobs from.
-
-    Raises:
-        RedisError, OSError: Redis failed.
-    """
+    """Return the queues that RQ lists, and the queues that RQ's workers (ours as well) take jobs from."""
     keys: Any = store.redis.smembers("rq:queues")
     names: Any = store.redis.srandmember("rq:workers", _RQ_WORKERS_LIMIT)
     pipeline = store.redis.pipeline(transaction=False)
@@ -216,9 +205,4 @@ def queues_of(store: SyncStore) -> set[str]:
 def _platform(store: SyncStore, keys: PlatformKeys, now: float) -> PlatformState:
     fields: Any = store.redis.hgetall(keys.circuit)
     circuit = circuit_in(fields, redis_now=now, now=now)
-    paused = circuit.pause(now)
-    return PlatformState(
-        breaker=("open" if paused else "half open") if circuit.is_open else "closed",
-        paused=paused,
-        rate=keys.rate,
-    )
+    return PlatformState(breaker=circuit.phase(now).value, paused=circuit.pause(now), rate=keys.rate)
