@@ -4,7 +4,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from subprocess import Popen
 from types import FrameType
@@ -54,11 +54,6 @@ FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 PLACE: Final = "PROMETHEUS_MULTIPROC_PLACE"
 
 C = TypeVar("C", bound=Popen[bytes])
-
-
-def environment_of(environment: Mapping[str, str], place: int) -> dict[str, str]:
-    """Return the environment of the child in that place."""
-    return {**environment, PLACE: str(place)}
 
 
 @dataclass(slots=True)

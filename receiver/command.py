@@ -32,7 +32,7 @@ from credhook.store.health import Check, SharedExamination
 from credhook.store.lease import ExporterLease
 from credhook.store.permissions import Part, refused
 from credhook.store.store import AsyncStore
-from credhook.supervisor import FOLDER, Supervisor, environment_of, ignore_hangup, stop_on
+from credhook.supervisor import FOLDER, PLACE, Supervisor, ignore_hangup, stop_on
 
 if TYPE_CHECKING:
     from credhook.receiver.tracing import DeliveryTracer
@@ -173,7 +173,7 @@ def supervisor(
     def start(place: int, lifeline: int) -> Popen[bytes]:
         fd = listener.fileno()
         command = [sys.executable, "-P", "-m", "credhook.receiver", "--fd", str(fd), "--lifeline", str(lifeline)]
-        return Popen(command, pass_fds=(fd, lifeline), env=environment_of(environment, place))  # noqa: S603  Our program.
+        return Popen(command, pass_fds=(fd, lifeline), env={**environment, PLACE: str(place)})  # noqa: S603  Our program.
 
     return Supervisor(
         "receiver",

@@ -16,7 +16,7 @@ from subprocess import Popen
 from typing import Final, NamedTuple
 from uuid import uuid4
 
-from credhook.supervisor import Supervisor, environment_of
+from credhook.supervisor import PLACE, Supervisor
 
 #: Silence of a worker until its stack is logged, and until it is ended: part of its lease, and the least in seconds,
 #: because processes wait on a busy machine.
@@ -117,7 +117,7 @@ class WorkerSupervisor(Supervisor[SupervisedWorker]):
 
     def _start_worker(self, place: int, lifeline: int) -> SupervisedWorker:
         died = [option for death in self._died for option in ("--died", death)]
-        child = self._launch([*self._command, *died], environment_of(self._environment, place), lifeline)
+        child = self._launch([*self._command, *died], {**self._environment, PLACE: str(place)}, lifeline)
         self._died = []
         return child
 
