@@ -3,7 +3,7 @@
 import re
 import sys
 from http import HTTPStatus
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 from urllib.parse import urlsplit
 
 import click
@@ -17,7 +17,7 @@ from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
 from credhook.console import auth, endpoints, events, jobs, pages
-from credhook.listener.admin import bind
+from credhook.listener.admin import bind_setting
 from credhook.listener.server import Listener, Server
 from credhook.settings import StoreSettings, in_force
 from credhook.store.errors import StoreError
@@ -92,12 +92,7 @@ def console(*, host: str, port: int) -> None:
             "there is no terminal for the login link. Set CREDHOOK_CONSOLE_TOKEN, for example to the output of "
             "`openssl rand -hex 16`"
         )
-    try:
-        listener = bind(host.strip("[]"), port)
-    except OSError as error:
-        raise click.ClickException(
-            f"cannot listen on {host}:{port}: {error.strerror}. Choose another --host or --port"
-        ) from error
+    listener = bind_setting(f"{host}:{port}", "another --host or --port")
     shown = f"[{host.strip('[]')}]" if ":" in host else host
     address = settings.url or f"http://{shown}:{listener.getsockname()[1]}"
     log.info("console_started", url=address, settings=in_force(settings))
@@ -137,31 +132,17 @@ def create_console(settings: ConsoleSettings, login: auth.Login) -> Starlette:
             *endpoints.routes(),
         ],
         middleware=[auth.guard(sessions, settings.url)],
-        exception_handlers=_HANDLERS,
+        exception_handlers=dict.fromkeys((HTTPException, click.ClickException, StoreError), _problem),
     )
     app.state.jobs = queue
     return app
 
 
-def _problem(request: Request, status: int, what: str) -> Response:
+async def _problem(request: Request, error: Exception) -> Response:
+    if isinstance(error, HTTPException):
+        status, what = error.status_code, error.detail
+    elif isinstance(error, click.ClickException):
+        status, what = 404, error.message
+    else:
+        status, what = 503, unanswered(error)
     return pages.page(request, "problem.html", status, title=HTTPStatus(status).phrase.capitalize(), what=what)
-
-
-async def _refused(request: Request, error: HTTPException) -> Response:
-    return _problem(request, error.status_code, error.detail)
-
-
-async def _not_found(request: Request, error: click.ClickException) -> Response:
-    return _problem(request, 404, error.message)
-
-
-async def _no_redis(request: Request, error: Exception) -> Response:
-    return _problem(request, 503, unanswered(error))
-
-
-#: Starlette types every handler for Exception.
-_HANDLERS: Final[dict[Any, Any]] = {
-    HTTPException: _refused,
-    click.ClickException: _not_found,
-    StoreError: _no_redis,
-}
