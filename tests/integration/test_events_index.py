@@ -23,7 +23,7 @@ from credhook.store import State
 from credhook.store.counts import counts_of
 from credhook.worker.commands.search import Selection, read_page
 from credhook.worker.queue.claims import Claimant, Claims, Settlement
-from credhook.worker.queue.sweeper import Sizes, Sweeper
+from credhook.worker.queue.sweeper import Sweeper
 
 MANY = 20_000
 RETENTION = 3_600
@@ -186,9 +186,7 @@ def test_a_round_looks_at_the_index_from_where_the_last_one_ended(redis_client: 
     for number in range(4):
         plant(redis_client, f"kept{number}", State.DONE, age=2 * RETENTION)
     redis_client.zadd(index, {f"gone{number}": int(time.time() - 1.5 * RETENTION) * 1_000 for number in range(4)})
-    sweeper = Sweeper(
-        store_on(redis_client, retention=RETENTION), name="n", interval=1, sizes=Sizes(index_page=2, index_pages=1)
-    )
+    sweeper = Sweeper(store_on(redis_client, retention=RETENTION), name="n", interval=1, index_page=2, index_pages=1)
     left = []
     for _ in range(5):
         sweeper.run()

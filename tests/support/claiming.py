@@ -14,7 +14,7 @@ from credhook.worker.commands import bulk
 from credhook.worker.commands.search import EventSummary, Selection
 from credhook.worker.queue.claims import Claim, Claimant, Claims, Settlement
 from credhook.worker.queue.leases import note_death
-from credhook.worker.queue.sweeper import Sizes, Sweeper
+from credhook.worker.queue.sweeper import Sweeper
 
 COMPLETED = "openid4vc.issuance.completed"
 INDEX = Keys("credhook")
@@ -58,8 +58,8 @@ class EventQueue:
     def lapse(self, *events: str) -> None:
         lapse(self.redis, *events)
 
-    def sweeper(self, **sizes: int) -> Sweeper:
-        return Sweeper(store_on(self.redis), name="n", interval=1, sizes=Sizes(**sizes))
+    def sweeper(self, **sizes: Any) -> Sweeper:
+        return Sweeper(store_on(self.redis), name="n", interval=1, **sizes)
 
     def sweep(self, **sizes: int) -> int:
         """Run one round of a sweeper, and return the number of events that it put back."""

@@ -12,7 +12,7 @@ events from the event index.
 import itertools
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
-from typing import Final, NamedTuple, cast
+from typing import Final, cast
 
 import structlog
 from rq import Queue
@@ -37,26 +37,6 @@ _OLD: Final = 5_000
 _SETTLED_MS: Final = 60_000
 
 
-class Sizes(NamedTuple):
-    """How much one round reads.
-
-    Attributes:
-        head: jobs at the head of the queue that are looked at, to find when the oldest of them moved.
-        page: open events that are read at once, and orphans that one round deals with, about.
-        index_page: entries of the event index that one script looks at, which takes a millisecond.
-        index_pages: such scripts.
-    """
-
-    head: int = 1_000
-    page: int = 10_000
-    index_page: int = 500
-    index_pages: int = 40
-
-
-#: The sizes outside tests.
-_SIZES: Final = Sizes()
-
-
 class Sweeper:
     """Looks through the open events of one queue. Of all processes that try, one leads."""
 
@@ -67,20 +47,26 @@ class Sweeper:
         name: str,
         interval: float,
         wanted: Mapping[str, Collection[str]] = MappingProxyType({}),
-        sizes: Sizes = _SIZES,
+        head: int = 1_000,
+        page: int = 10_000,
+        index_page: int = 500,
+        index_pages: int = 40,
     ) -> None:
         """Prepare for a round every `interval` seconds.
 
         Args:
             store: the queue's.
             name: unique in the fleet.
-            interval: seconds between two rounds of this process.
+            interval: seconds between two rounds.
             wanted: event type → names of the handlers that this process has for it.
-            sizes: how much one round reads.
+            head: jobs at the head of the queue that are looked at, to find when the oldest of them moved.
+            page: open events that are read at once, and orphans that one round deals with, about.
+            index_page: entries of the event index that one script looks at, which takes a millisecond.
+            index_pages: such scripts in one round.
         """
         self._store = store
         self._name = name
-        self._sizes = sizes
+        self._head, self._page, self._index_page, self._index_pages = head, page, index_page, index_pages
         #: Each process does this, since the leader may lack a handler.
         self.unhandled = Unhandled(store, wanted=wanted)
         #: The next entry of the event index to look at: the number of its key, and the entries to skip there.
@@ -90,13 +76,10 @@ class Sweeper:
         self._start = 0
 
     def run(self) -> int:
-        """Run one round, and return the number of orphans that were put back.
-
-        Raises:
-            RedisError: Redis failed.
-        """
+        """Run one round, and return the number of orphans that were put back."""
         self.unhandled.put_back()
-        if not self._leads():
+        # Become or remain the leader. After three rounds without the leader another process takes its place.
+        if not self._store.run("lease", [self._name, self._leads_for_ms], keys=[self._store.keys.leader]):
             return 0
         now = self._store.clock()
         self._forget(now)
@@ -125,10 +108,6 @@ class Sweeper:
         self._sweep_index(now)
         return len(requeued)
 
-    def _leads(self) -> bool:
-        """Become or remain the leader. After three rounds without the leader another process takes its place."""
-        return bool(self._store.run("lease", [self._name, self._leads_for_ms], keys=[self._store.keys.leader]))
-
     def _forget(self, now: int) -> None:
         """Forget events that are older than the retention time, and RQ's records of workers that are gone."""
         keys, redis = self._store.keys, self._store.redis
@@ -141,7 +120,7 @@ class Sweeper:
 
     def _remove_until(self, key: str, score: int) -> None:
         """Remove the entries up to this score, in bounded steps: one command for a million would hold Redis."""
-        for _ in range(self._sizes.index_pages):
+        for _ in range(self._index_pages):
             old = self._store.redis.zrange(key, 0, score, byscore=True, offset=0, num=_OLD)
             if old:
                 self._store.redis.zrem(key, *old)
@@ -159,8 +138,8 @@ class Sweeper:
             *(store.keys.dead, store.keys.quarantined, *store.keys.all_unhandled),
         ]
         before = now - self._store.retention * 1_000 - _SETTLED_MS
-        for _ in range(self._sizes.index_pages):
-            self._next = self._store.run("sweep", [before, *self._next, self._sizes.index_page], keys=keys)
+        for _ in range(self._index_pages):
+            self._next = self._store.run("sweep", [before, *self._next, self._index_page], keys=keys)
             if self._next == [0, 0]:
                 return
 
@@ -171,15 +150,15 @@ class Sweeper:
         need not be read to its end.
         """
         keys, redis = self._store.keys, self._store.redis
-        jobs = cast(list[bytes], redis.lrange(keys.jobs, 0, self._sizes.head - 1))
+        jobs = cast(list[bytes], redis.lrange(keys.jobs, 0, self._head - 1))
         until: float = now - IN_TRANSIT_MS
-        if len(jobs) == self._sizes.head:
+        if len(jobs) == self._head:
             until = min(until, self._oldest(jobs) - IN_TRANSIT_MS)
         # A job that is overdue has no scheduler: RQ lets the lock of a dead scheduler stand for a minute.
         overdue = (now - IN_TRANSIT_MS) / 1_000
         queued = set(jobs)
         found: list[str] = []
-        size = self._sizes.page
+        size = self._page
         for start in itertools.count(self._start, size):
             page = cast(list[bytes], redis.zrangebyscore(keys.open, 0, until, start=start, num=size))
             ids = [one.decode(errors="surrogateescape") for one in page]
