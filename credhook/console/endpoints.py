@@ -55,7 +55,7 @@ async def _apply(request: Request) -> Response:
             if form.get("seen") != _digest(steps):
                 return await _page(request, "The endpoints have changed since this plan was shown. Look again.")
             who = session_of(request).who
-            log.info("console_endpoints", who=who, create=int(steps.create), delete=len(steps.delete))
+            log.info("console_endpoints", who=who, create=int(steps.keep is None), delete=len(steps.delete))
             await apply(api, steps)
     except _FAILURES as error:
         return await _page(request, "\n".join(_reasons(error)))
@@ -81,5 +81,5 @@ def _reasons(error: Exception) -> list[str]:
 
 def _digest(steps: Plan) -> str:
     """Return a digest of the plan, so that only the plan that was shown is applied."""
-    said = [steps.url, *sorted(steps.wanted), str(steps.create), *(one.id for one in steps.delete)]
+    said = [steps.url, *sorted(steps.wanted), str(steps.keep is None), *(one.id for one in steps.delete)]
     return sha256("\n".join(said).encode()).hexdigest()

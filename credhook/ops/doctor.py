@@ -29,7 +29,6 @@ from credhook.store import health
 from credhook.store.connection import BRIEFLY
 from credhook.store.errors import STORE_ERRORS, Forbidden
 from credhook.store.permissions import Part, refused, rule
-from credhook.store.store import SyncStore
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import ApiError, hint
 from credhook.worker.api.http.transport import shared_ssl_context
@@ -189,15 +188,17 @@ def _check_redis(settings: StoreSettings, parts: Sequence[Part], *, durability: 
         try:
             with suppress(Forbidden):  # The next check names it, with all other refused commands.
                 redis.ping()
-            permissions = _permissions(store, parts)
-            yield permissions
+            # What these processes need of Redis, tried as the user of this host's REDIS_URL.
+            problem = refused(store, *parts)
+            allowed = ok("redis.permissions", f"what {' and '.join(parts)} need is allowed")
+            yield fail("redis.permissions", *split_remedy(problem)) if problem else allowed
             before = time.time()
             seconds, microseconds = redis.time()
             yield of_clock(seconds + microseconds / 1_000_000 - (before + time.time()) / 2)
             try:
                 fleet = read_fleet(store, address)
             except Forbidden:  # A receiver's or worker's user needs only its own queue.
-                if permissions.needs_attention:
+                if problem:
                     raise
                 fleet = None
             yield ok("redis.reached", f"{address} answers")
@@ -208,13 +209,6 @@ def _check_redis(settings: StoreSettings, parts: Sequence[Part], *, durability: 
                 yield skipped("fleet.workers", "REDIS_URL's user may not read the fleet; the operator's may")
         except STORE_ERRORS as error:
             yield fail("redis.reached", *split_remedy(health.unanswered(error)))
-
-
-def _permissions(store: SyncStore, parts: Sequence[Part]) -> Finding:
-    """Try what these processes need of Redis, as the user of this host's REDIS_URL."""
-    if problem := refused(store, *parts):
-        return fail("redis.permissions", *split_remedy(problem))
-    return ok("redis.permissions", f"what {' and '.join(parts)} need is allowed")
 
 
 def of_clock(ahead: float) -> Finding:

@@ -62,7 +62,7 @@ def test_a_plan(
     wanted: frozenset[str], registered: list[Endpoint], create: bool, delete: list[Endpoint], keep: Endpoint | None
 ) -> None:
     steps = plan(URL, wanted, registered, "q")
-    assert (steps.create, list(steps.delete), steps.keep) == (create, delete, keep)
+    assert (steps.keep is None, list(steps.delete), steps.keep) == (create, delete, keep)
     assert steps.empty == (not create and not delete)
 
 

@@ -59,14 +59,9 @@ class Plan:
     doubtful: tuple[Endpoint, ...]
 
     @property
-    def create(self) -> bool:
-        """Return True if an endpoint must be created."""
-        return self.keep is None
-
-    @property
     def empty(self) -> bool:
         """Return True if nothing must be done."""
-        return not self.create and not self.delete
+        return self.keep is not None and not self.delete
 
 
 def plan(url: str, wanted: frozenset[str], registered: Iterable[Endpoint], queue: str, *, moved: bool = False) -> Plan:
@@ -94,7 +89,7 @@ def plan(url: str, wanted: frozenset[str], registered: Iterable[Endpoint], queue
 async def apply(api: AsyncApi, steps: Plan) -> None:
     """Take the steps, creation first. A failure in between leaves one endpoint too many, never one too few."""
     deletions = [Endpoints.delete(endpoint.id) for endpoint in steps.delete]  # An id that cannot be sent fails here.
-    if steps.create:
+    if steps.keep is None:
         types = tuple(sorted(steps.wanted)) or None
         try:
             await api.endpoints.create(EndpointRequest(url=steps.url, id=steps.new_id, filter_types=types))
@@ -284,7 +279,7 @@ def lines(steps: Plan) -> Iterator[str]:
     for endpoint in steps.doubtful:
         yield f"  note    {plain(endpoint.id)} at {plain(shown(endpoint.url))} stays. If it is this deployment's,"
         yield "          replace it with --moved. If not, give each deployment a CREDHOOK_QUEUE of its own"
-    if steps.create and steps.delete:
+    if steps.keep is None and steps.delete:
         yield "  note    while both exist, the platform may deliver one event twice, under two webhook-ids"
     if steps.empty:
         yield "nothing to do: the platform has it so already"

@@ -176,7 +176,9 @@ class ConcurrentWorker(BaseWorker):
                 if not taken.claims and not taken.poison_candidates:
                     if burst and not self._tasks:
                         return
-                    await self._until_work(IDLE_SECONDS if taken.due is None else min(IDLE_SECONDS, taken.due))
+                    wait = IDLE_SECONDS if taken.due is None else min(IDLE_SECONDS, taken.due)
+                    if wait > 0:
+                        await self._first(self._claims.wait_for_job(wait))
                 waits.reset()
             except STORE_ERRORS as error:
                 wait = waits.next()
@@ -243,11 +245,6 @@ class ConcurrentWorker(BaseWorker):
         going_on = not self._stopping.is_set() and not self._suspended and not self._isolation_wanted
         return going_on and self._breaker.pause() == 0
 
-    async def _until_work(self, seconds: float) -> None:
-        """Return when a job is queued, when told to stop, or after so many seconds."""
-        if seconds > 0:
-            await self._first(self._claims.wait_for_job(seconds))
-
     async def _until_freed(self, seconds: float | None = None) -> None:
         """Return when a place has become free, when told to stop, or after so many seconds."""
         if not self._stopping.is_set():
@@ -311,11 +308,7 @@ class ConcurrentWorker(BaseWorker):
         return len(self._attempts)
 
     def show_to_rq(self) -> None:
-        """Renew RQ's record of this worker, and ask whether RQ suspends workers. The heartbeat's thread calls it.
-
-        Raises:
-            RedisError: Redis failed.
-        """
+        """Renew RQ's record of this worker, and ask whether RQ suspends workers. The heartbeat's thread calls it."""
         with self._registration:
             if not self._is_registered:
                 return

@@ -55,7 +55,7 @@ async def process(event_id: str | None = None) -> rq.Retry | None:
         `rq.Retry` if RQ's scheduler is to start another attempt later; None otherwise.
     """
     event_id = event_id or _of_current_job()
-    settings, registry, auth = _shared()
+    settings, registry, auth = shared()
     async with build_worker(settings, registry, auth=auth) as parts:
         background = parts.processor.leases.keep(), parts.breaker.watch()
         beside = [asyncio.create_task(work) for work in background]
@@ -85,13 +85,8 @@ def _of_current_job() -> str:
     return event_id
 
 
-def prepare() -> None:
-    """Read the settings and load the handlers before the first job, so that forks inherit them."""
-    _shared()
-
-
 @functools.cache
-def _shared() -> tuple[WorkerSettings, Registry, ClientCredentials]:
+def shared() -> tuple[WorkerSettings, Registry, ClientCredentials]:
     """Read once what all jobs of a process share: it would cost more than the job."""
     # Under stock `rq worker`, where structlog's own default would print messages and locals.
     if not structlog.is_configured():
@@ -106,7 +101,7 @@ def _renew_token() -> str:
 
     A fork asks for the token: the thread of our HTTP client would not survive the forks for the jobs.
     """
-    settings, _, auth = _shared()
+    settings, _, auth = shared()
     if auth.has_token:
         return ""
     answer, sender = multiprocessing.Pipe(duplex=False)

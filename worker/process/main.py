@@ -109,7 +109,7 @@ def _work(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool
             if not concurrent.work(burst=burst, pulse=lambda: _pulse(pipes.report)):
                 code = _REPLACE_ME
         else:
-            jobs.prepare()
+            jobs.shared()  # Forks inherit the settings and the handlers.
             _work_isolated(settings, name, heartbeat, burst=burst)
     except _StopAsked:
         heartbeat.leave()

@@ -278,14 +278,11 @@ def _cause_of(error: Exception, pool: _Pool) -> str:
 
 
 @functools.cache
-def shared_ssl_context(certfile: Path | None = None, keyfile: Path | None = None) -> ssl.SSLContext:
-    """Return the same trust and certificate for Python's own TLS: SSL_CERT_FILE or SSL_CERT_DIR, otherwise certifi.
+def shared_ssl_context() -> ssl.SSLContext:
+    """Return the same trust for Python's own TLS: SSL_CERT_FILE or SSL_CERT_DIR, otherwise certifi.
 
     Raises:
         OSError: A file cannot be read.
     """
     file, folder = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
-    context = ssl.create_default_context(cafile=file or (None if folder else certifi.where()), capath=folder)
-    if certfile is not None:
-        context.load_cert_chain(certfile, keyfile)
-    return context
+    return ssl.create_default_context(cafile=file or (None if folder else certifi.where()), capath=folder)
