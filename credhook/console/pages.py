@@ -90,11 +90,7 @@ class Backend:
         self.store = settings.open_store_sync(**BRIEFLY)
 
     async def ask(self, question: Callable[[SyncStore], T]) -> T:
-        """Run the question in a thread.
-
-        Raises:
-            RedisError, OSError: Redis failed.
-        """
+        """Run the question in a thread."""
         return await asyncio.to_thread(question, self.store)
 
 

@@ -65,11 +65,7 @@ def request_counts(pipeline: Pipeline | AsyncPipeline, keys: Keys, *, now: float
 
 
 def counts_of(store: SyncStore, keys: Keys, *, now: float) -> EventCounts:
-    """Return the counts of one queue.
-
-    Raises:
-        RedisError, OSError: Redis failed.
-    """
+    """Return the counts of one queue."""
     pipeline = store.redis.pipeline(transaction=False)
     request_counts(pipeline, keys, now=now)
     return read_counts(pipeline.execute(), keys, now=now)

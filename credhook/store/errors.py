@@ -1,5 +1,7 @@
 """Errors of Redis: the classes that other rooms catch, and advice about each.
 
+A function that asks Redis lets `STORE_ERRORS` through unless it says otherwise.
+
 The advice never quotes Redis, whose messages may hold values. It may name a refused command.
 """
 

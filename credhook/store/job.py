@@ -95,12 +95,8 @@ def accept_arguments(
 ) -> list[str | int | bytes]:
     """Return the ARGV of accept.lua.
 
-    Args:
-        events: webhook-id, event and trace of each; the trace is None for all of them if nothing is traced.
-        queue: the events' queue.
-        retention: seconds that a settled or quarantined event is remembered.
-        now: when the jobs are enqueued.
-        is_backfill: True if no delivery has brought the events.
+    `events`: webhook-id, event and trace of each; the trace is None for all of them if nothing is traced.
+    `is_backfill`: no delivery has brought them.
     """
     fields = job_fields(queue, now)
     each = 4 if not events or events[0][2] is None else 5

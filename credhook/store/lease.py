@@ -22,19 +22,11 @@ class RedisLease:
         self._store = store
 
     async def acquire(self, seconds: float) -> bool:
-        """Acquire or renew the lease; return False if another process holds it.
-
-        Raises:
-            RedisError, OSError: Redis failed.
-        """
+        """Acquire or renew the lease; return False if another process holds it."""
         return bool(await self._store.run("lease", [self.holder, max(1, int(seconds * 1_000))], keys=[self.key]))
 
     async def release(self) -> None:
-        """Release the lease, unless another process holds it by now.
-
-        Raises:
-            RedisError, OSError: Redis failed.
-        """
+        """Release the lease, unless another process holds it by now."""
         await self._store.run("lease", [self.holder, 0], keys=[self.key])
 
 

@@ -110,11 +110,7 @@ def open_errors(
 ) -> dict[str, str]:
     """Return the causes of the event's open errors after an attempt: who failed → id of the cause.
 
-    Args:
-        before: the causes of its open errors before.
-        failures: the failures of the attempt.
-        statuses: handler → how it ended in the attempt.
-        fetched: True if the attempt fetched the details.
+    `before`: the causes before it. `statuses`: handler → how it ended. `fetched`: whether it fetched the details.
     """
     resolved = {name for name, status in statuses.items() if not status.startswith(GAVE_UP)}
     if fetched:

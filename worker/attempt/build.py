@@ -100,14 +100,8 @@ async def _call(function: Callable[..., Any], *arguments: Any) -> Any:
 class Parts:
     """The parts of a worker on one event loop. The caller runs `processor.leases` and `breaker` in the background.
 
-    Attributes:
-        store: the queue's.
-        claims: the right to work on events.
-        breaker: the circuit breaker and rate limit of the fleet.
-        lifespan: the plugins. The caller starts them; they are stopped at the end.
-        processor: makes the attempts.
-        auth: the process's credentials.
-        transport: sends the requests for tokens that no event has caused, so they are in no trace.
+    The caller also starts `lifespan`; it is stopped at the end. `transport` sends the requests for tokens that no event
+    has caused, so they are in no trace.
     """
 
     store: AsyncStore
@@ -129,11 +123,7 @@ async def build_worker(
 ) -> AsyncIterator[Parts]:
     """Build the parts on the running loop, and close them at the end.
 
-    Args:
-        settings: from the environment.
-        registry: the loaded handlers.
-        worker: the RQ worker that takes the events; None if RQ itself runs the jobs.
-        auth: the process's credentials, if they outlive the loop.
+    `worker` takes the events; None if RQ itself runs the jobs. `auth`: the credentials, if they outlive the loop.
     """
     store = settings.open_store()
     claims = Claims(store, lease=settings.lease, worker=worker)

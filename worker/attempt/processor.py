@@ -105,10 +105,8 @@ class Processor:
     ) -> tuple[Settlement | None, Claim | None]:
         """Make the attempt and settle the event.
 
-        Args:
-            attempt: the attempt.
-            handled: called when the handlers have ended, before the event is settled.
-            may_follow: asked then: claim the next event of the resource as well, if one waits for this event?
+        `handled` is called when the handlers have ended, before the event is settled. `may_follow` is asked then: claim
+        the next event of the resource as well, if one waits for this event?
 
         Returns:
             The settlement, or None if the lease was lost; and the next claim.

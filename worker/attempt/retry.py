@@ -100,18 +100,10 @@ def after_fetch(
     pause: float = 0.0,
     chance: Callable[[], float] = random.random,
 ) -> Retry | GiveUp:
-    """Decide about a failed fetch.
+    """Decide about a failed fetch: `Retry` with its seconds set, or `GiveUp`.
 
-    Args:
-        error: the exception of the fetch.
-        attempt: number of the attempt, counted from 1.
-        age: seconds since the event was accepted.
-        max_attempts: attempts after which to give up.
-        pause: seconds for which the circuit breaker lets no call through.
-        chance: a random number from 0 to 1 for each decision, so that events do not return together.
-
-    Returns:
-        `Retry` with its seconds set, or `GiveUp`.
+    Attempts count from 1. `age`: seconds since the event was accepted. `pause`: seconds for which the circuit breaker
+    lets no call through. `chance`: a random number from 0 to 1, so that events do not return together.
     """
     if (wait := _platform_wait(error, pause, age)) > 0:
         return Defer(wait + chance() * max(1.0, wait))

@@ -179,7 +179,6 @@ class Backfill:
 
         Raises:
             ApiError: the platform refuses a page, or does not send it in time.
-            RedisError: Redis failed.
             TooLate: it has taken too long.
         """
         result, happened = self._result, dict[MissableEvent, None]()
@@ -216,9 +215,6 @@ class Backfill:
 
         However often and wherever this runs, an event is accepted once. Events of one resource follow each other in
         the order of its states.
-
-        Raises:
-            RedisError: Redis failed; another run accepts the rest.
         """
         left = list(events)
         while left:

@@ -75,16 +75,10 @@ class CircuitBreaker:
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        """Create a closed circuit.
+        """Create a closed circuit. Processes with the same `api_url` and queue share it.
 
-        Args:
-            store: Shared by the fleet of one queue. The caller closes its client.
-            api_url: Root of the API. Processes with the same API share the circuit.
-            rate: Requests per second of the whole fleet; None for no limit.
-            timeout: Seconds that a call may take, and that it may wait for the rate limit.
-            redis_timeout: Seconds until a silent Redis counts as down.
-            clock: Monotonic seconds.
-            chance: Draws from 0 to 1.
+        `rate`: requests per second of the whole fleet. `timeout`: seconds that a call may take, and that it may wait
+        for the rate limit. `redis_timeout`: seconds until a silent Redis counts as down.
         """
         self.clock, self._chance, self._timeout = clock, chance, timeout
         self.credential_error = ""

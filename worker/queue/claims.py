@@ -230,16 +230,9 @@ class Claims:
         return NotClaimed(reply.decode()) if isinstance(reply, bytes) else _claim(reply)
 
     async def take(self, wanted: int, *, urgent: int | None = None, idle: bool = False) -> Taken:
-        """Claim up to `wanted` events from the queue.
+        """Claim up to `wanted` events from the queue, `urgent` of them from the urgent list first; None: URGENT_SHARE.
 
-        Args:
-            wanted: number of events.
-            urgent: how many to take from the urgent list first; None for URGENT_SHARE.
-            idle: True if the process has nothing under way. It then gets a poison candidate, if there is one, and
-                nothing else.
-
-        Raises:
-            RedisError, OSError: Redis failed.
+        `idle`: the process has nothing under way. It then gets a poison candidate, if there is one, and nothing else.
         """
         if urgent is None:
             share, whole = URGENT_SHARE
@@ -254,15 +247,9 @@ class Claims:
         return Taken(tuple(map(_claim, claims)), None if due < 0 else due / 1000, bool(candidates))
 
     async def settle(self, claim: Claim, settlement: Settlement, *, follow: bool = False) -> tuple[bool, Claim | None]:
-        """Write the result of an attempt.
+        """Write the result of an attempt. Return True if the claim still stood, and the claim of the next event.
 
-        Args:
-            claim: the event's.
-            settlement: the result.
-            follow: claim the resource's next event, if one is blocked by this one.
-
-        Returns:
-            True if the claim still stood, and the claim of the event that follows.
+        `follow`: claim the resource's next event, if one is blocked by this one.
         """
         latest = settlement.latest
         ours, *following = await self._commit.write(
@@ -294,12 +281,7 @@ class Claims:
     ) -> None:
         """Record that the handler has ended for this event, done or given up, and must not run again.
 
-        Args:
-            claim: the event's.
-            handler: its name.
-            how: how it ended, and how long it took.
-            pending: the handlers that the event still waits for.
-            failure: the failure to count, or None.
+        `how` it ended, and how long it took; `pending`: the handlers that the event still waits for.
         """
         counted = failure.counted() if failure else {}
         await self._commit.write(operation("record", claim.event_id, handler, how, " ".join(pending), counted))
@@ -310,19 +292,11 @@ class Claims:
         return ending((how or b"").decode())[0]
 
     async def acquire_places(self, claim: Claim, limits: Mapping[str, int]) -> str | None:
-        """Take a place in the fleet-wide limit of each of these handlers, or of none.
+        """Take a place in the fleet-wide limit of each of these handlers, or of none. Return the first that is full.
 
         A place ends with the event's lease, so none has to be given back.
 
-        Args:
-            claim: the event's.
-            limits: handler's name → number of events that it may have at a time.
-
-        Returns:
-            The first handler that is full, or None.
-
-        Raises:
-            RedisError: Redis could not be asked.
+        `limits`: handler's name → number of events that it may have at a time.
         """
         names, keys = list(limits), self._store.keys
         arguments = [claim.event_id, _SEMAPHORE_LASTS_MS, *limits.values()]

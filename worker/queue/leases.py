@@ -126,10 +126,7 @@ def note_death(store: SyncStore, token: str, how: str) -> list[bytes]:
 def reclaim(store: SyncStore, token: str, how: str) -> bool:
     """Note a death, and put the events of the dead process at the head of the queue.
 
-    Args:
-        store: the queue's.
-        token: the dead process's.
-        how: `1` if the process ended by itself, `0` if it was ended from outside, `host` if its host may have died.
+    `how`: `1` if the process ended by itself, `0` if it was ended from outside, `host` if its host may have died.
 
     Returns:
         True if Redis has noted the death.

@@ -51,19 +51,13 @@ class Replay:
     def __call__(
         self, events: Sequence[Settled], *, how: How = How.ANEW, handler: str = "", types: Iterable[str] = ()
     ) -> Sequence[bytes]:
-        """Put the events back, in this order.
+        """Put the events back, in this order. If Redis fails, some may have been put back.
 
-        Args:
-            events: the events.
-            how: how each event starts.
-            handler: run this handler, or "" for all. For a done event it runs alone.
-            types: event types of the handler. If they are unknown, events that it has ended for are put back.
+        `handler`: run this handler, or "" for all. For a done event it runs alone. `types`: its event types. If they
+        are unknown, events that it has ended for are put back.
 
         Returns:
             The outcome of each event: `replayed`, or the reason why it was left, see replay.lua.
-
-        Raises:
-            RedisError: Redis failed; some may have been put back.
         """
         queue = self._store.queue
         fields = job_fields(queue, datetime.now(UTC))
@@ -108,9 +102,6 @@ class Unhandled:
         """Put back the events that this process has a handler for, in their order, and return their number.
 
         Two processes that do so at once put back each event once.
-
-        Raises:
-            RedisError: Redis failed; some may have been put back.
         """
         pages = self._pages()
         found = in_reach(pages)
