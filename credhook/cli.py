@@ -106,7 +106,6 @@ def main(args: list[str] | None = None) -> None:
 
 
 def _name_misspelt_settings(arguments: Sequence[str]) -> None:
-    """Name unknown CREDHOOK_ variables once, in the log."""
     names = [] if set(_OF_CHILDREN).intersection(arguments) else unknown_settings(os.environ)
     if names:
         structlog.get_logger("credhook").warning("unknown_settings", hint="; ".join(map(correction, names)))

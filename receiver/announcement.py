@@ -33,7 +33,6 @@ class Announcer:
     """Announces this process every ten seconds."""
 
     def __init__(self, store: AsyncStore, settings: ReceiverSettings, inbox: Inbox, refusals: RefusalLog) -> None:
-        """Announce these settings and counts."""
         self._store = store
         self._inbox = inbox
         self._refusals = refusals

@@ -82,7 +82,6 @@ def _serve(
     admin: socket.socket | None = None,
     lifeline: int | None = None,
 ) -> None:
-    """Serve in this process until told to stop."""
     store = settings.open_store()
     # The facts of CONFIG have a check of their own, which may do without.
     lacking = functools.partial(refused, settings.open_store_sync(), Part.RECEIVER, optional="config|get")
@@ -135,7 +134,6 @@ def end_with_parent(lifeline: int, server: uvicorn.Server) -> None:
 
 
 def _tracer(settings: ReceiverSettings, inbox: Inbox) -> Optional["DeliveryTracer"]:
-    """Return the tracer of deliveries, or None if traces are off."""
     tracing.start("receiver")
     if (tracer := tracing.tracer()) is None:
         return None
@@ -188,7 +186,6 @@ def supervisor(
 async def _administrate(
     settings: ReceiverSettings, admin: socket.socket, store: AsyncStore, examine: Examine, registry: CollectorRegistry
 ) -> None:
-    """Answer on the admin listener until cancelled."""
     exporter = ExporterLease(store, store.keys.exporter)
     target = TargetFigures(examine, part="receiver", certificate=settings.tls_certfile)
     app = create_admin(store, examine, registry=registry, exporter=exporter, others=[target])

@@ -167,7 +167,6 @@ def sandbox(
 
 
 def _environment(base_url: str, signing_secrets: Sequence[str]) -> list[str]:
-    """Return the lines that point a worker and a receiver at a sandbox."""
     lines = [
         f"CREDHOOK_API_URL={base_url}",
         f"CREDHOOK_TOKEN_URL={base_url}{TOKEN_PATH.format(realm=REALM)}",

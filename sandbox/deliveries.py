@@ -346,7 +346,6 @@ class Sender:
                     logger.exception("sandbox.delivery_failed")
 
     async def _send(self, client: httpx.AsyncClient, due: str | Forgery) -> None:
-        """Make one attempt, and log it."""
         pending, faults, started, began = self.state.of(PendingDelivery), self.faults.on, self.now(), time.monotonic()
         if isinstance(due, Forgery):
             delivery = due.delivery

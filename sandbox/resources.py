@@ -161,7 +161,6 @@ def _advance(
 
 
 def _presented(status: str, credentials: list[Any]) -> dict[str, Any]:
-    """Return the fields of a presentation that depend on its status."""
     error = "The holder declined the request." if status == "rejected" else None
     return {"status": status, "error": error, "credentials": credentials if status == "verified" else []}
 

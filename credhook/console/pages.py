@@ -85,7 +85,6 @@ class Backend:
     """The store, for all pages. Questions run in threads."""
 
     def __init__(self, settings: StoreSettings) -> None:
-        """Prepare; nothing is read yet."""
         self.address = settings.redis_address
         self.store = settings.open_store_sync(**BRIEFLY)
 

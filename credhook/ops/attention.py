@@ -213,7 +213,6 @@ def _workers(fleet: Fleet) -> Iterator[Problem]:
 
 
 def _missing(fleet: Fleet) -> Iterator[Problem]:
-    """Find workers that have gone without a goodbye."""
     if fleet.missing:
         gone = ", ".join(f"{process(one)} {age(one.silent)} ago" for one in fleet.missing[-_MOST_NAMED:])
         who = "1 worker has" if len(fleet.missing) == 1 else f"{len(fleet.missing)} workers have"
@@ -222,7 +221,6 @@ def _missing(fleet: Fleet) -> Iterator[Problem]:
 
 
 def _unavailable(receivers: Sequence[ReceiverProcess]) -> Iterator[Problem]:
-    """Find receivers whose last delivery Redis did not take."""
     for one in receivers:
         if one.unavailable:
             what, remedy = split_remedy(one.unavailable)
@@ -230,7 +228,6 @@ def _unavailable(receivers: Sequence[ReceiverProcess]) -> Iterator[Problem]:
 
 
 def _credentials(fleet: Fleet) -> Iterator[Problem]:
-    """Find workers that take no events, because the platform accepts no credential of theirs."""
     refused = [worker for worker in fleet.workers if worker.credential_error]
     for worker in refused[:_MOST_NAMED]:
         what, remedy = split_remedy(worker.credential_error)

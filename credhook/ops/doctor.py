@@ -282,7 +282,6 @@ def _load_handlers(settings: WorkerSettings) -> tuple[frozenset[str] | None, Fin
 async def _ask_platform(
     settings: WorkerSettings, public_url: str | None, wanted: frozenset[str] | None
 ) -> list[Finding]:
-    """Get a token, list the endpoints, and compare them with what handlers want."""
     soon = settings.model_copy(update={"fetch_timeout": min(settings.fetch_timeout, _ANSWER_SECONDS)})
     try:
         async with AsyncApi.from_settings(soon, patience=PATIENCE) as api:

@@ -121,8 +121,6 @@ LATEST_MS: Final = 253_402_300_799_999
 
 
 class _Key:
-    """A key of a queue: prefix, name of the queue, suffix."""
-
     def __init__(self, before: str, after: str = "") -> None:
         self._before, self._after = before, after
 

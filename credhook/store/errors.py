@@ -122,7 +122,6 @@ def hint(error: BaseException) -> str:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error and the errors that led to it."""
     each: BaseException | None = error
     while each is not None:
         yield each

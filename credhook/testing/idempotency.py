@@ -169,7 +169,6 @@ class CrashPoint:
 
     @types.coroutine
     def _stepped(self, coroutine: Coroutine[Any, Any, object]) -> Generator[Any, None, None]:
-        """Await a coroutine step by step."""
         error: BaseException | None = None
         previous: object = None
         while True:

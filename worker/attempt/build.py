@@ -42,7 +42,6 @@ class Lifespan:
     def __init__(
         self, plugins: Iterable[Handlers[Any]], *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     ) -> None:
-        """`sleep`: waits between two tries."""
         self.states: dict[str, Any] = {}
         self._plugins = tuple(plugins)
         self._sleep = sleep

@@ -147,7 +147,6 @@ async def fetch(claim: Claim, api: AsyncApi, snapshots: Snapshots, known: Fetche
 
 
 async def _ask(claim: Claim, api: AsyncApi, *, may_be_sealed: bool) -> Fetched:
-    """Ask the platform, as `fetch` says."""
     began = time.monotonic()
     try:
         details = await getattr(api, resource_of(claim.type).namespace).get(claim.resource_id)

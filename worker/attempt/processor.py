@@ -326,7 +326,6 @@ class Processor:
         _count(attempt, handler, "gave_up" if status.startswith(GAVE_UP) else status)
 
     async def _record(self, attempt: Attempt, *names: str) -> None:
-        """Write the statuses of these handlers that the store does not know yet."""
         for name in names:
             status = attempt.unwritten.get(name)
             if status is None:
@@ -402,7 +401,6 @@ def _lost(attempt: Attempt) -> tuple[None, None]:
 
 
 def _log_result(attempt: Attempt, settlement: Settlement) -> None:
-    """Log one line for the attempt: its result, and the handlers that are done with their milliseconds."""
     fields = attempt.ids | {"handlers": [*attempt.durations], "ms": [*attempt.durations.values()]}
     if skipped := [name for name, status in attempt.statuses.items() if status == SKIPPED]:
         fields["skipped"] = skipped

@@ -129,7 +129,6 @@ def must_have_happened(
 
 
 def _time(observed: datetime | str | None) -> datetime | None:
-    """Return the time, or None for text that is none."""
     return observed if isinstance(observed, datetime) else None
 
 
@@ -229,7 +228,6 @@ class Backfill:
                 left = left[len(batch) :]
 
     async def _accept(self, batch: Sequence[MissableEvent]) -> list[str]:
-        """Accept a batch and return the types of the events that are new."""
         events = [Event(missing.types[0], missing.resource) for missing in batch]
         named = [(f"{BACKFILLED}{event.type}:{event.resource_id}", event, None) for event in events]
         store, now = self._store, datetime.now(UTC)

@@ -122,7 +122,6 @@ _FILES: Final[Mapping[str, TypeAdapter[Any]]] = {
 
 
 def _command(name: str, arguments: Sequence[str], operation: str, help_: str) -> click.Command:
-    """Return the command that calls one operation with its argument, if it has one."""
     shape = _FILES.get(operation)
 
     def run(**values: Any) -> None:

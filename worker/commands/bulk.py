@@ -137,7 +137,6 @@ def _check_count(events: Sequence[EventSummary], expect: int | None) -> None:
 
 
 def _user() -> str:
-    """Return `user@host` of this process."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # A container's user may have no name.

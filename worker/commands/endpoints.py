@@ -249,7 +249,6 @@ def delete_endpoint(endpoint_id: str) -> None:
 
 
 def _planned(types: tuple[str, ...], *, everything: bool, moved: bool) -> Plan:
-    """Print the steps and return them."""
     settings = EndpointSettings()
     wanted = _wanted(types, everything=everything)
     registered = call(lambda api: api.endpoints.list())

@@ -59,8 +59,6 @@ _CALLING: Final = ("backfill", "export")
 
 
 class _Events(click.Group):
-    """The commands about events."""
-
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted([*super().list_commands(ctx), *_CALLING])
 

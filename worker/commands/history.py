@@ -206,7 +206,6 @@ def _after(before: str, what: object, behind: str = "") -> str:
 
 
 def _shown(at: str | None) -> str:
-    """Return a time as a person reads it, to the millisecond."""
     return at.removesuffix("Z").replace("T", " ") if at else "?"
 
 

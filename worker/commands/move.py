@@ -97,7 +97,6 @@ class Move:
         return cast(list[bytes], self._source.redis.transaction(transact, *records, value_from_callable=True))  # type: ignore[arg-type]  # redis-py's gap
 
     def _look(self, ids: Sequence[str]) -> tuple[list[bytes], list[Any]]:
-        """Return what is to become of each event, and its record."""
         here, there = self._source.keys, self._target.keys
         asking = self._source.redis.pipeline(transaction=False)
         for one in ids:
@@ -146,7 +145,6 @@ class Move:
                 moving.rpush(there.jobs, job)
 
     def _forget(self, moving: Any, one: str, record: dict[bytes, bytes]) -> None:
-        """Remove all that the source keeps of the event."""
         here, (_, kind, resource, _) = self._source.keys, _fields(record)
         job, indexes = job_id(here.queue, one), {here.event_index(each, resource) for each in (kind, "")}
         settled = here.dead, here.quarantined, here.unhandled + kind, here.backfilled

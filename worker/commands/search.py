@@ -203,8 +203,6 @@ _cause_id: Final = functools.partial(valid, CAUSE_ID.fullmatch, "id of a cause; 
 
 
 class _Parsed(click.ParamType[Any]):
-    """An option whose text is parsed by a function that raises ValueError for invalid text."""
-
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
         self.name = name
         self._parse = parse

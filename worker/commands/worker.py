@@ -38,24 +38,20 @@ def worker(
     if supervised is None:
         sys.exit(_supervise(settings, processes, isolation, burst=burst))
     # The rest takes half a second to import. Before that, other workers get the events of the dead ones.
-    unnoted = _reclaim(settings, died) if died else []
+    unnoted: Sequence[str] = []
+    if died:
+        from credhook.worker.queue.leases import reclaim_all
+
+        store = settings.open_store_sync()
+        with store.redis:
+            unnoted = reclaim_all(store, died)
     # Only workers import this, so that their supervisor stays small.
     from credhook.worker.process import main
 
     main.run(settings, Pipes(*supervised), isolation, burst=burst, died=unnoted)
 
 
-def _reclaim(settings: WorkerSettings, died: Sequence[str]) -> Sequence[str]:
-    """Reclaim the events of dead workers. Return the workers whose death could not be written to Redis."""
-    from credhook.worker.queue.leases import reclaim_all
-
-    store = settings.open_store_sync()
-    with store.redis:
-        return reclaim_all(store, died)
-
-
 def _supervise(settings: WorkerSettings, processes: int, isolation: str, *, burst: bool) -> int:
-    """Keep the processes running and return the exit code."""
     options = ["--isolation", isolation, *(["--burst"] if burst else [])]
     # In development leases are long, because a breakpoint stops their renewal. A blocked loop is still noticed soon.
     lease = min(settings.lease, WorkerSettings.model_fields["lease"].default) if in_development() else settings.lease

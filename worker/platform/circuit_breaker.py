@@ -249,7 +249,6 @@ class CircuitBreaker:
         await asyncio.sleep(wait)
 
     async def _may_probe(self, *, admitted: bool) -> bool:
-        """Return True if this call is the probe."""
         now, lasts = self.clock(), self._timeout + 1.0
         if now < self._admitted_until:
             self._admitted_until, self._probing_until = 0.0, now + lasts
@@ -372,7 +371,6 @@ def _refusal(operation: str, reason: str, seconds: float) -> PlatformPaused:
 
 
 def _hint(cause: str) -> str:
-    """Return the settings that are the likely reason of a pause."""
     if cause == "token":
         return "workers get no access token: see token_refused in their logs"
     if cause == "401":

@@ -7,7 +7,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from credhook.listener.admin import bind_setting, create_admin, serve_admin
 from credhook.metrics.counting import gathered
-from credhook.metrics.figures import TargetFigures
+from credhook.metrics.figures import TargetFigures, gauge
 from credhook.store.errors import STORE_ERRORS
 from credhook.store.health import SharedExamination
 from credhook.store.lease import ExporterLease
@@ -70,13 +70,12 @@ class PlatformFigures:
             return []
         now = seconds + microseconds / 1_000_000
         circuit = circuit_in(fields, redis_now=now, now=now)
-        breaker = GaugeMetricFamily(
-            "credhook_platform_breaker", "1 for what the fleet's circuit breaker is, 0 for all else.", labels=["state"]
-        )
-        for phase in Phase:
-            breaker.add_metric([phase.value.replace(" ", "_")], phase is circuit.phase(now))
-        pause = GaugeMetricFamily(
-            "credhook_platform_pause_seconds", "Seconds until the platform may be called again; 0 if now."
-        )
-        pause.add_metric([], circuit.pause(now))
-        return [breaker, pause]
+        states: dict[tuple[str, ...], float] = {
+            (phase.value.replace(" ", "_"),): phase is circuit.phase(now) for phase in Phase
+        }
+        breaker, pause = "credhook_platform_breaker", "credhook_platform_pause_seconds"
+        meaning = "Seconds until the platform may be called again; 0 if now."
+        return [
+            gauge(breaker, "1 for what the fleet's circuit breaker is, 0 for all else.", ["state"], states),
+            GaugeMetricFamily(pause, meaning, circuit.pause(now)),
+        ]

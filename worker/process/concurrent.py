@@ -202,7 +202,6 @@ class ConcurrentWorker(BaseWorker):
         return taken
 
     def _room(self) -> int:
-        """Return how many more events may be in flight."""
         if self._stopping.is_set():
             return 0
         # Events that wait for their settlement hold no place, but their number is limited as well.
@@ -336,16 +335,14 @@ class ConcurrentWorker(BaseWorker):
             await channel.subscribe(self.pubsub_channel_name)
             while True:
                 message = await channel.get_message(ignore_subscribe_messages=True, timeout=1.0)
-                if message is not None:
-                    self._handle_command(parse_payload(message))
-
-    def _handle_command(self, payload: dict[str, Any]) -> None:
-        command = payload.get("command")
-        if command == "shutdown":
-            log.warning("shutdown_commanded", hint="one of RQ's tools sent it, or another client of this Redis")
-            os.kill(os.getpid(), signal.SIGINT)
-        else:
-            log.info("command_ignored", command=str(command)[:_COMMAND_LIMIT])
+                if message is None:
+                    continue
+                command = parse_payload(message).get("command")
+                if command == "shutdown":
+                    log.warning("shutdown_commanded", hint="one of RQ's tools sent it, or another client of this Redis")
+                    os.kill(os.getpid(), signal.SIGINT)
+                else:
+                    log.info("command_ignored", command=str(command)[:_COMMAND_LIMIT])
 
 
 async def _until(event: asyncio.Event, seconds: float | None) -> None:

@@ -73,7 +73,6 @@ def _stop(*_: object) -> None:
 
 
 def _work(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool, died: Sequence[str]) -> int:
-    """Work in this process until asked to stop; return the exit code."""
     os.set_blocking(pipes.report, False)
     faulthandler.register(signal.SIGUSR1, file=pipes.report, all_threads=False)
     name = f"{socket.gethostname()}.{os.getpid()}.{uuid4().hex[:8]}"
@@ -157,7 +156,6 @@ def _work_isolated(settings: WorkerSettings, name: str, heartbeat: Heartbeat, *,
 
 
 def _pulse(descriptor: int) -> None:
-    """Tell the supervisor that the loop moves."""
     with suppress(OSError):  # The supervisor is gone, or has not read for long. The lifeline tells.
         os.write(descriptor, PULSE)
 

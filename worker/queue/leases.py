@@ -41,7 +41,6 @@ class Leases:
     """The claims that this process works on."""
 
     def __init__(self, claims: Claims, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Renew claims by `claims`; `clock` returns monotonic seconds."""
         self._claims = claims
         self._clock = clock
         self._held: dict[str, _Held] = {}

@@ -121,7 +121,6 @@ class Unhandled:
         return put_back.total()
 
     def _pages(self) -> list[list[UnhandledEvent]]:
-        """Return the next events of each type, from the oldest on."""
         pipeline = self._store.redis.pipeline(transaction=False)
         for event_type in self._wanted:
             start = self._start[event_type]

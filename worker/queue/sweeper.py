@@ -109,7 +109,6 @@ class Sweeper:
         return len(requeued)
 
     def _forget(self, now: int) -> None:
-        """Forget events that are older than the retention time, and RQ's records of workers that are gone."""
         keys, redis = self._store.keys, self._store.redis
         redis.delete(keys.unfinished)
         old = now - self._store.retention * 1_000

@@ -99,7 +99,6 @@ def cause_of(error: BaseException) -> str:
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:
-    """Return the error and its causes, the last first."""
     chain: list[BaseException] = []
     while error is not None and error not in chain:
         chain.append(error)
