@@ -86,18 +86,11 @@ class Supervisor(Generic[C]):
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Prepare to run children.
+        """Prepare to run `number` children. Log events begin with their `kind`: `worker_died`.
 
-        Args:
-            kind: What the children are. Log events begin with it: `worker_died`.
-            number: How many children to run.
-            start: Starts the child of a place with the lifeline; after an OSError it is tried again.
-            grace: Seconds that children get to end after SIGTERM.
-            force_signal: For the children, if the supervisor is asked to stop again.
-            on_exit: Called with the place of each child that has ended.
-            before_drain: Called before the children are stopped.
-            clock: Monotonic seconds.
-            sleep: Waits so many seconds.
+        `start` starts the child of a place with the lifeline; after an OSError it is tried again. Children get `grace`
+        seconds to end after SIGTERM, and the `force_signal` if the supervisor is asked to stop again. `on_exit` is
+        called with the place of each child that has ended, and `before_drain` before the children are stopped.
         """
         self.log = structlog.get_logger(f"credhook.{kind}")
         self.clock, self._sleep = clock, sleep

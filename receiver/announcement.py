@@ -23,7 +23,6 @@ from credhook.store.store import AsyncStore
 
 log = structlog.get_logger("credhook.receiver")
 
-#: Seconds between two announcements.
 ANNOUNCE_EVERY_SECONDS: Final = 10.0
 #: Seconds that the removal of the announcement may take.
 _LEAVE_SECONDS: Final = 1.0

@@ -118,7 +118,6 @@ class Sessions:
     """The sessions of this process, by cookie. They end with it."""
 
     def __init__(self, *, seconds: float, clock: Callable[[], float] = time.time) -> None:
-        """`seconds`: how long a session lasts."""
         self.seconds = seconds
         self._clock = clock
         self._sessions: dict[str, Session] = {}

@@ -203,7 +203,6 @@ class BoundedProtocol(HttpToolsProtocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        """Take the arguments of uvicorn's protocols."""
         super().__init__(config, server_state, app_state, _loop)
         self._phase = _Phase.IDLE
         #: Bytes received in this phase.

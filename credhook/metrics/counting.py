@@ -102,7 +102,6 @@ class Level:
     """A gauge. With several processes it is the sum over the living ones."""
 
     def __init__(self, name: str, meaning: str) -> None:
-        """Start at 0."""
         self.metric = Gauge(name, meaning, multiprocess_mode="livesum")
         self._value = 0.0
 

@@ -28,7 +28,6 @@ log = structlog.get_logger("credhook.worker")
 _BACKOFF: Final = Backoff(first=1.0, longest=60.0)
 #: Seconds after which a start-up function that has not returned is logged, repeatedly.
 _SLOW_SECONDS: Final = 30.0
-#: Seconds that one shutdown function may take.
 _SHUTDOWN_SECONDS: Final = 5.0
 
 

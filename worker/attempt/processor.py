@@ -53,13 +53,7 @@ _TIMEOUT_HINT: Final = "Give its calls time-outs, or raise CREDHOOK_HANDLER_TIME
 
 
 class Clients(NamedTuple):
-    """The platform's clients. They share connections and credentials.
-
-    Attributes:
-        fetching: fetches details. The rate limit has counted the call already.
-        calling: for coroutine handlers, and for fetches that the rate limit has not counted.
-        in_thread: for plain functions.
-    """
+    """The platform's clients, with the same connections. The rate limit has counted the calls of `fetching` already."""
 
     fetching: AsyncApi
     calling: AsyncApi
@@ -103,13 +97,10 @@ class Processor:
         handled: Callable[[Attempt], None] = lambda _: None,
         may_follow: Callable[[], bool] = lambda: False,
     ) -> tuple[Settlement | None, Claim | None]:
-        """Make the attempt and settle the event.
+        """Make the attempt and settle. Return the settlement, or None if the lease was lost; and the next claim.
 
         `handled` is called when the handlers have ended, before the event is settled. `may_follow` is asked then: claim
         the next event of the resource as well, if one waits for this event?
-
-        Returns:
-            The settlement, or None if the lease was lost; and the next claim.
         """
         with self._tracer.attempt(attempt.claim) if self._tracer else nullcontext() as span:
             self.leases.hold(attempt.claim, lambda: attempt.interrupt(Interruption.LEASE_LOST))

@@ -190,7 +190,6 @@ class Erasure:
     """Erases the selected events, a few hundred in one script. Each step raises RedisError if Redis fails."""
 
     def __init__(self, store: SyncStore, selection: Selection) -> None:
-        """Prepare to erase events that the selection has found."""
         keys = store.keys
         self._store = store
         self._selection = selection

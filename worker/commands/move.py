@@ -43,7 +43,9 @@ def move(*, source: str, beside_workers: bool, as_json: bool) -> None:
             if source == store.queue:
                 raise click.UsageError(f"CREDHOOK_QUEUE is {source} itself: name the queue that should get the events")
             other.check_schema(write=False)
-            if not beside_workers and (workers := _live_workers(other)):
+            now, known = other.clock(), cast(dict[bytes, bytes], other.redis.hgetall(other.keys.handlers))
+            workers = sum(one.is_alive(now) for one in announced(known))
+            if workers and not beside_workers:
                 remedy = "stop them, or say --beside-workers; some events may then run twice"
                 raise click.UsageError(f"{workers} workers take from {source}: {remedy}")
             events = read_page(other, Selection()).events[::-1]
@@ -51,11 +53,6 @@ def move(*, source: str, beside_workers: bool, as_json: bool) -> None:
         if not (result.interrupted or result.error):
             _tidy(other)
         report(result, "moved", _MOVED, _NOT_MOVED, as_json=as_json)
-
-
-def _live_workers(store: SyncStore) -> int:
-    now, known = store.clock(), cast(dict[bytes, bytes], store.redis.hgetall(store.keys.handlers))
-    return sum(one.is_alive(now) for one in announced(known))
 
 
 def _tidy(source: SyncStore) -> None:

@@ -170,11 +170,7 @@ def event_type(text: str) -> str:
 
 
 def moment(text: str, now: datetime) -> datetime:
-    """Parse a time.
-
-    Args:
-        text: ISO 8601, in UTC unless it has an offset; or an age: `90s`, `15m`, `2h`, `7d`, `4w`.
-        now: ages count back from this time.
+    """Parse a time: ISO 8601, in UTC unless it has an offset; or an age before `now`: `90s`, `15m`, `2h`, `7d`, `4w`.
 
     Raises:
         ValueError: the text is neither.

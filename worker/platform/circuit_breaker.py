@@ -48,9 +48,7 @@ PROBE_RETRY_SECONDS: Final = 0.2
 WORTH_SAYING_SECONDS: Final = 1.0
 #: Seconds for which a process claims no event after the platform has refused its fresh token.
 REFUSED_SECONDS: Final = 10.0
-#: Poll interval while a token is fetched.
 TOKEN_POLL_SECONDS: Final = 0.1
-#: Poll interval while the budget of slow start is spent.
 SLOW_START_POLL_SECONDS: Final = 0.05
 
 

@@ -44,7 +44,6 @@ BATCH_WINDOW_SECONDS: Final = 0.002
 #: A full worker claims its events in this many groups at least. Events that begin together end together, and would all
 #: wait for Redis at once.
 GROUPS: Final = 4
-#: Seconds between two pulses to the supervisor.
 PULSE_SECONDS: Final = 0.5
 #: Seconds that an idle worker waits for a job before it looks again, and a suspended worker before it asks again.
 IDLE_SECONDS: Final = 1.0

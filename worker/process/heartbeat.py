@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("credhook.worker")
 
-#: Seconds between two beats, at most.
 BEAT_SECONDS: Final = 1.0
 #: Seconds of silence after which a process counts as dead: this many, or this part of the lease if that is more.
 _SILENCE_SECONDS, _SILENCE_PART = 6.0, 0.4

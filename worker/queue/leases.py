@@ -123,12 +123,9 @@ def note_death(store: SyncStore, token: str, how: str) -> list[bytes]:
 
 
 def reclaim(store: SyncStore, token: str, how: str) -> bool:
-    """Note a death, and put the events of the dead process at the head of the queue.
+    """Put the events of a dead process at the head of the queue. Return True if Redis has noted the death.
 
     `how`: `1` if the process ended by itself, `0` if it was ended from outside, `host` if its host may have died.
-
-    Returns:
-        True if Redis has noted the death.
     """
     try:
         store.redis.zrem(store.keys.workers, token)

@@ -52,17 +52,11 @@ class Sweeper:
         index_page: int = 500,
         index_pages: int = 40,
     ) -> None:
-        """Prepare for a round every `interval` seconds.
+        """Prepare for a round every `interval` seconds. `name` is unique in the fleet.
 
-        Args:
-            store: the queue's.
-            name: unique in the fleet.
-            interval: seconds between two rounds.
-            wanted: event type → names of the handlers that this process has for it.
-            head: jobs at the head of the queue that are looked at, to find when the oldest of them moved.
-            page: open events that are read at once, and orphans that one round deals with, about.
-            index_page: entries of the event index that one script looks at, which takes a millisecond.
-            index_pages: such scripts in one round.
+        `wanted`: event type → names of the handlers that this process has for it. A round looks at `head` jobs of the
+        queue, to find when the oldest of them moved. It reads open events by the `page`, and deals with about as many
+        orphans. It looks at `index_page` entries of the event index in each of `index_pages` scripts.
         """
         self._store = store
         self._name = name

@@ -251,14 +251,7 @@ def _wait_at_exit() -> None:
 
 @dataclass(slots=True)
 class _Pool:
-    """The connections that lead through one proxy, or through none.
-
-    Attributes:
-        client: keeps its connections.
-        proxy: URL of the proxy.
-        unpooled: opens a connection for each request, if one was needed.
-        has_answered: True once there may be idle connections.
-    """
+    """The connections that lead through one proxy, or through none. `unpooled` opens one for each request."""
 
     client: Client
     proxy: str | None
