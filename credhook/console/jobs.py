@@ -63,14 +63,7 @@ def _erase(store: SyncStore, events: Events, job: "Job") -> Iterator[Sequence[by
 
 
 class Verb(NamedTuple):
-    """What a job can do to events.
-
-    Attributes:
-        past: the verb in the past tense.
-        work: works on the events and yields the outcomes of each batch.
-        done: outcomes that count as done, each with a remark or "".
-        left: the other outcomes, each with the reason.
-    """
+    """What a job can do to events. `done`: outcomes that count as done, with a remark or "". `left`: the others."""
 
     past: str
     work: Callable[[SyncStore, Events, "Job"], Iterator[Sequence[bytes]]]
@@ -184,11 +177,7 @@ class Jobs:
         self._thread.submit(job.run, self._store)
 
     def get(self, id_: str) -> Job:
-        """Return the job.
-
-        Raises:
-            HTTPException: 404, the job is unknown or forgotten.
-        """
+        """Return the job, or raise a 404 if it is unknown or forgotten."""
         if id_ not in self._jobs:
             raise HTTPException(404, "There is no such job. Jobs of an earlier console are in its log.")
         return self._jobs[id_]
@@ -261,11 +250,7 @@ def routes(backend: Backend, jobs: Jobs) -> list[Route]:
 
 
 def _chosen(query: Sequence[tuple[str, str]]) -> Selection:
-    """Return the selection to work on. Refuse an empty selection: it would mean every event.
-
-    Raises:
-        HTTPException: 400, the query is empty or invalid.
-    """
+    """Return the selection to work on, or raise a 400. An empty selection is refused: it would mean every event."""
     try:
         chosen = selection(query, datetime.now(UTC))
     except ValueError as error:

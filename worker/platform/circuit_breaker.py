@@ -165,11 +165,7 @@ class CircuitBreaker:
         return False
 
     async def give_back(self, unused: int) -> None:
-        """Return admissions for which no event was found.
-
-        Raises:
-            RedisError, OSError: There is a rate limit, and Redis does not answer.
-        """
+        """Return admissions for which no event was found. Raises as `admit` does."""
         if unused <= 0:
             return
         self._slow_start.spend(-unused)

@@ -26,9 +26,6 @@ class RateLimit:
 
         Returns:
             The number of tokens, and the seconds until the reserved or the next token is there.
-
-        Raises:
-            RedisError, OSError: The tokens cannot be counted, so there are none.
         """
         arguments = [wanted, self._interval, self._capacity, max_wait * _MICROSECONDS]
         taken, wait = await self._store.run("rate_limit", arguments, keys=[self._key])

@@ -18,11 +18,7 @@ from credhook.worker.settings import WorkerSettings
 
 
 def start_admin(settings: WorkerSettings, address: str, folder: str) -> None:
-    """Answer on `host:port` from a thread with its own event loop. `folder`: where the processes count.
-
-    Raises:
-        click.ClickException: The address is taken, or not one of this host.
-    """
+    """Answer on `host:port` from a thread with its own event loop. `folder`: where the processes count."""
     listener = bind_setting(address, "CREDHOOK_ADMIN")
 
     async def serve() -> None:

@@ -264,11 +264,7 @@ class Claims:
         return bool(ours), _claim(following[0]) if following else None
 
     async def renew(self, claims: Sequence[Claim]) -> list[Claim]:
-        """Prolong the leases in one round trip. Return the claims that were lost.
-
-        Raises:
-            RedisError: Redis failed; the leases run on.
-        """
+        """Prolong the leases in one round trip. Return the claims that were lost. If Redis fails, the leases run on."""
         if not claims:
             return []
         renewed = await self._run([operation("renew", claim.event_id, claim.fence, claim.job) for claim in claims])

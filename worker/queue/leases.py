@@ -106,11 +106,7 @@ def put_back(store: SyncStore, event_id: str, *, in_transit: int = IN_TRANSIT_MS
 
 
 def note_death(store: SyncStore, token: str, how: str) -> list[bytes]:
-    """Note the death in the events that the process held, and let go of them. Return their webhook-ids.
-
-    Raises:
-        RedisError: Redis failed; some events may not know of the death.
-    """
+    """Note the death in the events that the process held, and let go of them. Return their webhook-ids."""
     death, held = json.dumps(worker_died().counted()), list[bytes]()
     # A lease that is renewed meanwhile changes its place, so the places do not serve to read a page.
     leased = sorted(dict(store.redis.zscan_iter(store.keys.leases, count=PAGE)).items(), key=lambda lease: lease[1])
