@@ -68,7 +68,7 @@ class ReceiverSettings(StoreSettings):
         "strict",
         description="`strict` answers 202 once the event has been fsynced (`appendfsync always`, or `WAITAOF` from "
         "Redis 7.2 on), and 503 where Redis can do neither; `replicated` once a replica has it, `replicated:2` two; "
-        "`standard` once Redis has it. See [REDIS.md](REDIS.md).",
+        "`standard` once Redis has it.",
     )
 
     @field_validator("webhook_secrets")
