@@ -1,0 +1,176 @@
+"""What a failover costs: Sentinel replaces the master while a sender repeats, in each durability profile."""
+# ruff: noqa: T201  The counts are what `make soak` is run for.
+
+import asyncio
+import signal
+import subprocess
+import time
+from contextlib import ExitStack
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+import plain
+import pytest
+from redis import Redis
+from redis_keys import job_id
+from rq.utils import as_text
+from serving import receiver
+from signing import body, headers
+from waiting import until
+
+from credhook.sandbox.local.environment import find_server, free_port, start_server
+
+SENDERS, RATE = 16, 300
+#: Of a store whose replicas are its only memory.
+WITHOUT_FILE = ("--appendonly", "no")
+
+
+class ReplicatedRedis:
+    """Three servers and a Sentinel. The master can be killed or stopped, and comes back as a replica."""
+
+    def __init__(self, folder: Path, options: tuple[str, ...]) -> None:
+        self._folder, self._options = folder, options
+        self._ports = [free_port() for _ in range(3)]
+        self._servers: dict[int, subprocess.Popen[bytes]] = {}
+        self._sentinel_port = free_port()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.callback(lambda: [self._end(server) for server in self._servers.values()])
+            for port in self._ports:
+                (self._folder / str(port)).mkdir()
+                self._start(port, master=self._ports[0])
+            configuration = self._folder / "sentinel.conf"
+            configuration.write_text(
+                f"port {self._sentinel_port}\nbind 127.0.0.1\nsentinel monitor main 127.0.0.1 {self._ports[0]} 1\n"
+                "sentinel down-after-milliseconds main 500\nsentinel failover-timeout main 3000\n"
+            )
+            sentinel = subprocess.Popen(
+                [find_server(), str(configuration), "--sentinel"], stdout=subprocess.DEVNULL, start_new_session=True
+            )
+            stack.callback(self._end, sentinel)
+            until(self._is_whole, what="the replicas")
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def url(self) -> str:
+        return f"redis+sentinel://127.0.0.1:{self._sentinel_port}/main"
+
+    @property
+    def master(self) -> int:
+        """The port of the master, as Sentinel names it."""
+        said: Any = self._asked("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main", port=self._sentinel_port)
+        return int(said[1])
+
+    def fails(self, how: str) -> None:
+        """Kill or stop the master; return once another one has replaced it and both others follow that one."""
+        port = self.master
+        server = self._servers[port]
+        server.send_signal(signal.SIGKILL if how == "kill" else signal.SIGSTOP)
+        until(lambda: self.master != port, what="the failover")
+        if how == "kill":
+            server.wait()
+            self._start(port, master=self.master)
+        else:
+            server.send_signal(signal.SIGCONT)
+        until(self._is_whole, what="the replicas")
+
+    def _start(self, port: int, *, master: int) -> None:
+        following = () if port == master else ("--replicaof", "127.0.0.1", str(master))
+        options = (*self._options, *following, "--repl-diskless-sync-delay", "0")
+        self._servers[port] = start_server(self._folder / str(port), port, options)
+
+    def _is_whole(self) -> bool:
+        """Return True if the master has two replicas, and Sentinel knows them."""
+        said: Any = self._asked("INFO", "replication", port=self.master)
+        known: Any = self._asked("SENTINEL", "REPLICAS", "main", port=self._sentinel_port)
+        linked = [dict(zip(one[::2], one[1::2], strict=True)) for one in known]
+        return str(said).count("state=online") == 2 and [one["master-link-status"] for one in linked] == ["ok", "ok"]
+
+    def _asked(self, *command: str, port: int) -> object:
+        with Redis(port=port, decode_responses=True, socket_timeout=5, protocol=2) as client:
+            client.response_callbacks.clear()
+            return client.execute_command(*command)
+
+    @staticmethod
+    def _end(server: "subprocess.Popen[bytes]") -> None:
+        server.kill()
+        server.wait()
+
+
+class Sender:
+    """Deliveries at a steady rate, each repeated until it is acknowledged."""
+
+    def __init__(self, url: str) -> None:
+        self._url, self._began, self._number = url, time.monotonic(), 0
+        self.ends = False
+        #: webhook-id → when it was acknowledged.
+        self.acknowledged: dict[str, float] = {}
+
+    async def run(self) -> None:
+        await asyncio.gather(*(self._send() for _ in range(SENDERS)))
+
+    async def _send(self) -> None:
+        async with plain.AsyncClient(timeout=60) as client:
+            while not self.ends:
+                number, self._number = self._number, self._number + 1
+                await asyncio.sleep(max(0.0, self._began + number / RATE - time.monotonic()))
+                webhook_id = f"msg_{number:06}"
+                content = body(resource_id=f"iss_{number}")
+                while webhook_id not in self.acknowledged:
+                    try:
+                        answer = await client.post(self._url, content=content, headers=headers(webhook_id, content))
+                    except httpx.TransportError:
+                        continue
+                    if answer.status_code == httpx.codes.ACCEPTED:
+                        self.acknowledged[webhook_id] = time.monotonic()
+                    else:
+                        await asyncio.sleep(0.05)
+
+    @property
+    def gaps(self) -> list[float]:
+        """Seconds without an acknowledgement, the longest first."""
+        times = sorted(self.acknowledged.values())
+        return sorted((after - before for before, after in pairwise(times)), reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("durability", "how", "times"),
+    [
+        ("replicated", "kill", 1),
+        *(
+            pytest.param(durability, how, 10, marks=[pytest.mark.soak, pytest.mark.timeout(1_800)])
+            for durability in ("replicated", "strict")
+            for how in ("kill", "stop")
+        ),
+    ],
+)
+async def test_a_failover_under_load(tmp_path: Path, durability: str, how: str, times: int) -> None:
+    with ReplicatedRedis(tmp_path, WITHOUT_FILE if durability == "replicated" else ()) as redis:
+        with receiver(tmp_path, redis.url, CREDHOOK_DURABILITY=durability) as process:
+            sender = Sender(process.url)
+            sending = asyncio.create_task(sender.run())
+            for _ in range(times):
+                await asyncio.sleep(1.0)
+                await asyncio.to_thread(redis.fails, how)
+            sender.ends = True
+            await sending
+            assert "Traceback" not in process.text
+        with Redis(port=redis.master) as client:
+            missing = [one for one in sender.acknowledged if not client.exists("credhook:credhook:event:" + one)]
+            jobs = [as_text(job) for job in client.lrange("rq:queue:credhook", 0, -1)]
+    gaps = ", ".join(f"{gap:.1f}" for gap in sender.gaps[:times])
+    print(
+        f"\n{durability}, {times} times {how} of the master: {len(sender.acknowledged)} accepted, {len(missing)} lost, "
+        f"{len(jobs) - len(set(jobs))} doubled; seconds without 202: {gaps}"
+    )
+    assert len(jobs) == len(set(jobs))
+    if durability == "replicated":
+        assert missing == []
+        assert {job_id(one) for one in sender.acknowledged} <= set(jobs)
