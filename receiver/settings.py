@@ -66,9 +66,8 @@ class ReceiverSettings(StoreSettings):
     )
     durability: Annotated[str, matching(DURABILITY, "should be strict, standard, replicated or replicated:N")] = Field(
         "strict",
-        description="`strict` answers 202 once the event has been fsynced (`appendfsync always`, or `WAITAOF` from "
-        "Redis 7.2 on), and 503 where Redis can do neither; `replicated` once a replica has it, `replicated:2` two; "
-        "`standard` once Redis has it.",
+        description="What a 202 means: `strict` (on disk), `replicated` (on a replica; `replicated:2` on two) or "
+        "`standard` (in memory).",
     )
 
     @field_validator("webhook_secrets")
