@@ -158,6 +158,7 @@ class Inbox:
         finally:
             metrics.STORE_SECONDS.observe(time.monotonic() - began)
         if self._replicas and (reached := replies[-1]) < self._replicas:
+            await self._connection.aclose()  # Perhaps another one is the master by now: Sentinel is asked again.
             raise StoreUnavailable(f"{reached} of {self._replicas} replicas have the event in time")
         if not self._replicas and self._confirmation and replies[-1][0] < 1:
             raise StoreUnavailable("Redis has not fsynced in time")

@@ -26,7 +26,7 @@ log = structlog.get_logger("credhook")
 #: What the extra `otel` brings. Named one by one, since credhook itself is on no package index.
 PACKAGES: Final = "opentelemetry-exporter-otlp-proto-http opentelemetry-sdk"
 
-#: Seconds that a process waits for its last spans to be exported. Its supervisor waits only so long.
+#: Seconds that a process waits for its last spans to be exported.
 LAST_SPANS: Final = 1.0
 
 #: The text for an event that was not sampled.

@@ -146,13 +146,13 @@ class Sender:
         ("replicated", "kill", 1),
         *(
             pytest.param(durability, how, 10, marks=[pytest.mark.soak, pytest.mark.timeout(1_800)])
-            for durability in ("replicated", "strict")
+            for durability in ("replicated", "replicated:2", "strict")
             for how in ("kill", "stop")
         ),
     ],
 )
 async def test_a_failover_under_load(tmp_path: Path, durability: str, how: str, times: int) -> None:
-    with ReplicatedRedis(tmp_path, WITHOUT_FILE if durability == "replicated" else ()) as redis:
+    with ReplicatedRedis(tmp_path, () if durability == "strict" else WITHOUT_FILE) as redis:
         with receiver(tmp_path, redis.url, CREDHOOK_DURABILITY=durability) as process:
             sender = Sender(process.url)
             sending = asyncio.create_task(sender.run())
@@ -171,6 +171,7 @@ async def test_a_failover_under_load(tmp_path: Path, durability: str, how: str, 
         f"{len(jobs) - len(set(jobs))} doubled; seconds without 202: {gaps}"
     )
     assert len(jobs) == len(set(jobs))
-    if durability == "replicated":
+    # A master that stalls, is replaced and goes on may still have the other replica, and acknowledge what is discarded.
+    if durability == "replicated:2" or (durability, how) == ("replicated", "kill"):
         assert missing == []
         assert {job_id(one) for one in sender.acknowledged} <= set(jobs)

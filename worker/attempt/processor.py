@@ -298,7 +298,7 @@ class Processor:
             handler=handler.name,
             error=error_text(error),
             exc_info=error,
-            at=[handler.at],  # Unless the error came through the author's code.
+            at=[handler.at],  # The log replaces it by the lines of the author that the error came through.
             final=isinstance(decision, GiveUp),
             hint=_TIMEOUT_HINT if isinstance(error, HandlerTimeout) else "",
             ms=ms,

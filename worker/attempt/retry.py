@@ -36,7 +36,7 @@ PLACE_AGAIN_SECONDS: Final = 1.0
 #: Classes of an exception group's members that are stored.
 _MAX_CLASSES: Final = 5
 
-#: The longest wait that a handler may ask for: settled events are remembered as long.
+#: The longest wait that a handler may ask for.
 LONGEST_SECONDS: Final = timedelta(days=7).total_seconds()
 
 
@@ -109,7 +109,7 @@ def after_fetch(
         return Defer(wait + chance() * max(1.0, wait))
     lost = isinstance(error, DataGone) and error.was_there
     if isinstance(error, InvalidRequest) or lost or attempt >= max_attempts:
-        return GiveUp(error_text(error))  # The platform would refuse the same request again.
+        return GiveUp(error_text(error))
     if isinstance(error, NotFound | DataGone):
         for moment in NOT_FOUND_AGES:
             if moment > age:

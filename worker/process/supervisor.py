@@ -122,7 +122,7 @@ class WorkerSupervisor(Supervisor[SupervisedWorker]):
         return child
 
     def ended(self, child: SupervisedWorker, code: int) -> None:
-        """Note a death, and if the worker crashed by itself. An operator or a lack of memory may send SIGKILL, too."""
+        """Note a death, and whether the worker crashed by itself: an operator or a lack of memory may send SIGKILL."""
         child.close()
         if code != 0:
             crashed = child.replaced or code != -signal.SIGKILL

@@ -1,8 +1,8 @@
 -- How a worker gets the right to work on an event.
 --
 -- Events are claimed one by one and held together: a claim takes effect with `hold`. A `worker` is a table: `lease` in
--- ms; `alone`, true if it has nothing else under way; and for a worker of ours `name` and `token`. For its own workers
--- RQ keeps the list of started jobs.
+-- ms; `alone`, true if it has nothing else under way; and for a worker of ours `name` and `token`. RQ itself lists the
+-- started jobs of its own workers.
 --
 -- A claim is a list:
 --   1 webhook-id  2 job  3 now, ms  4 type  5 resource  6 received, ms  7 fence  8 attempts  9 latest state of the

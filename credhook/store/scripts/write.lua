@@ -114,7 +114,7 @@ function write.settle(id, fence, job, state, latest, follow, sealed, rest, ...)
         if state ~= $UNHANDLED then drop($ONLY) elseif details.only then put($ONLY, details.only) end
     end
     pcall(blame, id, details, is_open)
-    if state == $DONE and sealed == '1' then  -- It goes before the state, and after the marks that make it needless.
+    if state == $DONE and sealed == '1' then  -- The snapshot goes after the marks that make it needless, before the state.
         if #records > 0 then call('HSET', key, unpack(set, 4, 3 + #records)) end
         call('DEL', SNAPSHOT .. id)
     end
@@ -237,7 +237,8 @@ local function run(settlements)
     end
 end
 
--- A Redis that is full allows a script everything once it has written something: begin with what needs no memory.
+-- A settlement shall pass although Redis is full, which allows a script everything once it has written something: begin
+-- with what needs no memory.
 local ended = {}
 while ARGV[i] == 'settle' do
     ended[#ended + 1] = ARGV[i + 4] .. ':' .. ARGV[i + 3]
