@@ -102,7 +102,7 @@ def test_what_is_in_both_queues_or_under_way_is_not_overwritten(redis_client: Re
     redis_client.hset(HERE.event + "same", "attempts", 7)
     for one in ("same", "other", "held", "lapsed", "sealed", "broken", "odd"):
         accepted(redis_client, TYPO.queue, (one, COMPLETED, "r1"))
-    redis_client.zadd(TYPO.leases, {"held": NOW + 600_000, "lapsed": NOW - 1})
+    redis_client.zadd(TYPO.leases, {"held": NOW + 86_400_000, "lapsed": NOW - 1})
     redis_client.set(TYPO.snapshot + "sealed", "x")
     redis_client.hdel(TYPO.event + "broken", "received")
     redis_client.hset(TYPO.event + "odd", "due", "soon")
