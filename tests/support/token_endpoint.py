@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import httpx
+from fake_children import Clock
 
 from credhook.events import RESOURCES
 from credhook.worker.api.client import AsyncApi
@@ -18,16 +19,6 @@ from credhook.worker.api.token import ClientCredentials, Token
 
 TOKEN_URL = "https://id.example/realms/r/protocol/openid-connect/token"
 API_URL = "https://api.example"
-
-
-class Clock:
-    """Seconds that pass when the test says so."""
-
-    def __init__(self) -> None:
-        self.now = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Platform:

@@ -1,6 +1,7 @@
 """Who may use the console: sessions, logins, and what a page of another site can do."""
 
 import pytest
+from fake_children import Clock
 from pydantic import SecretStr, ValidationError
 from starlette.datastructures import Headers
 
@@ -8,14 +9,6 @@ from credhook.console.auth import Login, Sessions, objection
 from credhook.console.command import ConsoleSettings
 
 URL = "https://console.example"
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_a_session_is_whose_it_was_begun_for_until_its_time_is_over() -> None:
@@ -53,18 +46,6 @@ def test_wrong_tries_of_an_address_are_limited_for_a_minute_and_lock_nobody_out(
         clock.now += 59
         assert login.failed("10.0.0.1") == 1
         clock.now += 1
-
-
-def test_a_code_opens_once_and_the_next_is_handed_out() -> None:
-    handed: list[str] = []
-    login = Login(None, hand_out=handed.append)
-    assert login.by_code
-    (first,) = handed
-    assert not login.succeeds("")
-    assert login.succeeds(first)
-    assert not login.succeeds(first)
-    assert len(handed) == 2
-    assert login.succeeds(handed[1])
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import pytest
 import structlog
+from fake_children import Clock
 from waiting import until_async
 
 from credhook.logs import configure_logs
@@ -225,16 +226,6 @@ async def test_a_thread_that_cannot_be_started_takes_no_place(monkeypatch: pytes
         failed = await outcome(stops, threads=threads, runs=runs)
     assert isinstance(failed, RuntimeError)
     assert isinstance(await outcome(stops, threads=threads, runs=runs), HandlerCrashed)
-
-
-class Clock:
-    """Seconds that pass when a test says so."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 async def test_a_lost_cancellation_is_told_once_more() -> None:
