@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
-from token_endpoint import BrokenBody, Handler, async_api, client, credentials
+from token_endpoint import BrokenBody, Handler, async_api
 from virtual_time import in_own_time
 
 from credhook.worker.api.errors import ApiError, InvalidRequest, InvalidResponse, NotFound, Unavailable
@@ -97,14 +97,3 @@ def test_a_request_that_is_never_answered_ends_with_its_time() -> None:
     failed = in_own_time(outcome(never))
     assert (type(failed), failed.cause) == (Unavailable, "timeout")
     assert "TimeoutError" in str(failed)
-
-
-@pytest.mark.parametrize("never_ends", [True, False])
-async def test_the_token_endpoint_is_held_to_the_same_bounds(never_ends: bool) -> None:
-    endless = Endless()
-    answer: Handler = (lambda _: httpx.Response(200, stream=endless)) if never_ends else never
-    async with client(answer, credentials(), timeout=5.0 if never_ends else 0.1) as api:
-        with pytest.raises(InvalidResponse if never_ends else Unavailable) as caught:
-            await api.presentations.get("p")
-    assert caught.value.operation == "token"
-    assert endless.given <= LONGEST_BODY + 2 * 65_536

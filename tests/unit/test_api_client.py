@@ -61,19 +61,6 @@ async def test_whatever_httpx_raises_is_an_error_of_ours(failure: Exception, err
         assert getattr(outcome, "__context__", None) is None
 
 
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-@pytest.mark.parametrize("location", ["https://evil.example/", "/me-creds/api/presentations/other", "?x", ""])
-async def test_redirects_are_refused(status: int, location: str) -> None:
-    asked: list[str] = []
-
-    def redirect(request: httpx.Request) -> httpx.Response:
-        asked.append(request.url.path)
-        return httpx.Response(status, headers={"location": location})
-
-    assert [type(each) for each in await outcomes(redirect)] == [InvalidResponse, InvalidResponse]
-    assert asked == ["/me-creds/api/presentations/p"] * 2
-
-
 # Settings.
 
 

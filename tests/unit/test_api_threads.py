@@ -7,22 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 from token_endpoint import Held, Platform, client, credentials
-from waiting import until, until_async
+from waiting import until
 
 from credhook.worker.api.client import AsyncApi, SyncApi
 from credhook.worker.api.errors import Unavailable
-
-
-async def test_tasks_and_threads_share_one_token_request() -> None:
-    held, auth = Held(), credentials()
-    async with client(held, auth) as api:
-        task = asyncio.create_task(api.presentations.get("p"))
-        await held.asked.wait()
-        thread = asyncio.create_task(asyncio.to_thread(SyncApi(api).presentations.get, "p"))
-        await until_async(lambda: auth.asked == 2)
-        held.go.set()
-        await asyncio.gather(task, thread)
-    assert held.platform.granted == 1
 
 
 async def test_while_a_thread_waits_the_loop_goes_on() -> None:

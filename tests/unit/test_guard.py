@@ -9,8 +9,8 @@ import httpx
 import pytest
 from token_endpoint import BrokenBody
 
-from credhook.worker.api.client import AsyncApi, SyncApi
-from credhook.worker.api.errors import ApiError, Unauthorized, Unavailable
+from credhook.worker.api.client import AsyncApi
+from credhook.worker.api.errors import ApiError, Unauthorized
 from credhook.worker.api.token import ClientCredentials
 
 # The token endpoint stands on the API's own origin and below its path: only the request itself tells them apart.
@@ -23,22 +23,18 @@ Answer = Callable[[httpx.Request], httpx.Response]
 
 
 class Book:
-    """A guard that lets everything pass, unless it is shut, and writes down what it hears.
+    """A guard that lets everything pass, and writes down what it hears.
 
     Attributes:
-        is_shut: True if it refuses.
         acquired: the operations that it let pass.
         heard: the first word of each permit.
     """
 
     def __init__(self) -> None:
-        self.is_shut = False
         self.acquired: list[str] = []
         self.heard: list[tuple[object, ...]] = []
 
     async def acquire(self, operation: str) -> "Page":
-        if self.is_shut:
-            raise Unavailable("not now", operation=operation, retry_after=1.0)
         self.acquired.append(operation)
         return Page(self)
 
@@ -156,22 +152,3 @@ async def test_a_call_that_is_cancelled_says_nothing(waits_for: str) -> None:
             await call
         await api._auth.aclose()
     assert book.heard == [("cancelled",)]
-
-
-async def test_what_a_shut_guard_raises_is_what_the_caller_gets_and_nothing_is_sent_from_loop_and_thread() -> None:
-    book, sent = Book(), []
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        sent.append(request)
-        return httpx.Response(200, json=GOOD)
-
-    async with guarded(with_tokens(answer), book) as api:
-        book.is_shut = True
-        for call in (api.presentations.get("p"), asyncio.to_thread(SyncApi(api).presentations.get, "p")):
-            with pytest.raises(Unavailable) as refusal:
-                await call
-            assert (refusal.value.operation, refusal.value.retry_after) == ("presentations.get", 1.0)
-        assert not sent
-        book.is_shut = False
-        await asyncio.to_thread(SyncApi(api).presentations.get, "p")
-    assert (book.acquired, book.heard) == (["presentations.get"], [(200, None)])

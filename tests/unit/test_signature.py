@@ -57,10 +57,6 @@ def test_the_published_vector_of_standard_webhooks_verifies() -> None:
     assert check(headers, "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", body=body, now=1_614_265_330)
 
 
-def test_a_good_signature_names_the_delivery() -> None:
-    assert check(raw()) == "msg_1"
-
-
 @pytest.mark.parametrize("webhook_id", ["a" * 512, "a/b+c==", "a b", "é…", "msg_1.1700000000.x", "{a}", "{.}"])
 def test_a_signed_id_may_be_any_text(webhook_id: str) -> None:
     assert check(raw(webhook_id=webhook_id, signature=sign(webhook_id, str(NOW), BODY))) == webhook_id
