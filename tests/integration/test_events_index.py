@@ -10,7 +10,6 @@ import pytest
 from accepting import accept, everything, inbox_on, record
 from events_command import Run
 from harness import COMPLETED, DATA
-from large_store import COMMON_HANDLER, RARE_HANDLER, RARE_TYPE, fill
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis_keys import EVENT, job_id
@@ -18,7 +17,7 @@ from store_rules import disagreements
 from stored_events import HANDLED, INDEX, plant, plant_many
 from stores import store_on
 
-from credhook.events import Event
+from credhook.events import EVENT_TYPES, Event
 from credhook.store import State
 from credhook.store.counts import counts_of
 from credhook.worker.commands.search import Selection, read_page
@@ -27,6 +26,26 @@ from credhook.worker.queue.sweeper import Sweeper
 
 MANY = 20_000
 RETENTION = 3_600
+RARE_TYPE = EVENT_TYPES[-1]
+COMMON_HANDLER, RARE_HANDLER = "accounts.activate", "notify.send"
+
+
+def fill(redis: Redis, number: int) -> None:
+    """Plant so many events of six days: most done, the first types the most frequent, three of each resource."""
+    with redis.pipeline(transaction=False) as pipeline:
+        for each in range(number):
+            kind = -1 if each % 997 == 0 else int((each * 7_919 % 1_000 / 1_000) ** 3 * 9)
+            state = State.UNHANDLED if each % 1_000 == 11 else State.DEAD if each % 50 == 7 else State.DONE
+            plant(
+                pipeline,
+                f"msg_{each:024x}",
+                state if each < number - 100 else State.WAITING,
+                EVENT_TYPES[kind],
+                f"iss_{each % (number // 3):020x}",
+                age=6 * 86_400 * (1 - each / number),
+                ended=dict.fromkeys([COMMON_HANDLER, RARE_HANDLER][: 1 + (each % 100 == 3)], "done"),
+            )
+        pipeline.execute()
 
 
 def lines(stdout: str) -> list[dict[str, Any]]:
