@@ -19,7 +19,6 @@ from stores import store_on
 from structlog.testing import capture_logs
 
 from credhook.store import State
-from credhook.worker.api.errors import Unavailable
 from credhook.worker.attempt.attempt import DONE, Attempt, Interruption
 from credhook.worker.attempt.details import Snapshots
 from credhook.worker.attempt.retry import GiveUp, Retry
@@ -315,15 +314,6 @@ async def test_nothing_is_fetched_for_an_event_whose_handlers_all_run_still(
     assert (settlement.state, settlement.error, settlement.spend) == (State.WAITING, "test.first: StillRunning", False)
     assert not stub.calls
     assert not told.ran
-
-
-async def test_a_failure_counts_although_another_handler_is_held_up(made: Attempts, told: Told) -> None:
-    await made.accept("e1", DATA, "pre_1")
-    run = made.processor.runs.begin(E1, [*told.handlers][1])
-    assert run is not None
-    run.hold()
-    told.ends["first"] = Unavailable("down", operation="x")
-    assert (await made.next()).spend
 
 
 @pytest.mark.parametrize(("killed", "state", "ran"), [(1, State.DONE, 2), (2, State.DEAD, 0)])

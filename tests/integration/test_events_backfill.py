@@ -78,24 +78,6 @@ def test_what_was_lost_is_handled_once_and_in_order_and_what_arrived_is_not_hand
     assert gone[0] not in "\n".join(contents(lossy.redis))
 
 
-def test_two_at_once_and_one_that_was_killed_accept_nothing_twice(lossy: Scene) -> None:
-    lossy.happen(OFFERED, lost=True, count=50)
-    lossy.sandbox.faults(drop=0, pageSize=10, slowMs=100)
-    with lossy.backfill() as killed:
-        until(lambda: lossy.redis.exists(INDEX.arrivals), what="its beginning")
-        killed.kill()
-    running = [lossy.backfill("--json") for _ in range(2)]
-    live = [lossy.sandbox.make(OFFERED) for _ in range(10)]
-    found = [json.loads(one.communicate(timeout=240)[0])["accepted"] for one in running]
-    until(lambda: sum(1 for _ in lossy.redis.scan_iter(match=EVENT + "*")) == 60, what="all events")
-    with lossy.worker():
-        until(lambda: not lossy.redis.exists(INDEX.open), what="the end of all events")
-    assert sum(found) <= 60
-    assert max(Counter(lossy.notes()).values()) == 1
-    assert len(lossy.notes()) == 60
-    assert {f"{OFFERED} {resource}" for resource in live} <= set(lossy.notes())
-
-
 def test_what_can_happen_twice_is_rather_handled_twice_than_never(redis_client: Redis, redis_url: str) -> None:
     for kind in (PARTLY, COMPLETED):
         redis_client.hset(f"{EVENT}backfilled:{kind}:iss_1", mapping={"type": kind, "resource": "iss_1"})

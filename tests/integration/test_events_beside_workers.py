@@ -6,7 +6,6 @@ from collections import Counter
 from accepting import everything, record
 from events_command import Run
 from harness import HELD, Harness
-from redis_keys import EVENT
 from waiting import until
 
 TWO_HANDLERS = """
@@ -20,26 +19,6 @@ async def bad(event, context):
     if not (here / "mended").exists():
         raise GiveUp("broken")
 """
-
-
-def test_a_worker_runs_what_gave_up_again_and_nothing_else(harness: Harness, events: Run) -> None:
-    harness.plugin(TWO_HANDLERS)
-    harness.happens("m1")
-    with harness.worker():
-        harness.reaches("m1", "dead")
-        (harness.folder / "mended").touch()
-        assert events("replay", "--state", "dead").stdout == "replayed 1\n"
-        done = harness.reaches("m1", "done")
-        assert [done[name].split()[0] for name in ("h:test.good", "h:test.bad")] == ["done", "done"]
-        assert harness.notes() == ["good m1", "bad m1", "bad m1"]
-        assert events("replay", "--id", "m1", "--handler", "test.good").stdout.endswith("replayed 1\n")
-        until(lambda: len(harness.notes()) == 4, what="the handler that was named")
-        harness.reaches("m1", "done")
-        assert events("replay", "--id", "m1", "--yes").stdout == "replayed 1\n"
-        until(lambda: len(harness.notes()) == 6, what="all handlers")
-        harness.reaches("m1", "done")
-    assert harness.notes()[3:] == ["good m1", "good m1", "bad m1"]
-    assert harness.redis.ttl(EVENT + "m1") > 0
 
 
 def test_replays_beside_busy_workers_never_run_a_recorded_handler_twice(harness: Harness, events: Run) -> None:

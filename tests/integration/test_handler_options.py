@@ -14,7 +14,7 @@ from waiting import until_async
 
 from credhook import Backoff, GiveUp, Handlers, Retry
 from credhook.store import State
-from credhook.worker.attempt.attempt import Attempt, Interruption
+from credhook.worker.attempt.attempt import Attempt
 
 DATA = "openid4vc.verification.data"
 REQUESTED = "openid4vc.verification.requested"
@@ -39,17 +39,10 @@ class Plugin:
     def handler(self, name: str, *types: str, gated: bool = False, **options: Any) -> None:
         async def function(event: Any, context: Any) -> None:
             self.notes.append(f"{name} begins")
-            try:
-                if gated:
-                    await self.gates[name].wait()
-                if name in self.ends:
-                    raise self.ends[name]
-            except asyncio.CancelledError:
-                try:
-                    await asyncio.sleep(0.05)  # It cleans up.
-                finally:
-                    self.notes.append(f"{name} is cancelled")
-                raise
+            if gated:
+                await self.gates[name].wait()
+            if name in self.ends:
+                raise self.ends[name]
             self.notes.append(f"{name} ends")
 
         function.__name__ = name
@@ -91,24 +84,6 @@ async def test_a_slow_handler_does_not_hold_up_its_neighbours_and_each_is_record
     assert settlement.state is State.DONE
     assert record(redis_client, "e1")["h:test.slow"].startswith("done ")
     assert plugin.notes == ["slow begins", "quick begins", "quick ends", "slow ends"]
-
-
-@pytest.mark.parametrize("why", list(Interruption))
-async def test_an_interruption_ends_all_that_run(plugin: Plugin, redis_client: Redis, why: Interruption) -> None:
-    for name in ("one", "two"):
-        plugin.handler(name, gated=True)
-    plugin.handler("quick")
-    async with plugin.worker() as made:
-        attempt = Attempt(await made.claim())
-        trial = trying(made, attempt)
-        for note in ("one begins", "two begins"):
-            await plugin.noted(note)
-        await until_async(lambda: "test.quick" in attempt.statuses, what="the quick one")
-        attempt.interrupt(why)
-        await trial
-    assert sorted(plugin.notes)[:3] == ["one begins", "one is cancelled", "quick begins"]
-    assert "two is cancelled" in plugin.notes
-    assert record(redis_client, "e1")["h:test.quick"].startswith("done ")
 
 
 async def test_one_that_needs_another_waits_for_it_and_is_not_run_while_that_fails(plugin: Plugin) -> None:

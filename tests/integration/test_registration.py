@@ -8,8 +8,6 @@ from commands import Done, credhook
 from sandbox_api import authorized
 from serving import Platform
 
-from credhook.events import EVENT_TYPES
-
 BUILT_IN = "credhook.worker.handlers.logging_handler"
 URL = "https://inbox.example/webhooks"
 
@@ -104,14 +102,6 @@ def test_a_changed_url_replaces_the_endpoint_and_deployments_do_not_fight(endpoi
     sandbox.faults(serverErrors=1)
     assert endpoints("apply", "--moved", **moved).returncode == 0
     assert [one["url"] for one in registered(sandbox)] == [URL + "/other", moved["CREDHOOK_PUBLIC_URL"]]
-
-
-def test_no_filter_and_all_types_differ(endpoints: Run, sandbox: Platform) -> None:
-    ten = [word for one in EVENT_TYPES for word in ("--type", one)]
-    for arguments in (ten, ["--all"]):
-        assert endpoints("apply", *arguments).returncode == 0
-    assert endpoints("plan", "--all").returncode == 0  # The platform names all ten in either case.
-    assert endpoints("list").stdout.count("all events") == 1
 
 
 @pytest.mark.parametrize(

@@ -145,16 +145,6 @@ async def test_a_waiting_event_is_in_rqs_schedule(redis_client: Redis, async_red
     assert await taken(claims) == []
 
 
-@pytest.mark.parametrize("state", [State.DONE, State.DEAD, State.DATA_GONE])
-async def test_once_an_event_is_settled_rq_knows_nothing_of_it(
-    redis_client: Redis, async_redis: AsyncRedis, claims: Claims, state: State
-) -> None:
-    await written_by_us(async_redis, "msg_1")
-    (claim,) = await taken(claims)
-    await claims.settle(claim, Settlement(state))
-    assert list(redis_client.scan_iter("rq:*")) == [b"rq:queues"]
-
-
 async def test_a_job_that_rqs_scheduler_has_moved_is_ours_still(
     redis_client: Redis, async_redis: AsyncRedis, claims: Claims
 ) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import threading
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import partial
@@ -279,29 +278,6 @@ def test_only_what_is_wanted_here_is_put_back_and_in_the_order_in_which_it_came(
     assert record(redis_client, "m2")["state"] == "unhandled"
     assert not {"error", "settled"} & record(redis_client, "m0").keys()
     assert Unhandled(store_on(redis_client), wanted=NEW).put_back() == 0
-
-
-def test_two_workers_at_once_put_back_each_event_once(redis_url: str, redis_client: Redis) -> None:
-    with redis_client.pipeline(transaction=False) as pipeline:
-        for number in range(1_000):
-            plant(pipeline, f"m{number}", State.UNHANDLED, resource=f"r{number}")
-        pipeline.execute()
-    counts: list[int] = []
-    both = threading.Barrier(2)
-
-    def put_back() -> None:
-        with Redis.from_url(redis_url) as redis:
-            worker = Unhandled(store_on(redis), wanted=NEW)
-            both.wait()
-            counts.append(worker.put_back())
-
-    threads = [threading.Thread(target=put_back) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    jobs: Any = redis_client.lrange(INDEX.jobs, 0, -1)
-    assert sum(counts) == len(jobs) == len(set(jobs)) == 1_000
 
 
 def test_many_are_put_back_round_by_round_and_none_overtakes_an_older_one_of_its_resource(

@@ -22,19 +22,6 @@ def test_a_handler_runs_with_the_details_and_the_event_is_settled(harness: Harne
         assert not harness.redis.exists(key), key
 
 
-def test_a_plain_function_gets_the_synchronous_client(harness: Harness) -> None:
-    harness.plugin("""
-@handlers.on("openid4vc.issuance.completed")
-def plain(event, context):
-    again = context.api.issuances.get(event.resource_id)
-    note(again.id == event.details.id, context.idempotency_key)
-""")
-    harness.happens("m1")
-    with harness.worker():
-        harness.reaches("m1", "done")
-    assert harness.notes() == ["True m1:test.plain"]
-
-
 def test_what_is_never_there_waits_and_ends_dead_with_its_status(harness: Harness) -> None:
     accept(harness.redis_url, "m1", COMPLETED, "iss_unknown")
     with harness.worker(CREDHOOK_MAX_ATTEMPTS="2") as worker:
