@@ -7,27 +7,31 @@ WANTED := $(shell $(PYTHON) -c '$(VERSION)')
 STAMP := .venv/.installed-$(WANTED)
 # And one for the little that the demo needs, in the same environment.
 DEMO := .venv/.demo-$(WANTED)
+# And one for what builds a release and checks it.
+RELEASE := .venv/.release-$(WANTED)
 COMPILE := uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate -q
 # uv installs in a sixth of pip's time. It knows nothing of pip's settings: where it finds no index, pip does it.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 UV := UV_SYSTEM_CERTS=1 $(BIN)/python -m uv pip install --quiet --python $(BIN)/python
 OURSELVES := --no-deps --no-build-isolation --editable .
 LOCK := $(COMPILE) pyproject.toml
-LOCK_DEMO := $(LOCK) --extra local --group demo --constraint deploy/requirements-dev.txt
+LOCK_DEMO := $(LOCK) --extra local --extra testing --group demo --constraint deploy/requirements-dev.txt
 LOCK_BUILD := $(COMPILE) --group build
+LOCK_RELEASE := $(COMPILE) --group release --constraint deploy/requirements-dev.txt
 
 ROOMY := $(shell test -w /dev/shm && test "$$(df -Pk /dev/shm | awk 'NR == 2 {print $$4}')" -gt 2000000 && echo yes)
 
-.PHONY: help demo up test lint types suite soak bench browser debian reference lock clean
+.PHONY: help demo up test lint types suite soak bench browser debian reference lock release audit clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets; PYTHON=python3.12 chooses another Python
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
-# Both stamps come from one recipe, which installs from the first prerequisite.
+# All stamps come from one recipe, which installs from the first prerequisite.
 $(STAMP): deploy/requirements-dev.txt deploy/requirements-uv.txt pyproject.toml
 $(DEMO): deploy/requirements-demo.txt deploy/requirements-uv.txt pyproject.toml
-$(STAMP) $(DEMO):
+$(RELEASE): deploy/requirements-release.txt deploy/requirements-uv.txt pyproject.toml
+$(STAMP) $(DEMO) $(RELEASE):
 	@$(PYTHON) -c 'import sys; sys.exit("credhook needs Python 3.11 or newer, this is %s: run make PYTHON=python3.11" % sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
 	@found=$$(test ! -e .venv || $(BIN)/python -c '$(VERSION)' 2>/dev/null || echo broken); \
 	case "$$found" in \
@@ -89,8 +93,17 @@ lock: $(STAMP) ## compile deploy/requirements*.txt anew from pyproject.toml
 	@PATH=$(BIN):$$PATH $(LOCK) --all-extras --group dev -o deploy/requirements-dev.txt
 	@PATH=$(BIN):$$PATH $(LOCK_DEMO) -o deploy/requirements-demo.txt
 	@PATH=$(BIN):$$PATH $(LOCK_BUILD) -o deploy/requirements-build.txt
+	@PATH=$(BIN):$$PATH $(LOCK_RELEASE) -o deploy/requirements-release.txt
 	@echo uv | PATH=$(BIN):$$PATH $(COMPILE) - -o deploy/requirements-uv.txt
 	@PATH=$(BIN):$$PATH $(COMPILE) tests/bench/programs/dramatiq_actors.in -o tests/bench/programs/dramatiq_actors.txt
+
+release: $(RELEASE) ## build the commit into dist/ twice, install each archive alone and run it; locks, SBOM, checksums
+	@$(BIN)/python tests/support/release.py
+
+# --strict: where no service answers, pip-audit would say that nothing is known, and exit with 0.
+audit: $(RELEASE) ## ask a vulnerability service about every locked package
+	@set -e; for lock in deploy/requirements*.txt; do echo "$$lock"; \
+	$(BIN)/pip-audit --strict --disable-pip --require-hashes --requirement $$lock; done
 
 clean: ## remove what make has made
 	rm -rf .venv .credhook .mypy_cache .pytest_cache .ruff_cache .hypothesis dist

