@@ -174,7 +174,8 @@ def test_all_builds_have_the_same_bytes_and_the_sdist_builds_the_wheel(tmp_path:
     release.build_twice(ROOT, copy, tmp_path / "made")
     with tarfile.open(tmp_path / "made" / release.SDIST) as archive:
         packed = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"Procfile", "deploy/INSTALL.md", "deploy/requirements.txt", "credhook/worker/process/main.py"} <= packed
+    copied = re.findall(r"^COPY (?!--)(deploy.+) deploy/$", (ROOT / "deploy/Dockerfile").read_text(), re.MULTILINE)
+    assert {"Procfile", ".dockerignore", "deploy/INSTALL.md", *copied[0].split()} <= packed
 
 
 def link_dependencies(environment: Path) -> None:
