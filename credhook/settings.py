@@ -4,11 +4,21 @@ import difflib
 import re
 import ssl
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self, TypeVar
 
-from pydantic import AfterValidator, AliasGenerator, Field, SecretStr, ValidationError, field_serializer
+from pydantic import (
+    AfterValidator,
+    AliasGenerator,
+    Field,
+    FilePath,
+    SecretStr,
+    ValidationError,
+    field_serializer,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from credhook.store.address import RedisAddress
@@ -49,6 +59,8 @@ KNOWN: Final = frozenset(
         "CREDHOOK_PUBLIC_URL",
         "CREDHOOK_QUEUE",
         "CREDHOOK_RATE",
+        "CREDHOOK_REDIS_CERTFILE",
+        "CREDHOOK_REDIS_KEYFILE",
         "CREDHOOK_RESOURCE",
         "CREDHOOK_RETENTION",
         "CREDHOOK_SANDBOX_URL",
@@ -148,6 +160,10 @@ class StoreSettings(QueueSettings):
         description="The Redis that holds the store and the queue: `redis://`, `rediss://`, `unix://`, or "
         "`redis+sentinel://host:port,host:port/service/db`.",
     )
+    redis_certfile: FilePath | None = Field(
+        None, description="PEM certificate chain that Redis and Sentinels are shown, where they ask for one."
+    )
+    redis_keyfile: FilePath | None = Field(None, description="Its PEM private key, if it is not in the same file.")
     retention: int = Field(
         7 * 86_400,
         ge=3_600,
@@ -159,10 +175,23 @@ class StoreSettings(QueueSettings):
         description="`host:port` of the listener for health, readiness by name, and metrics. Default: off.",
     )
 
+    @model_validator(mode="after")
+    def _redis_certificate_is_usable(self) -> Self:
+        names = "CREDHOOK_REDIS_CERTFILE", "CREDHOOK_REDIS_KEYFILE"
+        check_certificate(self.redis_certfile, self.redis_keyfile, names)
+        if self.redis_certfile and not self._redis.tls:
+            raise ValueError(f"{names[0]}: is shown over TLS alone; REDIS_URL should be rediss://")
+        return self
+
+    @property
+    def _redis(self) -> RedisAddress:
+        address = RedisAddress.parse(self.redis_url.get_secret_value())
+        return replace(address, certfile=self.redis_certfile, keyfile=self.redis_keyfile)
+
     @property
     def redis_address(self) -> str:
         """Return the address of Redis as it may be shown, without a password."""
-        address = str(RedisAddress.parse(self.redis_url.get_secret_value()))
+        address = str(self._redis)
         return str(self.redis_url) if "@" in address else address  # A password was not encoded.
 
     @field_serializer("redis_url")
@@ -174,15 +203,14 @@ class StoreSettings(QueueSettings):
         from credhook.store.connection import open_redis
         from credhook.store.store import Store
 
-        return Store(open_redis(self.redis_url.get_secret_value()), self.queue, retention=self.retention)
+        return Store(open_redis(self._redis), self.queue, retention=self.retention)
 
     def open_store_sync(self, **options: Any) -> "SyncStore":
         """Return the store for code that is not asynchronous; `options` are redis-py's."""
         from credhook.store.connection import open_redis_sync
         from credhook.store.store import Store
 
-        redis = open_redis_sync(self.redis_url.get_secret_value(), **options)
-        return Store(redis, self.queue, retention=self.retention)
+        return Store(open_redis_sync(self._redis, **options), self.queue, retention=self.retention)
 
 
 def in_force(settings: BaseSettings) -> dict[str, Any]:

@@ -136,6 +136,7 @@ def check_all() -> Iterator[Finding]:
     for name, path, variable in (
         ("certificate.receiver", receiver and receiver.tls_certfile, "CREDHOOK_TLS_CERTFILE"),
         ("certificate.client", worker and worker.client_certfile, "CREDHOOK_CLIENT_CERTFILE"),
+        ("certificate.redis", store and store.redis_certfile, "CREDHOOK_REDIS_CERTFILE"),
     ):
         if path:
             yield of_certificate(name, valid_until(path), f"renew the file that {variable} names, and restart")

@@ -1,6 +1,7 @@
 """Parse `REDIS_URL` in all its forms, without redis-py: that would be a fifth of a supervisor's imports."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, Self
 from urllib.parse import unquote, urlsplit
 
@@ -15,7 +16,10 @@ _FORMS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class RedisAddress:
-    """The parts of `REDIS_URL`. A Unix socket has only a `path`. `service` is the name of a master among Sentinels."""
+    """The parts of `REDIS_URL`. A Unix socket has only a `path`. `service` is the name of a master among Sentinels.
+
+    `certfile` and `keyfile` are not in the URL: they hold our certificate for a Redis that asks for one.
+    """
 
     hosts: tuple[tuple[str, int], ...]
     service: str = ""
@@ -24,6 +28,8 @@ class RedisAddress:
     tls: bool = False
     username: str | None = field(default=None, repr=False)
     password: str | None = field(default=None, repr=False)
+    certfile: Path | None = None
+    keyfile: Path | None = None
 
     @classmethod
     def parse(cls, url: str) -> Self:

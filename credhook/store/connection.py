@@ -196,4 +196,8 @@ def _transport(address: RedisAddress, options: Mapping[str, Any]) -> dict[str, A
     }
     if address.path:
         return timeouts
-    return {**timeouts, "ssl": address.tls, **({"ssl_cert_reqs": ssl.CERT_REQUIRED} if address.tls else {})}
+    if not address.tls:
+        return {**timeouts, "ssl": False}
+    # redis-py reads these files for each connection, so a renewed certificate needs no restart.
+    own = {"ssl_certfile": address.certfile, "ssl_keyfile": address.keyfile}
+    return {**timeouts, "ssl": True, "ssl_cert_reqs": ssl.CERT_REQUIRED, **own}

@@ -71,7 +71,7 @@ _REPLICA: Final = "this Redis is a replica: REDIS_URL should name the master, or
 _LOADING: Final = "Redis loads its data: wait"
 #: With `appendfsync always`, a full disk ends Redis.
 _GONE: Final = "nothing listens there: check REDIS_URL, whether Redis runs, and why not: a full disk ends it"
-_NO_CERTIFICATE: Final = "ask for a client certificate, which credhook does not show: set its tls-auth-clients to no"
+_NO_CERTIFICATE: Final = "ask for a client certificate: set CREDHOOK_REDIS_CERTFILE to one that it trusts"
 _NO_USER: Final = "Redis refuses user or password: check REDIS_URL, its encoding, and aclfile: restarts lose users"
 _LATE: Final = "it does not answer in time: check REDIS_URL and the way there, and whether Redis is busy"
 

@@ -159,6 +159,7 @@ def test_a_fleet_that_is_well(one: Clinic) -> None:
     assert {name: row for name, row in found.items() if row["verdict"] != "ok"}.keys() == {
         "certificate.receiver",
         "certificate.client",
+        "certificate.redis",
     }
     assert code == 0, said
     assert {row["remedy"] for row in found.values()} == {""}

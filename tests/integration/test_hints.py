@@ -107,13 +107,18 @@ def test_what_an_access_control_list_refuses(redis_client: Redis, redis_url: str
     assert "pw" not in done.stderr
 
 
-def test_a_redis_that_asks_for_a_client_certificate(redis_url: str, authority: trustme.CA, ca: Path) -> None:
+def test_a_redis_that_asks_for_a_client_certificate(
+    redis_url: str, authority: trustme.CA, ca: Path, tmp_path: Path
+) -> None:
+    authority.issue_cert("credhook").private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "own.pem"))
     port = int(redis_url.rpartition(":")[2].partition("/")[0])
     with tunnel(authority.issue_cert("127.0.0.1"), port, known=authority) as url:
         environment = {"REDIS_URL": url.replace("https", "rediss"), "SSL_CERT_FILE": str(ca)}
         refused = credhook("events", "list", environment=environment)
+        shown = {"CREDHOOK_REDIS_CERTFILE": str(tmp_path / "own.pem")}
+        assert credhook("events", "list", environment=environment | shown).returncode == 0
     assert refused.returncode == 1
-    assert "set its tls-auth-clients to no" in refused.stderr
+    assert "set CREDHOOK_REDIS_CERTFILE to one that it trusts" in refused.stderr
 
 
 def test_a_redis_that_has_no_connection_left(redis_client: Redis, redis_url: str) -> None:

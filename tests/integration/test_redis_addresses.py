@@ -7,7 +7,7 @@ from pathlib import Path
 import plain
 import pytest
 from redis import Redis
-from redis_addresses import Reached, over_a_unix_socket, over_tcp, over_tls, through_sentinel
+from redis_addresses import Reached, over_a_unix_socket, over_mutual_tls, over_tcp, over_tls, through_sentinel
 from serving import receiver
 from signing import body, headers
 from waiting import until
@@ -15,7 +15,7 @@ from waiting import until
 from credhook.sandbox.local.environment import find_server, local_redis
 
 
-@pytest.mark.parametrize("reach", [over_tcp, over_a_unix_socket, over_tls, through_sentinel])
+@pytest.mark.parametrize("reach", [over_tcp, over_a_unix_socket, over_tls, over_mutual_tls, through_sentinel])
 def test_a_delivery_is_stored_and_stored_again_when_the_connection_was_cut(
     reach: Callable[[Path, str], AbstractContextManager[Reached]], tmp_path: Path
 ) -> None:

@@ -36,6 +36,16 @@ def over_tls(folder: Path, url: str) -> Iterator[Reached]:
 
 
 @contextmanager
+def over_mutual_tls(folder: Path, url: str) -> Iterator[Reached]:
+    authority, trusted, own = trustme.CA(), folder / "authority.pem", folder / "own.pem"
+    authority.cert_pem.write_to_path(str(trusted))
+    authority.issue_cert("credhook").private_key_and_cert_chain_pem.write_to_path(str(own))
+    with tunnel(authority.issue_cert("127.0.0.1"), urlsplit(url).port or 0, known=authority) as front:
+        environment = {"SSL_CERT_FILE": str(trusted), "CREDHOOK_REDIS_CERTFILE": str(own)}
+        yield front.replace("https:", "rediss:"), environment
+
+
+@contextmanager
 def through_sentinel(folder: Path, url: str) -> Iterator[Reached]:
     port, configuration = free_port(), folder / "sentinel.conf"
     configuration.write_text(f"port {port}\nbind 127.0.0.1\nsentinel monitor main 127.0.0.1 {urlsplit(url).port} 1\n")

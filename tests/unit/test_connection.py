@@ -1,3 +1,6 @@
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,6 +55,14 @@ def test_an_impatient_client_is_impatient_with_sentinels_as_well() -> None:
     pool: Any = open_redis_sync("redis+sentinel://a/main", socket_timeout=0.5).connection_pool
     (sentinel,) = pool.sentinel_manager.sentinels
     assert sentinel.connection_pool.connection_kwargs["socket_timeout"] == 0.5
+
+
+@pytest.mark.parametrize("connect", [open_redis, open_redis_sync])
+def test_sentinels_and_masters_are_shown_our_certificate(connect: Callable[..., Any]) -> None:
+    address = replace(RedisAddress.parse("rediss+sentinel://a/main"), certfile=Path("own.pem"), keyfile=Path("key.pem"))
+    pool = connect(address).connection_pool
+    for kwargs in (pool.connection_kwargs, pool.sentinel_manager.sentinels[0].connection_pool.connection_kwargs):
+        assert (kwargs["ssl_certfile"], kwargs["ssl_keyfile"]) == (Path("own.pem"), Path("key.pem"))
 
 
 def test_a_password_does_not_show_itself() -> None:

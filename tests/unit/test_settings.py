@@ -78,6 +78,7 @@ def test_with_none_of_them_it_names_all_three() -> None:
         (ReceiverSettings, "CREDHOOK_WEBHOOK_PATH", "/webhooks/"),
         (ReceiverSettings, "CREDHOOK_TLS_CERTFILE", "/nowhere/cert.pem"),
         (ReceiverSettings, "CREDHOOK_TLS_CERTFILE", __file__),
+        (ReceiverSettings, "CREDHOOK_REDIS_CERTFILE", "/nowhere/cert.pem"),
         (ReceiverSettings, "CREDHOOK_RETENTION", "5"),
         (ReceiverSettings, "CREDHOOK_WEBHOOK_SECRETS", "Hush!_%%%"),
         (WorkerSettings, "CREDHOOK_API_URL", "ftp://x"),
@@ -118,7 +119,7 @@ def test_a_wrong_value_is_one_line_with_its_name_and_without_the_value(
     assert value not in line.removeprefix(name) or value == __file__  # The name of a file that is there.
 
 
-# Our certificates: the receiver's own, and the one that the platform may ask for.
+# Our certificates: the receiver's own, and those that the platform and Redis may ask for.
 
 NAMES = "CERTFILE", "KEYFILE"
 
@@ -179,9 +180,13 @@ def test_a_certificate_that_could_not_be_shown_is_refused(
 
 @pytest.mark.parametrize(
     ("settings", "environment", "prefix"),
-    [(ReceiverSettings, {"CREDHOOK_INSECURE": "1"}, "CREDHOOK_TLS_"), (WorkerSettings, PLATFORM, "CREDHOOK_CLIENT_")],
+    [
+        (ReceiverSettings, {"CREDHOOK_INSECURE": "1"}, "CREDHOOK_TLS_"),
+        (WorkerSettings, PLATFORM, "CREDHOOK_CLIENT_"),
+        (ConsoleSettings, {"REDIS_URL": "rediss://redis.example"}, "CREDHOOK_REDIS_"),
+    ],
 )
-def test_receiver_and_worker_try_their_certificate(
+def test_each_process_tries_its_certificates(
     settings: type[Any], environment: dict[str, str], prefix: str, pairs: tuple[Pair, Pair]
 ) -> None:
     ours, _ = pairs
@@ -189,6 +194,11 @@ def test_receiver_and_worker_try_their_certificate(
     (line,) = lines(settings, environment | {f"{prefix}CERTFILE": str(ours.certificate)})
     assert line.startswith(f"{prefix}CERTFILE: ")
     assert f"{prefix}KEYFILE" in line
+
+
+def test_a_certificate_for_a_redis_without_tls_is_refused(pairs: tuple[Pair, Pair]) -> None:
+    (line,) = lines(ConsoleSettings, {"CREDHOOK_REDIS_CERTFILE": str(pairs[0].both)})
+    assert line == "CREDHOOK_REDIS_CERTFILE: is shown over TLS alone; REDIS_URL should be rediss://"
 
 
 @pytest.mark.parametrize(("tolerance", "enough"), [(1_799, True), (1_800, False), (3_601, False)])
