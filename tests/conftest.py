@@ -11,6 +11,7 @@ import pytest
 import redis.asyncio
 import trustme
 from fleet_harness import FleetHarness, Stub
+from guarded_redis import GUARDS, SWITCH, Guard
 from harness import PLAIN, Harness
 from hypothesis import HealthCheck, settings
 from log_configuration import own_logs
@@ -48,11 +49,16 @@ def _own_logs() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def redis_server(tmp_path_factory: pytest.TempPathFactory, authority: trustme.CA) -> Iterator[str]:
     """URL of a Redis that only this test process uses; configured as deploy/redis.conf."""
     folder: Path = tmp_path_factory.mktemp("redis")
-    with local_redis(folder) as url:
+    guard = Guard(folder, authority)
+    with local_redis(folder, options=guard.options()) as url:
+        if SWITCH:
+            guard.url = url
+            GUARDS.append(guard)
         yield url
+        assert not SWITCH or guard.denied() == []
 
 
 @pytest.fixture(scope="module")

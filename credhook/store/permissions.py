@@ -39,7 +39,8 @@ _SENT: Final = {
 }
 #: The scripts that the receiver runs. The other parts may run any.
 _RECEIVERS_SCRIPTS: Final[tuple[Script, ...]] = ("accept", "announce", "lease")
-_CALL: Final = re.compile(r"(?:call|if_hash)\(\s*'([A-Z]+)'")
+#: Scripts name a command in quotes, also where a function of theirs calls it: write_expiring(…, 'HSETNX', …).
+_CALL: Final = re.compile(r"'([A-Z]+)'")
 
 #: Every command that processes, scripts and RQ send, in a form that does little or nothing. `ACL DRYRUN` would need
 #: Redis 7 and an administrator. `:s`, `:h`, … stand for keys of the trial, one for each type.

@@ -10,6 +10,7 @@ import trustme
 from click.testing import CliRunner, Result
 from dev_process import MODULE
 from events_command import Run
+from guarded_redis import guarded
 from redis import Redis
 from sandbox_api import authorized
 from serving import Platform
@@ -55,7 +56,8 @@ def events(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Run:
 
     for name in [name for name in os.environ if name.startswith("CREDHOOK_")]:
         monkeypatch.delenv(name)
-    monkeypatch.setenv("REDIS_URL", redis_url)
+    for name, value in guarded(("-m", "credhook", "events"), {"REDIS_URL": redis_url}).items():
+        monkeypatch.setenv(name, value)
 
     def run(*arguments: str, **environment: str) -> Result:
         return CliRunner().invoke(events, arguments, env=environment)

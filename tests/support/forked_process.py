@@ -66,7 +66,10 @@ class Forked(subprocess.Popen[AnyStr]):
         # In the order of its parameters in the standard library.
         arguments, prepare, folder, variables = (given[place] for place in (0, 2, 5, 6))
         passed: tuple[int, ...] = given[4]
-        environment = dict(os.environ if variables is None else variables)
+        from guarded_redis import guarded  # The zygote, which runs this file, finds no modules of tests.
+
+        environment = guarded(arguments, os.environ if variables is None else variables)
+        given = (*given[:6], environment, *given[7:])
         safe_path = arguments[1] == "-P"
         command = list(arguments[1 + safe_path :])
         if not hasattr(_libc, "prctl") or prepare or _is_early(command, environment) or _inherited() != _zygote()[1]:

@@ -1,0 +1,104 @@
+"""The switch `CREDHOOK_TEST_REDIS`: `tls`, `acl`, or both.
+
+With it, our processes reach the tests' Redis over TLS with a client certificate, and as users with no more than the
+rules of `credhook doctor --acl`. The tests themselves stay administrators, on a plain port. `tls` wants a redis-server
+or valkey-server on PATH that is built with TLS: the wheel's is not.
+
+These keep the administrator: a process that plays several parts with one REDIS_URL (`dev`, `demo`, and `doctor` on
+a host with every setting), and servers that a test starts for itself.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+import trustme
+from redis import Redis
+
+from credhook.sandbox.local.environment import free_port
+from credhook.store import Keys
+from credhook.store.permissions import Part, rule
+
+SWITCH: Final = frozenset(os.environ.get("CREDHOOK_TEST_REDIS", "").split())
+_PASSWORD: Final = "of-nobody"
+#: What runs as the operator.
+_OPERATING: Final = {"events", "causes", "status", "console"}
+
+
+@dataclass
+class Guard:
+    """How processes reach the Redis at `url`, once that is known."""
+
+    folder: Path
+    authority: trustme.CA
+    url: str = ""
+    port: int = field(default_factory=free_port)
+
+    def options(self) -> tuple[str, ...]:
+        """Write the certificates, and return the server's options."""
+        if "tls" not in SWITCH:
+            return ()
+        own = self.folder / "own.pem"
+        self.authority.issue_cert("127.0.0.1", "credhook").private_key_and_cert_chain_pem.write_to_path(str(own))
+        self.authority.cert_pem.write_to_path(str(self.folder / "authority.pem"))
+        files = ("--tls-cert-file", own, "--tls-key-file", own, "--tls-ca-cert-file", self.folder / "authority.pem")
+        return ("--tls-port", str(self.port), "--tls-auth-clients", "yes", *map(str, files))
+
+    def environment(self, command: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment in which this command reaches Redis as its switch says."""
+        guarded = dict(environment)
+        if not self.url or environment.get("REDIS_URL") != self.url:
+            return guarded
+        user, port = "", urlsplit(self.url).port
+        if "acl" in SWITCH and (part := _part(command)):
+            user = f"{self._user(part, environment.get('CREDHOOK_QUEUE', 'credhook'))}:{_PASSWORD}@"
+        if "tls" in SWITCH:
+            port = self.port
+            guarded["CREDHOOK_REDIS_CERTFILE"] = str(self.folder / "own.pem")
+            guarded["SSL_CERT_FILE"] = self._trusted(environment.get("SSL_CERT_FILE"))
+        guarded["REDIS_URL"] = f"redis{'s' * ('tls' in SWITCH)}://{user}127.0.0.1:{port}/0"
+        return guarded
+
+    def denied(self) -> list[str]:
+        """Return what Redis has refused to these users."""
+        with Redis.from_url(self.url) as redis:
+            log = redis.acl_log()
+        # redis-py tells its name to each Redis, and does without.
+        return [f"{one}" for one in log if one["username"].startswith("test-") and one["object"] != "client"]
+
+    def _user(self, part: Part, queue: str) -> str:
+        name = f"test-{part}-{queue}"
+        with Redis.from_url(self.url) as redis:
+            major, minor = redis.info("server")["redis_version"].split(".")[:2]
+            command = rule(part, Keys(queue), (int(major), int(minor)))
+            redis.execute_command(command.replace(f"credhook-{part} ", f"{name} ").replace("PASSWORD", _PASSWORD))
+        return name
+
+    def _trusted(self, others: str | None) -> str:
+        """Return a file of the authorities that a process trusts."""
+        ours = self.folder / "authority.pem"
+        if not others:
+            return str(ours)
+        both = self.folder / f"{abs(hash(others))}.pem"
+        both.write_bytes(ours.read_bytes() + Path(others).read_bytes())
+        return str(both)
+
+
+def _part(command: Sequence[str]) -> Part | None:
+    text = " ".join(command)
+    for part in (Part.RECEIVER, Part.WORKER):
+        if f"credhook.{part}" in text or f"-m credhook {part}" in text:
+            return part
+    return Part.OPERATOR if any(f"-m credhook {one}" in text for one in _OPERATING) else None
+
+
+#: That of this test process, if the switch is set.
+GUARDS: Final[list[Guard]] = []
+
+
+def guarded(command: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of this command; the same one where the switch is not set."""
+    return GUARDS[0].environment(command, environment) if GUARDS else dict(environment)
