@@ -16,7 +16,7 @@ import structlog
 from pydantic import ValidationError
 
 from credhook.logs import configure_logs
-from credhook.settings import correction, settings_errors, unknown_settings
+from credhook.settings import correction, credentials, settings_errors, unknown_settings
 
 #: Name → its click command, and the line that `credhook --help` prints without importing the command.
 COMMANDS: Final = {
@@ -106,6 +106,7 @@ def main(args: list[str] | None = None) -> None:
 
 
 def _name_misspelt_settings(arguments: Sequence[str]) -> None:
-    names = [] if set(_OF_CHILDREN).intersection(arguments) else unknown_settings(os.environ)
+    """Name unknown CREDHOOK_ variables and credentials once, in the log."""
+    names = [] if set(_OF_CHILDREN).intersection(arguments) else unknown_settings({*os.environ, *credentials()})
     if names:
         structlog.get_logger("credhook").warning("unknown_settings", hint="; ".join(map(correction, names)))

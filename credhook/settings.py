@@ -1,6 +1,7 @@
 """Settings that all processes share, checks of values, and error messages for wrong and unknown settings."""
 
 import difflib
+import os
 import re
 import ssl
 from collections.abc import Iterable
@@ -19,7 +20,8 @@ from pydantic import (
     field_serializer,
     model_validator,
 )
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 
 from credhook.store.address import RedisAddress
 
@@ -130,6 +132,37 @@ def _checked_redis(value: SecretStr) -> SecretStr:
     return value
 
 
+#: Names a folder with a file for each secret. systemd sets it for `LoadCredential=`; in a container, name the mount.
+_CREDENTIALS: Final = "CREDENTIALS_DIRECTORY"
+
+
+def credentials() -> dict[str, Path]:
+    """Return the files of the folder that `CREDENTIALS_DIRECTORY` names, by their names in upper case.
+
+    Raises:
+        ValidationError: the folder cannot be read.
+    """
+    folder = os.environ.get(_CREDENTIALS)
+    try:
+        return {path.name.upper(): path for path in Path(folder).iterdir() if path.is_file()} if folder else {}
+    except OSError as error:
+        raise _unreadable(_CREDENTIALS, f"{folder} should be a readable folder", error) from None
+
+
+def _credential(name: str, path: Path) -> str:
+    """Return the text of a credential. Editors end a file with a line break, which is no part of the secret."""
+    try:
+        return path.read_bytes().decode().rstrip("\r\n")
+    except (OSError, UnicodeError) as error:
+        raise _unreadable(name, f"{path} should be a readable file of UTF-8 text", error) from None
+
+
+def _unreadable(name: str, should: str, error: Exception) -> ValidationError:
+    """Return the error. It holds no part of a file, which an error of decoding does."""
+    message = PydanticCustomError("credential", "{should} ({error})", {"should": should, "error": type(error).__name__})
+    return ValidationError.from_exception_data("Settings", [InitErrorDetails(type=message, loc=(name,), input=None)])
+
+
 class Settings(BaseSettings):
     """Settings from the environment. The variable of a field is `CREDHOOK_` and its name, unless the field names it."""
 
@@ -139,6 +172,14 @@ class Settings(BaseSettings):
         hide_input_in_errors=True,
         alias_generator=AliasGenerator(validation_alias=lambda name: f"CREDHOOK_{name.upper()}"),
     )
+
+    @classmethod
+    def settings_customise_sources(cls, settings_cls: type[BaseSettings], *_: Any, **sources: Any) -> tuple[Any, ...]:
+        """Return the sources of values: what the environment lacks may be in a credential of the variable's name."""
+        files, names = EnvSettingsSource(settings_cls), {str(f.validation_alias) for f in cls.model_fields.values()}
+        read = {name: _credential(name, path) for name, path in credentials().items() if name in names}
+        files.env_vars = {name.lower(): text for name, text in read.items() if text}
+        return sources["init_settings"], sources["env_settings"], files
 
 
 class QueueSettings(Settings):

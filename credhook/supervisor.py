@@ -46,6 +46,8 @@ CHECK_SECONDS: Final = 0.1
 LONG_LIFE_SECONDS: Final = 30.0
 #: Waits before a dead child is replaced.
 RESTARTS: Final = Backoff(first=0.1, longest=4.0)
+#: Seconds without a check of the children after which the supervisor itself counts as stalled.
+STALLED_SECONDS: Final = 10.0
 #: Exit code of a child whose settings or handlers are wrong. Any successor would end with it as well.
 FATAL_CODE: Final = 2
 
@@ -100,6 +102,12 @@ class Supervisor(Generic[C]):
         self.lifeline, self._held = os.pipe()
         self._places: list[_Place[C]] = [_Place(place) for place in range(number)]
         self._stopping = False
+        #: When the children were last checked.
+        self._checked = clock()
+
+    def is_alive(self) -> bool:
+        """Return True if the children are being checked, or drain. A pipe of logs that nobody reads holds checks."""
+        return self._stopping or self.clock() - self._checked < STALLED_SECONDS
 
     def check(self, child: C) -> None:
         """Check a running child."""
@@ -113,6 +121,7 @@ class Supervisor(Generic[C]):
         while not self._stopping and any(place.child or place.due is not None for place in self._places):
             for place in self._places:
                 self._check(place)
+            self._checked = self.clock()
             self._sleep(CHECK_SECONDS)
         return self._drain()
 

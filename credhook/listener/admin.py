@@ -42,12 +42,17 @@ def create_admin(
     registry: CollectorRegistry = REGISTRY,
     exporter: ExporterLease | None = None,
     others: Sequence[Figures] = (),
+    is_alive: Callable[[], bool] = lambda: True,
 ) -> Starlette:
     """Create the admin application.
 
     `exporter`: the lease of the queue's figures; None exports them always. `others`: more figures for each scrape.
+    `is_alive`: False if a restart would help. An outage of Redis is no such case.
     """
     figures: tuple[Figures, ...] = QueueFigures(store, exporter=exporter), *others
+
+    def healthz(_: Request) -> Response:
+        return PlainTextResponse("alive\n") if is_alive() else PlainTextResponse("stalled\n", 503)
 
     async def readyz(_: Request) -> Response:
         checks = await examine()
@@ -62,7 +67,7 @@ def create_admin(
 
     return Starlette(
         routes=[
-            Route("/healthz", lambda _: PlainTextResponse("alive\n")),
+            Route("/healthz", healthz),
             Route("/readyz", readyz),
             Route("/metrics", metrics),
         ]

@@ -24,7 +24,7 @@ from credhook.events import EVENT_TYPES
 from credhook.ops.attention import Finding, Verdict, fail, of_fleet, of_server, ok, skipped, split_remedy, warn
 from credhook.ops.fleet import read_fleet, read_server
 from credhook.receiver.settings import PROBE, ReceiverSettings
-from credhook.settings import StoreSettings, settings_errors, valid_until
+from credhook.settings import StoreSettings, credentials, settings_errors, valid_until
 from credhook.store import health
 from credhook.store.connection import BRIEFLY
 from credhook.store.errors import STORE_ERRORS, Forbidden
@@ -162,7 +162,7 @@ def check_all() -> Iterator[Finding]:
 def _read_settings(name: str) -> tuple[Any, Finding]:
     """Return the settings of one process, or None if they are wrong or do not apply."""
     kind, signs, absent = _SETTINGS[name]
-    if signs and not any(map(os.environ.get, signs)):
+    if signs and not any(os.environ.get(sign) or sign in credentials() for sign in signs):
         return None, skipped(name, absent)
     try:
         return kind(), ok(name, "they are valid")

@@ -21,7 +21,10 @@ SAID = (
 
 
 def test_unknown_settings_are_named_in_one_line_and_the_command_goes_on(tmp_path: Path) -> None:
-    environment = WRONG | {"CREDHOOK_HANDLERS": "credhook.worker.handlers.logging_handler"}
+    (tmp_path / "CREDHOOK_QUEUES").write_text("two")
+    environment = WRONG | {"CREDENTIALS_DIRECTORY": str(tmp_path)}
+    environment |= {"CREDHOOK_HANDLERS": "credhook.worker.handlers.logging_handler"}
+    del environment["CREDHOOK_QUEUES"]
     done = commands.credhook("handlers", "list", environment=environment, folder=tmp_path)
     (line,) = [json.loads(line) for line in done.stderr.splitlines()]
     assert (line["event"], line["level"], line["hint"]) == ("unknown_settings", "warning", SAID)

@@ -17,7 +17,15 @@ from signing import OTHER_SECRET, SECRET
 
 from credhook.console.command import ConsoleSettings
 from credhook.receiver.settings import ReceiverSettings
-from credhook.settings import KNOWN, check_certificate, correction, in_force, settings_errors, unknown_settings
+from credhook.settings import (
+    KNOWN,
+    StoreSettings,
+    check_certificate,
+    correction,
+    in_force,
+    settings_errors,
+    unknown_settings,
+)
 from credhook.worker.settings import EndpointSettings, WorkerSettings
 
 PLATFORM = {
@@ -117,6 +125,60 @@ def test_a_wrong_value_is_one_line_with_its_name_and_without_the_value(
     assert line.startswith(f"{name}: ")
     assert "\n" not in line
     assert value not in line.removeprefix(name) or value == __file__  # The name of a file that is there.
+
+
+#: Secrets in files, as systemd, Docker and Kubernetes mount them.
+
+FILES = {
+    "REDIS_URL": b"redis://me:hush@127.0.0.1:1/0",
+    "credhook_client_secret": b" hush \r\n",
+    "CREDHOOK_CLIENT_ID": b"",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    for name, content in FILES.items():
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "..data").mkdir()  # Kubernetes keeps the files there, and links to them.
+    return tmp_path
+
+
+def test_what_the_environment_lacks_is_read_from_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "CREDHOOK_QUEUE").write_text("file\n")
+    for name, value in ({**PLATFORM, "CREDHOOK_CLIENT_SECRET": "", "CREDHOOK_QUEUE": "environment"}).items():
+        monkeypatch.setenv(name, value)
+    settings = WorkerSettings()  # type: ignore[call-arg]  # They are in the environment.
+    assert settings.client_secret.get_secret_value() == " hush "
+    assert (settings.redis_address, settings.client_id, settings.queue) == (
+        "redis://127.0.0.1:1/0",
+        "me",
+        "environment",
+    )
+    assert "hush" not in f"{settings!r}{in_force(settings)}"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("REDIS_URL", b"hush://", "should be redis://, "),
+        ("REDIS_URL", b"redis://hush\xff", "/REDIS_URL should be a readable file of UTF-8 text (UnicodeDecodeError)"),
+        ("CREDHOOK_ADMIN", b"hush", "should be host:port"),
+        ("CREDENTIALS_DIRECTORY", None, "/none should be a readable folder (FileNotFoundError)"),
+    ],
+)
+def test_a_wrong_file_is_one_line_with_its_name_and_without_the_value(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: bytes | None, said: str
+) -> None:
+    if content is None:
+        monkeypatch.setenv("CREDENTIALS_DIRECTORY", f"{folder}/none")
+    else:
+        (folder / name).write_bytes(content)
+    (line,) = lines(StoreSettings, {})
+    assert line.startswith(f"{name}: ")
+    assert said in line
+    assert "hush" not in line
 
 
 # Our certificates: the receiver's own, and those that the platform and Redis may ask for.

@@ -11,6 +11,7 @@ import pytest
 from fake_children import Child, Clock, own_signals
 from structlog.testing import capture_logs
 
+from credhook.supervisor import STALLED_SECONDS
 from credhook.worker.process.supervisor import SupervisedWorker, WorkerSupervisor
 
 #: Seconds of silence after which a worker with this lease is asked for its stack, and ended.
@@ -143,9 +144,27 @@ def test_a_silent_worker_is_asked_where_it_is_and_then_ended(fleet: Fleet, logs:
 
 def test_a_worker_that_falls_silent_again_is_asked_again(fleet: Fleet, logs: list[Any]) -> None:
     fleet.beats = [((1.0, 20.0), (27.0, 40.0), (47.0, 60.0), (67.0, float("inf")))]
+    alive: dict[float, bool] = {}
+    for at in (10, 24, 26, 30, 46, 50, 80):
+        fleet.clock.after(at, lambda at=at: alive.update({at: fleet.supervisor.is_alive()}))  # type: ignore[misc]
     assert fleet.run(90) == 0
+    assert [at for at, answer in alive.items() if not answer] == [26, 46]
     assert fleet.workers[0].asked_at == pytest.approx([20 + SILENT, 40 + SILENT, 60 + SILENT], abs=0.3)
     assert [entry["event"] for entry in logs] == ["loop_blocked"] * 3
+
+
+def test_a_supervisor_that_checks_nobody_is_not_alive(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log that nobody reads blocks whoever writes to it."""
+    alive = []
+
+    def blocks(_: SupervisedWorker) -> None:
+        alive.append(fleet.supervisor.is_alive())
+        fleet.clock.now += STALLED_SECONDS
+        alive.append(fleet.supervisor.is_alive())
+
+    fleet.supervisor.check = blocks  # type: ignore[method-assign]
+    assert fleet.run(1) == 0
+    assert alive[:2] == [True, False]
 
 
 def test_a_worker_that_starts_is_not_silent(fleet: Fleet, logs: list[Any]) -> None:

@@ -63,6 +63,6 @@ def _supervise(settings: WorkerSettings, processes: int, isolation: str, *, burs
     from credhook.worker.process.admin import start_admin
 
     with temporary_folder() as folder:
-        start_admin(settings, settings.admin, folder)
-        environment = {**os.environ, FOLDER: folder}
-        return prepare(environment, on_exit=lambda place: forget(place, folder)).run()
+        supervisor = prepare({**os.environ, FOLDER: folder}, on_exit=lambda place: forget(place, folder))
+        start_admin(settings, settings.admin, folder, supervisor.is_alive)
+        return supervisor.run()

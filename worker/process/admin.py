@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from collections.abc import Callable
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
@@ -17,8 +18,11 @@ from credhook.worker.platform.shared_circuit import circuit_in, circuit_key
 from credhook.worker.settings import WorkerSettings
 
 
-def start_admin(settings: WorkerSettings, address: str, folder: str) -> None:
-    """Answer on `host:port` from a thread with its own event loop. `folder`: where the processes count."""
+def start_admin(settings: WorkerSettings, address: str, folder: str, is_alive: Callable[[], bool]) -> None:
+    """Answer on `host:port` from a thread with its own event loop.
+
+    `folder`: where the processes count; `is_alive`: the supervisor's answer to /healthz.
+    """
     listener = bind_setting(address, "CREDHOOK_ADMIN")
 
     async def serve() -> None:
@@ -33,6 +37,7 @@ def start_admin(settings: WorkerSettings, address: str, folder: str) -> None:
             registry=gathered(folder),
             exporter=queue_lease,
             others=[target, PlatformFigures(store, settings, exporter=platform_lease)],
+            is_alive=is_alive,
         )
         await serve_admin(listener, app, [queue_lease, platform_lease])
 

@@ -121,6 +121,11 @@ class WorkerSupervisor(Supervisor[SupervisedWorker]):
         self._died = []
         return child
 
+    def is_alive(self) -> bool:
+        """Return True if no worker is silent. While they drain, their silence is not noticed."""
+        children = [place.child for place in self._places]
+        return super().is_alive() and not any(child and child.asked for child in children)
+
     def ended(self, child: SupervisedWorker, code: int) -> None:
         """Note a death, and whether the worker crashed by itself: an operator or a lack of memory may send SIGKILL."""
         child.close()
