@@ -198,12 +198,3 @@ def test_the_collector_takes_traces_and_scrapes_metrics() -> None:
     assert {target.partition(":")[0] for one in job["static_configs"] for target in one["targets"]} <= COMPOSE[
         "services"
     ].keys()
-
-
-def test_the_procfile_names_web_worker_and_release() -> None:
-    text = (ROOT / "Procfile").read_text()
-    assert text.splitlines() == [
-        "web: credhook receiver",
-        "worker: credhook worker",
-        "release: credhook endpoints apply",
-    ]
