@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from refusals import request, signed
+from refusals import BODY, request, signed
 
 #: Begins as a delivery does, so that the application waits for the body before it can tell that no key signed it.
 POST: Final = (
@@ -150,11 +150,11 @@ def _status(pid: int, name: str) -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith(name + ":")) / 1_024
 
 
-def deliver(port: int, webhook_id: str) -> int:
+def deliver(port: int, webhook_id: str, content: bytes = BODY) -> int:
     """One honest delivery on a connection of its own; its status, 0 for none."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=60) as raw:
-            raw.sendall(request(*signed(webhook_id)))
+            raw.sendall(request(*signed(webhook_id, content=content), content=content))
             answer = raw.recv(4_096)
     except OSError:
         return 0

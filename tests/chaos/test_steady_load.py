@@ -1,0 +1,146 @@
+"""A fleet under a steady load does not grow: memory, descriptors and Redis stay as they were for half an hour.
+
+Each delivery has a connection of its own. Some come twice, some are of a type without a handler or of an unknown one,
+some are put off, some given up. Metrics are scraped. The shortest retention is an hour, so the test erases events that
+are older than a sixth of the run. What grows in spite of that belongs to no event.
+
+The long form takes SOAK_MINUTES (30) at SOAK_RATE deliveries a second (200). steady_load.csv and steady_load.svg are
+written to SOAK_FOLDER, if it is set.
+"""
+
+import csv
+import os
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import commands
+import pytest
+from fleet_harness import SHORT, SIZES, FleetHarness
+from floods import deliver, resident
+from harness import COMPLETED, DATA
+from line_chart import svg
+from scraping import Scrape
+from serving import Process, children, running
+from signing import SECRET, body
+from waiting import until
+
+from credhook.sandbox.local.environment import free_port
+
+MINUTES, RATE = (float(os.environ.get(name, default)) for name, default in (("SOAK_MINUTES", 30), ("SOAK_RATE", 200)))
+SENDERS = 4
+#: Unit → how much more of it each may have at the end than after a third of the run.
+MORE = {"MiB": 4.0, "descriptors": 3.0}
+
+HANDLER = """
+@handlers.on("openid4vc.issuance.completed", "openid4vc.verification.data")
+async def first(event, context):
+    if event.webhook_id.endswith("03") and event.attempt == 1:
+        raise Retry(after=1)
+    if event.webhook_id.endswith("04"):
+        raise GiveUp("as the test says")
+"""
+#: The last two digits of a delivery's number → its type. All others are completed issuances.
+TYPES = {0: "openid4vc.issuance.renamed", 1: "openid4vc.issuance.failed", 2: DATA}
+
+
+@contextmanager
+def deliveries(port: int, rate: float) -> Iterator[Counter[int]]:
+    """Deliver from threads, so many a second, or fewer if the machine is slow. Yield status → how many had it."""
+    statuses: Counter[int] = Counter()
+    over, lock = threading.Event(), threading.Lock()
+
+    def send(number: int) -> None:
+        due = time.monotonic()
+        while not over.wait(due - time.monotonic()):
+            due = max(due, time.monotonic() - 1) + SENDERS / rate
+            content = body(TYPES.get(number % 100, COMPLETED), f"pre_{number}")
+            for _ in range(1 + (number % 50 == 0)):
+                status = deliver(port, f"m{number:09}", content)
+                with lock:
+                    statuses[status] += 1
+            number += SENDERS
+
+    threads = [threading.Thread(target=send, args=(first,)) for first in range(SENDERS)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield statuses
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+
+
+def fleet(rig: FleetHarness, port: int) -> Iterator[tuple[str, str, Process]]:
+    """Start a receiver and a worker. Yield the name, the admin listener and the process of each."""
+    rig.plugin(HANDLER)
+    for name, own in (("receiver", {"PORT": str(port), "CREDHOOK_WEBHOOK_SECRETS": SECRET}), ("worker", {})):
+        admin = f"127.0.0.1:{free_port()}"
+        environment = rig.environment | own | {"CREDHOOK_ADMIN": admin}
+        # Python starts anew: a fork would share memory with the process that it was forked from.
+        yield name, admin, running(rig.folder / f"{name}.log", name, environment=environment, start=subprocess.Popen)
+
+
+def sample(rig: FleetHarness, parts: list[tuple[str, str, Process]]) -> dict[str, float]:
+    server: Any = rig.redis.info()
+    families = {name: [process.process.pid, *children(process)] for name, _, process in parts}
+    families["Redis"] = [server["process_id"]]
+    own = server["mem_clients_normal"] + server["mem_aof_buffer"]
+    figures = {"Redis's data MiB": (server["used_memory"] - own) / 2**20}
+    for name, family in families.items():
+        figures[f"{name} MiB"] = sum(map(resident, family))
+        figures[f"{name} descriptors"] = float(sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in family))
+    return figures | {"open events": float(rig.redis.zcard("credhook:credhook:open"))}
+
+
+def write(folder: Path, title: str, columns: dict[str, list[float]]) -> None:
+    """Write the samples as a table and as charts, one for each unit."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "steady_load.csv").open("w") as file:
+        csv.writer(file).writerows([columns, *zip(*columns.values(), strict=True)])
+    units = {unit: {name: each for name, each in columns.items() if name.endswith(unit)} for unit in (*MORE, "events")}
+    (folder / "steady_load.svg").write_text(svg(title, columns["minutes"], units))
+
+
+@pytest.mark.timeout(MINUTES * 60 + 600)
+@pytest.mark.parametrize("size", SIZES)
+def test_half_an_hour_of_load_leaves_nothing_behind(rig: FleetHarness, size: str) -> None:
+    seconds, rate = (20.0, 100.0) if size == SHORT else (MINUTES * 60, RATE)
+    port, samples = free_port(), list[dict[str, float]]()
+    with ExitStack() as stack:
+        parts = [(name, admin, stack.enter_context(process)) for name, admin, process in fleet(rig, port)]
+        for name, admin, process in parts:
+            until(lambda url=f"http://{admin}/readyz", process=process: process.answers(url), what=name)  # type: ignore[misc]
+        statuses = stack.enter_context(deliveries(port, rate))
+        began = time.monotonic()
+        while (elapsed := time.monotonic() - began) < seconds:
+            samples.append({"minutes": elapsed / 60, "accepted": float(statuses[202]), **sample(rig, parts)})
+            assert all(Scrape.of(admin).names for _, admin, _ in parts)
+            if len(samples) % 4 == 0:
+                older = ("events", "erase", "--yes", "--until", f"{seconds / 6:.0f}s")
+                erased = commands.credhook(*older, environment=rig.environment, folder=rig.folder)
+                assert erased.returncode == 0, erased.stderr
+            time.sleep(max(0.0, began + len(samples) * max(1.0, seconds / 180) - time.monotonic()))
+    columns = {name: [each[name] for each in samples] for name in samples[0]}
+    title = f"{seconds / 60:.3g} minutes at {statuses[202] / elapsed:.0f} deliveries a second"
+    if folder := os.environ.get("SOAK_FOLDER"):
+        write(Path(folder), title, columns)
+    print(f"\n{title}; after a third, two thirds, and at the end:")  # noqa: T201  What `make soak` is run for.
+    third = len(samples) // 3
+    grown = {}
+    for name, values in columns.items():
+        first, middle, last = (
+            median(values[at - third // 2 : at]) for at in (third + third // 2, third * 2, len(values))
+        )
+        print(f"  {name}: {first:.1f}, {middle:.1f}, {last:.1f}")  # noqa: T201
+        if last - first > MORE.get(name.split()[-1], float("inf")):
+            grown[name] = last - first
+    assert grown == {}
+    assert statuses.keys() == {202}
