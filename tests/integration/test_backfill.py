@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 import redis.asyncio
+from accepting import record
 from backfill_setup import backfilled_ids
 from events_command import Run
 from fleet_harness import Answer, Stub

@@ -149,7 +149,7 @@ def test_what_the_environment_lacks_is_read_from_files(folder: Path, monkeypatch
     (folder / "CREDHOOK_QUEUE").write_text("file\n")
     for name, value in ({**PLATFORM, "CREDHOOK_CLIENT_SECRET": "", "CREDHOOK_QUEUE": "environment"}).items():
         monkeypatch.setenv(name, value)
-    settings = WorkerSettings()  # type: ignore[call-arg]  # They are in the environment.
+    settings = WorkerSettings()
     assert settings.client_secret.get_secret_value() == " hush "
     assert (settings.redis_address, settings.client_id, settings.queue) == (
         "redis://127.0.0.1:1/0",
