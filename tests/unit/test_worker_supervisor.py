@@ -162,7 +162,7 @@ def test_a_supervisor_that_checks_nobody_is_not_alive(fleet: Fleet, monkeypatch:
         fleet.clock.now += STALLED_SECONDS
         alive.append(fleet.supervisor.is_alive())
 
-    fleet.supervisor.check = blocks  # type: ignore[assignment,method-assign]
+    monkeypatch.setattr(fleet.supervisor, "check", blocks)
     assert fleet.run(1) == 0
     assert alive[:2] == [True, False]
 

@@ -1,0 +1,232 @@
+"""deploy/kubernetes: what kustomize makes of it, and each container's command and probes, run here as processes."""
+
+import base64
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import httpx
+import plain
+import pytest
+import yaml
+from harness import HELD, Harness
+from scraping import Scrape
+from serving import Process, children
+from signing import SECRET
+from waiting import until
+
+from credhook.receiver import command
+from credhook.sandbox.local.environment import free_port
+from credhook.worker.process import supervisor
+
+FOLDER = Path(__file__).parents[2] / "deploy" / "kubernetes"
+pytestmark = pytest.mark.skipif(not shutil.which("kubectl"), reason="needs kubectl")
+
+RECEIVER, WORKER = "Deployment/credhook-receiver", "Deployment/credhook-worker"
+JOB, CRON_JOB = "Job/credhook-endpoints", "CronJob/credhook-backfill"
+PODS = [RECEIVER, WORKER, JOB, CRON_JOB]
+
+#: Blocks the loop in each process that takes the event.
+BLOCKING = """
+@handlers.on("*")
+async def blocks(event, context):
+    time.sleep(600)
+"""
+
+
+def kubectl(*arguments: str) -> list[dict[str, Any]]:
+    done = subprocess.run(["kubectl", *arguments], capture_output=True, text=True, check=True, timeout=60)
+    return list(yaml.safe_load_all(done.stdout))
+
+
+@pytest.fixture(scope="module")
+def objects() -> dict[str, dict[str, Any]]:
+    return {f"{one['kind']}/{one['metadata']['name']}": one for one in kubectl("kustomize", str(FOLDER))}
+
+
+def template_of(objects: dict[str, dict[str, Any]], name: str) -> dict[str, Any]:
+    spec = objects[name]["spec"]
+    template: dict[str, Any] = spec.get("jobTemplate", {"spec": spec})["spec"]["template"]
+    return template
+
+
+def config_of(objects: dict[str, dict[str, Any]], container: dict[str, Any]) -> dict[str, str]:
+    """Return the environment that the container is given."""
+    maps = [objects[f"ConfigMap/{one['configMapRef']['name']}"]["data"] for one in container.get("envFrom", ())]
+    named = {one["name"]: one["value"] for one in container["env"]}
+    return {name: value for one in (*maps, named) for name, value in one.items()}
+
+
+class Container(Process):
+    """A pod's only container as a process: with its environment, probes and secrets, on ports that are free here."""
+
+    def __init__(self, harness: Harness, objects: dict[str, dict[str, Any]], name: str, **replaced: str) -> None:
+        self.pod = template_of(objects, name)["spec"]
+        (self.spec,) = self.pod["containers"]
+        self.ports = {port["name"]: free_port() for port in self.spec.get("ports", ())}
+        environment = config_of(objects, self.spec)
+        for port in self.spec.get("ports", ()):
+            ours = rf"\g<1>{self.ports[port['name']]}"
+            environment = {
+                key: re.sub(rf"(^|:){port['containerPort']}$", ours, value) for key, value in environment.items()
+            }
+        self.folder = harness.folder / name.partition("-")[2]
+        self.secrets = self.folder / "mounted"
+        self._mount({**harness.environment, "CREDHOOK_WEBHOOK_SECRETS": SECRET})
+        environment |= {key: harness.environment[key] for key in environment.keys() & harness.environment.keys()}
+        environment |= {"CREDENTIALS_DIRECTORY": str(self.secrets), "CREDHOOK_HANDLERS": "plugin", **replaced}
+        program, *arguments = self.spec["command"]
+        assert program == "credhook"
+        log = harness.folder / f"{self.folder.name}.log"
+        super().__init__(log, "-m", "credhook", *arguments, environment=environment)
+
+    def _mount(self, values: dict[str, str]) -> None:
+        """Write the secrets as `kubectl create secret` takes them and the kubelet mounts them, behind links."""
+        values["CREDHOOK_PUBLIC_URL"] = "https://inbox.example/webhooks"
+        kept = {
+            "credhook-receiver": ["REDIS_URL", "CREDHOOK_WEBHOOK_SECRETS"],
+            "credhook-worker": ["REDIS_URL", "CREDHOOK_CLIENT_SECRET"],
+            "credhook-endpoints": ["CREDHOOK_PUBLIC_URL"],
+            "credhook-operator": ["REDIS_URL"],
+        }
+        (volume,) = [one for one in self.pod["volumes"] if one["name"] == "secrets"]
+        (self.secrets / "..data").mkdir(parents=True)
+        for source in [one["secret"] for one in volume.get("projected", {"sources": [volume]})["sources"]]:
+            name = source.get("secretName") or source["name"]
+            (self.folder / name).mkdir()
+            for key in kept[name]:
+                (self.folder / name / key).write_text(f"{values[key]}\n")
+            command = "create", "secret", "generic", name, f"--from-file={self.folder / name}"
+            (made,) = kubectl(*command, "--dry-run=client", "-o", "yaml")
+            for key in [item["key"] for item in source.get("items", ())] or made["data"]:
+                (self.secrets / "..data" / key).write_bytes(base64.b64decode(made["data"][key]))
+                (self.secrets / key).symlink_to(Path("..data") / key)
+
+    def status(self, probe: str) -> int:
+        """Ask as the kubelet does; 0 if nothing answers."""
+        ask = self.spec[probe]["httpGet"]
+        try:
+            return plain.get(f"http://127.0.0.1:{self.ports[ask['port']]}{ask['path']}").status_code
+        except httpx.TransportError:
+            return 0
+
+    def passes(self) -> bool:
+        assert self.process.poll() is None, self.text
+        return all(self.status(probe) == 200 for probe in ("startupProbe", "livenessProbe", "readinessProbe"))
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_a_pod_can_do_no_more_than_it_must(objects: dict[str, dict[str, Any]], name: str) -> None:
+    pod = template_of(objects, name)["spec"]
+    (container,) = pod["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert (
+        pod["securityContext"].items() >= {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}.items()
+    )
+    assert f"--uid {pod['securityContext']['runAsUser']} " in (FOLDER.parent / "Dockerfile").read_text()
+    assert pod["automountServiceAccountToken"] is pod["enableServiceLinks"] is False
+    assert container["resources"]["limits"].keys() == {"memory"}
+    assert [one["mountPath"] for one in container["volumeMounts"] if not one.get("readOnly")] == ["/tmp"]
+    assert container["volumeMounts"][0]["mountPath"] == config_of(objects, container)["CREDENTIALS_DIRECTORY"]
+    other = "credhook-worker" if name == RECEIVER else "credhook-receiver"
+    assert other not in yaml.safe_dump(pod)
+
+
+def test_what_refers_to_pods_finds_them(objects: dict[str, dict[str, Any]]) -> None:
+    ways: dict[str, set[Any]] = defaultdict(set)
+    for name, one in objects.items():
+        kind, spec = name.partition("/")[0], one.get("spec", {})
+        if kind in {"Deployment", "PodDisruptionBudget"}:
+            assert (
+                spec["selector"]["matchLabels"]
+                == template_of(objects, f"Deployment/{one['metadata']['name']}")["metadata"]["labels"]
+            )
+        elif kind in {"HorizontalPodAutoscaler", "ScaledObject"}:  # An update with `replicas` would undo its work.
+            assert "replicas" not in objects[f"Deployment/{spec['scaleTargetRef']['name']}"]["spec"]
+        elif kind == "NetworkPolicy":
+            chosen = re.findall(r"receiver|worker|endpoints|backfill", str(spec["podSelector"])) or ["all"]
+            rules = [*spec.get("ingress", ()), *spec.get("egress", ())]
+            for part in chosen:
+                ways[part] |= {port["port"] for rule in rules for port in rule["ports"]}
+    inward = {"receiver": {"deliveries", "admin"}, "worker": {"admin"}}
+    outward = {"all": {53, 6379}, **{part: {443} for part in ("worker", "endpoints", "backfill")}}
+    assert ways == {part: inward.get(part, set()) | outward.get(part, set()) for part in {*inward, *outward}}
+    assert objects["NetworkPolicy/credhook-nothing"]["spec"] == {
+        "podSelector": {},
+        "policyTypes": ["Ingress", "Egress"],
+    }
+
+
+def test_a_pod_has_time_to_drain(objects: dict[str, dict[str, Any]]) -> None:
+    receiver, worker = (template_of(objects, name)["spec"] for name in (RECEIVER, WORKER))
+    program, seconds = receiver["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+    assert program == "sleep"
+    assert receiver["terminationGracePeriodSeconds"] > int(seconds) + 2 * command._GRACE
+    grace = float(config_of(objects, worker["containers"][0])["CREDHOOK_GRACE"])
+    assert worker["terminationGracePeriodSeconds"] > grace + supervisor._EXTRA_GRACE_SECONDS
+
+
+def test_deployments_pass_their_probes_count_what_scales_them_and_drain(
+    harness: Harness, objects: dict[str, dict[str, Any]]
+) -> None:
+    harness.plugin(HELD)
+    harness.happens("m1")
+    triggers = objects["ScaledObject/credhook-worker"]["spec"]["triggers"]
+    queries = " ".join(one["metadata"]["query"] for one in triggers)
+    states = {state for named in re.findall(r'state=~?"([^"]+)"', queries) for state in named.split("|")}
+    with (
+        Container(harness, objects, RECEIVER) as receiver,
+        Container(harness, objects, WORKER, CREDHOOK_GRACE="0.5") as worker,
+    ):
+        until(receiver.passes, what="the receiver's probes")
+        until(worker.passes, what="the worker's probes")
+        until(lambda: harness.notes() == ["begun m1"])
+
+        def counted() -> bool:
+            shown = [Scrape.of(f"127.0.0.1:{one.ports['admin']}") for one in (receiver, worker)]
+            known = {state for one in shown for (state,) in one.series("credhook_events")}
+            return states <= known and set(re.findall(r"credhook_\w+", queries)) <= shown[0].names | shown[1].names
+
+        until(counted, what="the metrics")
+        for one in (worker, receiver):
+            one.process.send_signal(signal.SIGTERM)
+            assert one.process.wait(one.pod["terminationGracePeriodSeconds"]) == 0, one.text
+
+
+@pytest.mark.parametrize("stall", ["a handler blocks the loop", "its process is stopped", "the supervisor is stopped"])
+def test_a_stalled_worker_fails_liveness(harness: Harness, objects: dict[str, dict[str, Any]], stall: str) -> None:
+    harness.plugin(BLOCKING if stall == "a handler blocks the loop" else HELD)
+    stopped = 0
+    with Container(harness, objects, WORKER) as worker:
+        until(worker.passes, what="the probes")
+        harness.happens("m1")
+
+        def fails() -> bool:
+            # The supervisor replaces a silent process after some seconds, in which a slow test could miss the answer.
+            nonlocal stopped
+            if stall == "its process is stopped" and harness.notes().count("begun m1") > stopped:
+                stopped += 1
+                for pid in children(worker):
+                    os.kill(pid, signal.SIGSTOP)
+            if stall == "the supervisor is stopped":
+                os.kill(worker.process.pid, signal.SIGSTOP)
+            return worker.status("livenessProbe") != 200
+
+        until(fails, what="a failed probe")
+
+
+@pytest.mark.parametrize("name", [JOB, CRON_JOB])
+def test_a_job_ends_well(harness: Harness, objects: dict[str, dict[str, Any]], swept: None, name: str) -> None:
+    harness.plugin(HELD)
+    with Container(harness, objects, name) as job:
+        assert job.process.wait(60) == 0, job.text
+    assert ("inbox.example" in job.text) is (name == JOB)
