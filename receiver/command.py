@@ -149,7 +149,7 @@ def _supervise(settings: ReceiverSettings, listener: socket.socket, workers: int
         return supervisor(listener, workers, os.environ).run()
     with temporary_folder() as folder:
         store = settings.open_store()
-        examining = SharedExamination(store.redis, durability=settings.durability)
+        examining = SharedExamination(store, durability=settings.durability)
         serving = _administrate(settings, admin, store, examining, gathered(folder))
         threading.Thread(target=asyncio.run, args=(serving,), daemon=True).start()
         environment = {**os.environ, FOLDER: folder}

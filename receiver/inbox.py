@@ -96,7 +96,7 @@ class Inbox:
         self._confirmation: list[Command] = []
         self._facts_until = 0.0
         #: Checks whether events would be kept now.
-        self.examine = SharedExamination(store.redis, durability=durability, refused=refused)
+        self.examine = SharedExamination(store, durability=durability, refused=refused)
         self._waiting: list[_Waiting] = []
         self._writer: asyncio.Task[None] | None = None
         self._acknowledged, self._last = 0, 0.0

@@ -26,6 +26,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeout
 from redis.sentinel import MasterNotFoundError
 
+from credhook.store import SCHEMA
+
 #: Any error of Redis.
 StoreError = RedisError
 #: The errors of Redis and of the connection to it.
@@ -41,15 +43,31 @@ Forbidden = NoPermissionError
 StoreRefusal = ResponseError
 
 
-class WrongSchema(ResponseError):
-    """Another version of credhook has written the queue's data in a different layout."""
+#: The first word of an error about the queue's schema number. The number that was found follows, see keys.lua.
+WRONG_SCHEMA: Final = "WRONGSCHEMA"
+_FOUND: Final = re.compile(rf"{WRONG_SCHEMA} ?(\d{{0,9}})")
+
+
+def wrong_schema(error: BaseException) -> str:
+    """Return what to do if another version has written the queue's data in another layout, or ""."""
+    if not (found := _FOUND.search(str(error))):
+        return ""
+    if found[1] and int(found[1]) < SCHEMA:
+        return (
+            f"the queue's data has schema {found[1]} and this version needs {SCHEMA}; "
+            "start the version that has written it, or choose another CREDHOOK_QUEUE"
+        )
+    return (
+        f"a newer version has changed the queue's data to schema {found[1] or '?'} and this one knows {SCHEMA}; "
+        "start that version, or choose another CREDHOOK_QUEUE"
+    )
 
 
 #: Errors of a Redis that cannot write now, or not for us. The last is how Redis 6.2 reports NOPERM within a script.
 #: From Redis 7 on scripts report errors as commands do: redis-py makes the first word a class and drops it.
 _UNWELL: Final = (
     "OOM", "READONLY", "MISCONF", "NOREPLICAS", "BUSY", "LOADING", "MASTERDOWN", "NOAUTH", "NOPERM",
-    "The user executing the script",
+    "The user executing the script", WRONG_SCHEMA,
 )  # fmt: skip
 _UNWELL_CLASSES: Final = (OutOfMemoryError, ReadOnlyError, NoPermissionError, MasterDownError, AuthenticationError)
 
@@ -77,7 +95,6 @@ _LATE: Final = "it does not answer in time: check REDIS_URL and the way there, a
 
 #: The more precise classes first.
 _BY_CLASS: Final = (
-    (WrongSchema, "start the version that has written this queue, or choose another CREDHOOK_QUEUE"),
     # Redis's own words about a client certificate are lost if it closes the connection while we write.
     (ssl.SSLEOFError, f"Redis ends the TLS connection: it may not speak TLS, or {_NO_CERTIFICATE}"),
     (ssl.SSLError, "check REDIS_URL: rediss:// is for a Redis that speaks TLS, redis:// for one that does not"),
@@ -148,6 +165,8 @@ def _advice(error: BaseException) -> str:
         return _of_certificate(error)
     if isinstance(error, NoPermissionError) or any(word in said for word in _REFUSALS):
         return _of_permission(said)
+    if schema := wrong_schema(error):
+        return schema
     known = (advice for kind, advice in _BY_CLASS if isinstance(error, kind))
     within = (advice for word, advice in _BY_WORD.items() if isinstance(error, _REPLIES) and word in said)
     if isinstance(error, ssl.SSLError) and _OUR_CERTIFICATE.search(error.reason or ""):

@@ -10,7 +10,8 @@ from typing import Any, Final
 from redis.asyncio import Redis
 from redis.exceptions import NoPermissionError, ResponseError
 
-from credhook.store.errors import STORE_ERRORS, WrongSchema, hint
+from credhook.store.errors import STORE_ERRORS, hint, wrong_schema
+from credhook.store.store import AsyncStore
 
 #: Older versions lack `LPOS`, `ZMSCORE`, `BLMOVE` or the expiry of script effects.
 OLDEST: Final = (6, 2)
@@ -237,17 +238,18 @@ def unanswered(error: Exception) -> str:
     """Return why Redis did not report its facts, and what to do. The text holds no values."""
     if isinstance(error, NoPermissionError):
         return f"Redis does not tell about itself; {hint(error)}"
-    if isinstance(error, WrongSchema):
-        return f"{error}; {hint(error)}"
+    if schema := wrong_schema(error):
+        return schema
     if isinstance(error, ResponseError):  # Such as BUSY, while a script runs for too long.
         return f"Redis refuses to answer ({str(error).partition(' ')[0][:32]}); {hint(error)}"
     return f"Redis does not answer ({type(error).__name__}); {hint(error)}"
 
 
-async def examine(redis: Redis, *, durability: str) -> tuple[Check, ...]:
-    """Return all checks. The first says whether Redis answers."""
+async def examine(store: AsyncStore, *, durability: str) -> tuple[Check, ...]:
+    """Return all checks. The first says whether Redis answers, and whether we know its data's schema."""
     try:
-        facts = await ask(redis)
+        await store.check_schema_async(write=False)
+        facts = await ask(store.redis)
     except STORE_ERRORS as error:
         return (Check("redis", False, unanswered(error)),)
     return (Check("redis", True, ""), *checks(facts, durability=durability))
@@ -256,9 +258,9 @@ async def examine(redis: Redis, *, durability: str) -> tuple[Check, ...]:
 class SharedExamination:
     """Examines one Redis for many callers: once at a time, and once a second at most. Some callers are strangers."""
 
-    def __init__(self, redis: Redis, *, durability: str, refused: Callable[[], str] | None = None) -> None:
+    def __init__(self, store: AsyncStore, *, durability: str, refused: Callable[[], str] | None = None) -> None:
         """`refused`: returns which rights Redis's user lacks. It blocks, and is asked until all is allowed."""
-        self._redis, self._durability, self._refused = redis, durability, refused
+        self._store, self._durability, self._refused = store, durability, refused
         self._task: asyncio.Task[tuple[Check, ...]] | None = None
         self._until = 0.0
 
@@ -270,7 +272,7 @@ class SharedExamination:
 
     async def _examine(self) -> tuple[Check, ...]:
         try:
-            checks = await examine(self._redis, durability=self._durability)
+            checks = await examine(self._store, durability=self._durability)
             if self._refused and checks[0].passed:
                 with suppress(*STORE_ERRORS):
                     if problem := await asyncio.to_thread(self._refused):

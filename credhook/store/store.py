@@ -9,7 +9,7 @@ import redis.asyncio
 
 from credhook.store import SCHEMA, Keys, lua
 from credhook.store.connection import clock
-from credhook.store.errors import WrongSchema
+from credhook.store.errors import WRONG_SCHEMA, StoreRefusal
 
 #: The scripts, each in a file of this name in credhook/store/scripts.
 Script: TypeAlias = Literal[
@@ -56,18 +56,19 @@ class Store(Generic[Client]):
     def check_schema(self: "SyncStore", *, write: bool = True) -> None:
         """Check the queue's schema number; with `write`, write it if there is none.
 
+        Each script compares the number as well, see keys.lua.
+
         Raises:
-            WrongSchema: the number is another version's.
-            RedisError: Redis failed.
+            StoreRefusal: the number is another version's; `wrong_schema` returns what to do.
         """
         if write:
             self.redis.set(self.keys.schema, SCHEMA, nx=True)
         _compare(self.redis.get(self.keys.schema))
 
-    async def check_schema_async(self: "AsyncStore") -> None:
-        """Check the queue's schema number; write it if there is none. Raises as `check_schema` does."""
+    async def check_schema_async(self: "AsyncStore", *, write: bool = True) -> None:
+        """Do what `check_schema` does."""
         found = await self.redis.get(self.keys.schema)
-        if found is None:  # A full Redis takes no SET, and repeated deliveries are acknowledged all the same.
+        if found is None and write:  # A full Redis takes no SET, and repeated deliveries are acknowledged all the same.
             await self.redis.set(self.keys.schema, SCHEMA, nx=True)
             found = await self.redis.get(self.keys.schema)
         _compare(found)
@@ -88,4 +89,5 @@ def sha_of(script: Script) -> str:
 
 def _compare(found: object) -> None:
     if found not in {None, str(SCHEMA).encode()}:
-        raise WrongSchema(f"the queue's data has another schema than {SCHEMA}")
+        number = found.decode(errors="replace") if isinstance(found, bytes) else ""
+        raise StoreRefusal(f"{WRONG_SCHEMA} {number}")

@@ -19,6 +19,7 @@ from prometheus_client import REGISTRY
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis_proxy import redis_proxy
+from stores import store_on
 from structlog.testing import capture_logs
 from waiting import until, until_async
 
@@ -182,12 +183,13 @@ def redis_on_a_full_disk(folder: Path) -> Iterator[tuple[str, Callable[[], None]
 async def test_a_full_disk_is_named_and_refused(tmp_path: Path) -> None:
     with redis_on_a_full_disk(tmp_path) as (url, fill):
         async with AsyncRedis.from_url(url) as client, inbox_on(client) as inbox:
+            store = store_on(client)
             assert await inbox.accept("m1", EVENT) is Outcome.ACCEPTED
-            assert not any(check.failed for check in await examine(client, durability="standard"))
+            assert not any(check.failed for check in await examine(store, durability="standard"))
             fill()
             await client.set("what", "does not fit")
             for _ in range(1_000):  # While an fsync is under way, Redis puts the write off.
-                failed = [check.name for check in await examine(client, durability="standard") if check.failed]
+                failed = [check.name for check in await examine(store, durability="standard") if check.failed]
                 if failed:
                     break
                 await asyncio.sleep(0.02)

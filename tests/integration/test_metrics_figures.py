@@ -44,7 +44,7 @@ class Target:
         self.exporters = ExporterLease(store, INDEX.exporter), ExporterLease(store, exporter_key(settings))
 
         async def examining() -> Sequence[Any]:
-            return await examine(redis, durability="standard")
+            return await examine(store, durability="standard")
 
         others = TargetFigures(examining, part="worker"), PlatformFigures(store, settings, exporter=self.exporters[1])
         app = create_admin(store, examining, registry=CollectorRegistry(), exporter=self.exporters[0], others=others)

@@ -51,7 +51,7 @@ async def figures(async_redis: AsyncRedis, redis_client: Redis, tmp_path: Path) 
     await exporter.acquire(8.0)
 
     async def examining() -> tuple[Check, ...]:
-        return await examine(async_redis, durability="strict")
+        return await examine(store_on(async_redis), durability="strict")
 
     asked = [
         *await TargetFigures(examining, part="worker", certificate=certificate)(),

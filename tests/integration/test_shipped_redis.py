@@ -13,6 +13,7 @@ from redis.asyncio import Redis as AsyncRedis
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, ConnectionError  # noqa: A004  Redis's own.
 from redis.retry import Retry
+from stores import store_on
 from waiting import until
 
 from credhook.sandbox.local.environment import find_server, free_port
@@ -50,7 +51,7 @@ def answers(client: Redis) -> bool:
 
 async def test_it_passes_every_check_without_a_warning(shipped: tuple[int, int]) -> None:
     async with AsyncRedis(port=shipped[1], password=PASSWORD) as redis:
-        found = await examine(redis, durability="strict")
+        found = await examine(store_on(redis), durability="strict")
     assert {check.name: check.verdict for check in found if not check.passed} == {}
 
 

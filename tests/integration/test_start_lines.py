@@ -62,10 +62,13 @@ def test_a_parent_names_them_and_its_children_do_not(
 def test_data_of_another_version_is_not_touched_by_any_process(harness: Harness, redis_url: str) -> None:
     harness.redis.set(Keys("credhook").schema, 99)
     with harness.worker() as worker:
-        until(lambda: "start the version that has written this queue" in worker.text, what="the worker's refusal")
+        until(
+            lambda: "changed the queue's data to schema 99" in worker.text,
+            what="the worker's refusal",
+        )
         assert '"worker_started"' not in worker.text
     done = commands.credhook("events", "list", environment={"REDIS_URL": redis_url}, folder=harness.folder)
-    assert "start the version that has written this queue" in done.stderr
-    with pytest.raises(StoreUnavailable, match="WrongSchema"):
+    assert "start that version, or choose another CREDHOOK_QUEUE" in done.stderr
+    with pytest.raises(StoreUnavailable, match="WRONGSCHEMA"):
         accept(redis_url, "m1", COMPLETED, "r1")
     assert set(harness.redis.keys("credhook:*")) <= {b"credhook:credhook:schema", b"credhook:credhook:receivers"}

@@ -132,4 +132,4 @@ def test_a_store_of_another_version_is_named(redis_client: Redis, redis_url: str
     redis_client.set(Keys("credhook").schema, 99)
     done = status(redis_url)
     assert done.returncode == 1
-    assert "attention: the queue's data has another schema than 1: start the version" in done.stdout
+    assert "schema 99 and this one knows 1: start that version, or choose another" in done.stdout

@@ -29,7 +29,7 @@ def start_admin(settings: WorkerSettings, address: str, folder: str, is_alive: C
         store = settings.open_store()
         queue_lease = ExporterLease(store, store.keys.exporter)
         platform_lease = ExporterLease(store, exporter_key(settings))
-        examining = SharedExamination(store.redis, durability="standard")
+        examining = SharedExamination(store, durability="standard")
         target = TargetFigures(examining, part="worker", certificate=settings.client_certfile)
         app = create_admin(
             store,

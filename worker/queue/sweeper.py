@@ -71,6 +71,7 @@ class Sweeper:
 
     def run(self) -> int:
         """Run one round, and return the number of orphans that were put back."""
+        self._store.check_schema(write=False)  # Some commands of a round are in no script.
         self.unhandled.put_back()
         # Become or remain the leader. After three rounds without the leader another process takes its place.
         if not self._store.run("lease", [self._name, self._leads_for_ms], keys=[self._store.keys.leader]):

@@ -1,0 +1,60 @@
+"""Another version of credhook: a wheel in an environment of its own, and receivers and workers of any version."""
+
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import plain
+from fleet_harness import FleetHarness
+from forked_process import Forked
+from serving import Process, Start
+from signing import SECRET, body, headers
+from waiting import until
+
+from credhook.sandbox.local.environment import free_port
+
+
+def installed(source: Path, folder: Path) -> Start:
+    """Build and install the version whose source is there. Return how its processes are started."""
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(build, cwd=source, check=True, capture_output=True, timeout=300)
+    venv.create(folder / "environment", with_pip=False, symlinks=True)
+    site = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder / "environment")}))
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extractall(site)
+    # The dependencies are ours. Python reads no .pth file in a folder named here, so this checkout is not imported.
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    return partial(_start, str(folder / "environment/bin/python"))
+
+
+class Member(Process):
+    """A receiver or worker with an admin listener. Its log goes on in the file of its name."""
+
+    def __init__(self, rig: FleetHarness, part: str, name: str, start: Start = Forked, **settings: str) -> None:
+        port, admin = free_port(), free_port()
+        self.url, self._probe = f"http://127.0.0.1:{port}/webhooks", f"http://127.0.0.1:{admin}/readyz"
+        own = {"PORT": str(port), "CREDHOOK_ADMIN": f"127.0.0.1:{admin}", "CREDHOOK_WEBHOOK_SECRETS": SECRET}
+        command = ["-m", f"credhook.{part}"]
+        environment = rig.environment | own | settings
+        super().__init__(rig.folder / f"{name}.log", *command, environment=environment, start=start)
+        until(lambda: self.answers(self._probe.replace("readyz", "healthz")), what=f"the {part}'s listener")
+
+    def readiness(self) -> tuple[int, str]:
+        """Return the status of its probe, and what it says."""
+        answer = plain.get(self._probe)
+        return answer.status_code, answer.text
+
+    def deliver(self, webhook_id: str) -> int:
+        """Post a delivery to this receiver, once. Return the status of the answer."""
+        content = body(resource_id=f"iss_{webhook_id}")
+        return plain.post(self.url, content=content, headers=headers(webhook_id, content)).status_code
+
+
+def _start(python: str, command: list[str], **options: Any) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen([python, *command[1:]], **options)
