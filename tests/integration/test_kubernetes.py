@@ -1,6 +1,5 @@
 """deploy/kubernetes: what kustomize makes of it, and each container's command and probes, run here as processes."""
 
-import base64
 import os
 import re
 import shutil
@@ -31,6 +30,15 @@ RECEIVER, WORKER = "Deployment/credhook-receiver", "Deployment/credhook-worker"
 JOB, CRON_JOB = "Job/credhook-endpoints", "CronJob/credhook-backfill"
 PODS = [RECEIVER, WORKER, JOB, CRON_JOB]
 
+PUBLIC_URL = "https://inbox.example/webhooks"
+#: What each Secret holds, as kustomization.yaml says.
+SECRETS = {
+    "credhook-receiver": ["REDIS_URL", "CREDHOOK_WEBHOOK_SECRETS"],
+    "credhook-worker": ["REDIS_URL", "CREDHOOK_CLIENT_SECRET"],
+    "credhook-endpoints": ["CREDHOOK_PUBLIC_URL"],
+    "credhook-operator": ["REDIS_URL"],
+}
+
 #: Blocks the loop in each process that takes the event.
 BLOCKING = """
 @handlers.on("*")
@@ -39,14 +47,10 @@ async def blocks(event, context):
 """
 
 
-def kubectl(*arguments: str) -> list[dict[str, Any]]:
-    done = subprocess.run(["kubectl", *arguments], capture_output=True, text=True, check=True, timeout=60)
-    return list(yaml.safe_load_all(done.stdout))
-
-
 @pytest.fixture(scope="module")
 def objects() -> dict[str, dict[str, Any]]:
-    return {f"{one['kind']}/{one['metadata']['name']}": one for one in kubectl("kustomize", str(FOLDER))}
+    made = subprocess.run(["kubectl", "kustomize", str(FOLDER)], capture_output=True, text=True, check=True, timeout=60)
+    return {f"{one['kind']}/{one['metadata']['name']}": one for one in yaml.safe_load_all(made.stdout)}
 
 
 def template_of(objects: dict[str, dict[str, Any]], name: str) -> dict[str, Any]:
@@ -75,37 +79,21 @@ class Container(Process):
             environment = {
                 key: re.sub(rf"(^|:){port['containerPort']}$", ours, value) for key, value in environment.items()
             }
-        self.folder = harness.folder / name.partition("-")[2]
-        self.secrets = self.folder / "mounted"
-        self._mount({**harness.environment, "CREDHOOK_WEBHOOK_SECRETS": SECRET})
+        secrets = harness.folder / name.partition("-")[2]
+        secrets.mkdir()
+        values = {**harness.environment, "CREDHOOK_WEBHOOK_SECRETS": SECRET, "CREDHOOK_PUBLIC_URL": PUBLIC_URL}
+        (volume,) = [one for one in self.pod["volumes"] if one["name"] == "secrets"]
+        for source in [one["secret"] for one in volume.get("projected", {"sources": [volume]})["sources"]]:
+            kept = SECRETS[source.get("secretName") or source["name"]]
+            for key in [item["key"] for item in source.get("items", ())] or kept:
+                assert key in kept
+                (secrets / key).write_text(f"{values[key]}\n")
         environment |= {key: harness.environment[key] for key in environment.keys() & harness.environment.keys()}
-        environment |= {"CREDENTIALS_DIRECTORY": str(self.secrets), "CREDHOOK_HANDLERS": "plugin", **replaced}
+        environment |= {"CREDENTIALS_DIRECTORY": str(secrets), "CREDHOOK_HANDLERS": "plugin", **replaced}
         program, *arguments = self.spec["command"]
         assert program == "credhook"
-        log = harness.folder / f"{self.folder.name}.log"
+        log = harness.folder / f"{secrets.name}.log"
         super().__init__(log, "-m", "credhook", *arguments, environment=environment)
-
-    def _mount(self, values: dict[str, str]) -> None:
-        """Write the secrets as `kubectl create secret` takes them and the kubelet mounts them, behind links."""
-        values["CREDHOOK_PUBLIC_URL"] = "https://inbox.example/webhooks"
-        kept = {
-            "credhook-receiver": ["REDIS_URL", "CREDHOOK_WEBHOOK_SECRETS"],
-            "credhook-worker": ["REDIS_URL", "CREDHOOK_CLIENT_SECRET"],
-            "credhook-endpoints": ["CREDHOOK_PUBLIC_URL"],
-            "credhook-operator": ["REDIS_URL"],
-        }
-        (volume,) = [one for one in self.pod["volumes"] if one["name"] == "secrets"]
-        (self.secrets / "..data").mkdir(parents=True)
-        for source in [one["secret"] for one in volume.get("projected", {"sources": [volume]})["sources"]]:
-            name = source.get("secretName") or source["name"]
-            (self.folder / name).mkdir()
-            for key in kept[name]:
-                (self.folder / name / key).write_text(f"{values[key]}\n")
-            command = "create", "secret", "generic", name, f"--from-file={self.folder / name}"
-            (made,) = kubectl(*command, "--dry-run=client", "-o", "yaml")
-            for key in [item["key"] for item in source.get("items", ())] or made["data"]:
-                (self.secrets / "..data" / key).write_bytes(base64.b64decode(made["data"][key]))
-                (self.secrets / key).symlink_to(Path("..data") / key)
 
     def status(self, probe: str) -> int:
         """Ask as the kubelet does; 0 if nothing answers."""
@@ -229,4 +217,4 @@ def test_a_job_ends_well(harness: Harness, objects: dict[str, dict[str, Any]], s
     harness.plugin(HELD)
     with Container(harness, objects, name) as job:
         assert job.process.wait(60) == 0, job.text
-    assert ("inbox.example" in job.text) is (name == JOB)
+    assert (PUBLIC_URL in job.text) is (name == JOB)

@@ -127,35 +127,25 @@ def test_a_wrong_value_is_one_line_with_its_name_and_without_the_value(
     assert value not in line.removeprefix(name) or value == __file__  # The name of a file that is there.
 
 
-#: Secrets in files, as systemd, Docker and Kubernetes mount them.
-
-FILES = {
-    "REDIS_URL": b"redis://me:hush@127.0.0.1:1/0",
-    "credhook_client_secret": b" hush \r\n",
-    "CREDHOOK_CLIENT_ID": b"",
-}
+# Secrets in files, as systemd, Docker and Kubernetes mount them.
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
-    for name, content in FILES.items():
-        (tmp_path / name).write_bytes(content)
-    (tmp_path / "..data").mkdir()  # Kubernetes keeps the files there, and links to them.
     return tmp_path
 
 
 def test_what_the_environment_lacks_is_read_from_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (folder / "CREDHOOK_QUEUE").write_text("file\n")
-    for name, value in ({**PLATFORM, "CREDHOOK_CLIENT_SECRET": "", "CREDHOOK_QUEUE": "environment"}).items():
+    for name, value in {**PLATFORM, "CREDHOOK_CLIENT_SECRET": ""}.items():
         monkeypatch.setenv(name, value)
+    (folder / "..data").mkdir()  # Kubernetes keeps the files there, and links to them.
+    for name, content in (("credhook_client_secret", b" hush \r\n"), ("CREDHOOK_CLIENT_ID", b"x"), ("REDIS_URL", b"")):
+        (folder / "..data" / name).write_bytes(content)
+        (folder / name).symlink_to(f"..data/{name}")
     settings = WorkerSettings()
     assert settings.client_secret.get_secret_value() == " hush "
-    assert (settings.redis_address, settings.client_id, settings.queue) == (
-        "redis://127.0.0.1:1/0",
-        "me",
-        "environment",
-    )
+    assert (settings.client_id, settings.redis_address) == ("me", "redis://127.0.0.1:6379/0")
     assert "hush" not in f"{settings!r}{in_force(settings)}"
 
 
