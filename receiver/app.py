@@ -160,11 +160,13 @@ def _endpoint(
 ) -> ASGIApp:
     """Return what answers deliveries: plain ASGI, since Starlette's request object would cost a third of the time."""
     keys, secret = settings.keys, settings.path_secret
-    # The whole path. It is compared in constant time, since it may end in a secret.
-    path = (settings.webhook_path + (f"/{secret.get_secret_value()}" if secret else "")).encode()
+    # The whole paths. They are compared in constant time, since they may end in secrets.
+    ends = [f"/{one}" for one in secret.get_secret_value().split()] if secret else [""]
+    paths = [(settings.webhook_path + end).encode() for end in ends]
 
     async def accept(scope: Scope, receive: Receive, began: float) -> Outcome:
-        if not hmac.compare_digest(scope["path"].encode("utf-8", "surrogateescape"), path):
+        asked = scope["path"].encode("utf-8", "surrogateescape")
+        if not sum(hmac.compare_digest(asked, path) for path in paths):
             raise RouteNotFound("the path or the path secret is wrong" if secret else "the path is wrong")
         headers = scope["headers"]
         signed = read_headers(headers, signatures=bool(keys))

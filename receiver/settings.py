@@ -38,14 +38,14 @@ class ReceiverSettings(StoreSettings):
     path_secret: Annotated[
         SecretStr | None,
         matching(
-            r"[A-Za-z0-9_-]{22,128}",
+            r"[A-Za-z0-9_-]{22,128}( [A-Za-z0-9_-]{22,128})*",
             "should be 22 to 128 letters, digits, - and _; "
             "python -c 'import secrets; print(secrets.token_urlsafe(32))' makes one",
         ),
     ] = Field(
         None,
         description="Unguessable last path segment, `/webhooks/<secret>`, for a sender that does not sign: "
-        "22 or more letters, digits, `-` and `_`.",
+        "22 or more letters, digits, `-` and `_`. Of several, separated by spaces, all are accepted.",
     )
     insecure: bool = Field(
         False,

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import parse_qs
 
 import httptools
 import pytest
@@ -99,6 +100,7 @@ class Stub:
         answered: status → how many were answered so.
         token: what the token endpoint grants.
         grant: what it answers instead.
+        client_secrets: those that it accepts; None for all.
         connections: those that are open.
         under_way: how many requests for details are not answered yet.
     """
@@ -111,6 +113,7 @@ class Stub:
         self.token = "token"
         self.grant: Answer | None = None
         self.url = ""
+        self.client_secrets: set[str] | None = None
         self.connections: set[asyncio.Transport] = set()
         self.under_way = 0
         self._of_resource: Counter[str] = Counter()
@@ -160,7 +163,7 @@ class _Connection(asyncio.Protocol):
         self._stub = stub
         self._loop = loop
         self._parser = httptools.HttpRequestParser(self)
-        self._url = b""
+        self._url = self._body = b""
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
@@ -175,10 +178,16 @@ class _Connection(asyncio.Protocol):
     def on_url(self, url: bytes) -> None:
         self._url += url
 
+    def on_body(self, body: bytes) -> None:
+        self._body += body
+
     def on_message_complete(self) -> None:
-        path, self._url = self._url.decode(), b""
+        path, body = self._url.decode(), self._body.decode()
+        self._url = self._body = b""
         if path == "/token":
-            self._send(self._stub.grant or granted(self._stub.token))
+            known = self._stub.client_secrets
+            refusal = None if known is None or parse_qs(body)["client_secret"][0] in known else Answer(401)
+            self._send(refusal or self._stub.grant or granted(self._stub.token))
         else:
             self._loop.call_later(self._stub.takes, self._answer, self._stub.ask(path.rpartition("/")[2]))
 

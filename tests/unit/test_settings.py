@@ -57,7 +57,7 @@ def _empty_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     "environment",
     [
         {"CREDHOOK_WEBHOOK_SECRETS": f"{SECRET} {OTHER_SECRET}"},
-        {"CREDHOOK_PATH_SECRET": LONG},
+        {"CREDHOOK_PATH_SECRET": f"{LONG} {LONG[::-1]}"},
         {"CREDHOOK_INSECURE": "1"},
     ],
     ids=lambda environment: next(iter(environment)),
@@ -81,6 +81,7 @@ def test_with_none_of_them_it_names_all_three() -> None:
         (ReceiverSettings, "CREDHOOK_PATH_SECRET", "guessable"),
         (ReceiverSettings, "CREDHOOK_PATH_SECRET", "s" * 21),
         (ReceiverSettings, "CREDHOOK_PATH_SECRET", "s" * 22 + "/"),
+        (ReceiverSettings, "CREDHOOK_PATH_SECRET", "s" * 22 + " guessable"),
         (ReceiverSettings, "CREDHOOK_WEBHOOK_PATH", "webhooks"),
         (ReceiverSettings, "CREDHOOK_WEBHOOK_PATH", "/webhooks?"),
         (ReceiverSettings, "CREDHOOK_WEBHOOK_PATH", "/webhooks/"),
