@@ -197,7 +197,7 @@ def _check_redis(settings: StoreSettings, parts: Sequence[Part], *, durability: 
             seconds, microseconds = redis.time()
             yield of_clock(seconds + microseconds / 1_000_000 - (before + time.time()) / 2)
             try:
-                fleet = read_fleet(store, address)
+                fleet = read_fleet(store, address, durability=durability)
             except Forbidden:  # A receiver's or worker's user needs only its own queue.
                 if problem:
                     raise

@@ -116,8 +116,11 @@ class Fleet(BaseModel):
         )
 
 
-def read_fleet(store: SyncStore, address: str) -> Fleet:
-    """Return the state of the fleet; `address` is Redis's address without a password."""
+def read_fleet(store: SyncStore, address: str, *, durability: str = "strict") -> Fleet:
+    """Return the state of the fleet; `address` is Redis's address without a password.
+
+    Redis should keep what the receivers promise, or `durability` where none is alive.
+    """
     now, queue = store.clock() / 1_000, store.queue
     queues = sorted(queues_of(store) | {queue})
     counts = {name: counts_of(store, Keys(name), now=now) for name in queues}
@@ -127,7 +130,7 @@ def read_fleet(store: SyncStore, address: str) -> Fleet:
         receivers += (_receiver(one, now) for one in _announced(store, keys.receivers, now, ANNOUNCEMENT_SECONDS))
         known += (_worker(one, name, now) for one in _announced(store, keys.handlers, now, MISSED_SECONDS))
     workers = [one for one in known if one.silent <= SILENT_SECONDS]
-    promised = {receiver.durability for receiver in receivers} or {"strict"}  # It is the default.
+    promised = {receiver.durability for receiver in receivers} or {durability}
     return Fleet(
         queue=queue,
         server=read_server(store, address, durability="strict" if "strict" in promised else min(promised)),

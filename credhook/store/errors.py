@@ -12,8 +12,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from redis.exceptions import (
+    AskError,
     AuthenticationError,
     BusyLoadingError,
+    ClusterCrossSlotError,
+    ClusterDownError,
     MasterDownError,
     NoPermissionError,
     NoScriptError,
@@ -42,6 +45,10 @@ Forbidden = NoPermissionError
 #: Redis refuses one command, such as for a wrong type or a missing permission.
 StoreRefusal = ResponseError
 
+
+#: Only a Redis in cluster mode says these. The keys of RQ and of our scripts are in different slots.
+CLUSTER_ERRORS: Final = (AskError, ClusterCrossSlotError, ClusterDownError)
+NO_CLUSTER: Final = "use one without cluster mode, with replicas and Sentinel: RQ's keys do not fit a cluster"
 
 #: The first word of an error about the queue's schema number. The number that was found follows, see keys.lua.
 WRONG_SCHEMA: Final = "WRONGSCHEMA"
@@ -101,6 +108,7 @@ _BY_CLASS: Final = (
     (socket.gaierror, "the host's name in REDIS_URL is not known here"),
     (ConnectionRefusedError, _GONE),
     (FileNotFoundError, "there is no such socket: check REDIS_URL, and whether Redis runs"),
+    (CLUSTER_ERRORS, f"Redis is a cluster: {NO_CLUSTER}"),
     (MasterNotFoundError, "no Sentinel of REDIS_URL answers and knows a master of that name"),
     (TimeoutError, _LATE),
     (RedisTimeout, _LATE),

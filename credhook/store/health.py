@@ -10,7 +10,7 @@ from typing import Any, Final
 from redis.asyncio import Redis
 from redis.exceptions import NoPermissionError, ResponseError
 
-from credhook.store.errors import STORE_ERRORS, hint, wrong_schema
+from credhook.store.errors import NO_CLUSTER, STORE_ERRORS, hint, wrong_schema
 from credhook.store.store import AsyncStore
 
 #: Older versions lack `LPOS`, `ZMSCORE`, `BLMOVE` or the expiry of script effects.
@@ -101,7 +101,7 @@ class Facts:
     @property
     def can_wait(self) -> bool:
         """Return True if `WAITAOF` can wait for the fsync."""
-        return self.appendonly and self.version >= WAITAOF
+        return self.appendonly and self.version >= WAITAOF and self.fsync != "no"
 
 
 async def ask(redis: Redis) -> Facts:
@@ -175,7 +175,7 @@ def promises(facts: Facts, *, durability: str) -> tuple[Check, ...]:
         Check(
             "version", facts.version >= OLDEST, f"Redis is {'.'.join(map(str, facts.version))}; 6.2 or newer is needed"
         ),
-        Check("no_cluster", not facts.cluster, "Redis is a cluster; one with replicas and Sentinel is needed"),
+        Check("no_cluster", not facts.cluster, f"Redis is a cluster; {NO_CLUSTER}"),
         Check(
             "noeviction",
             facts.eviction == "noeviction",

@@ -9,7 +9,7 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from credhook.store import Keys, lua
-from credhook.store.errors import Forbidden, hint, is_unwell
+from credhook.store.errors import CLUSTER_ERRORS, NO_CLUSTER, Forbidden, hint, is_unwell
 from credhook.store.health import WAITAOF
 from credhook.store.job import job_id
 from credhook.store.store import Script, SyncStore
@@ -86,6 +86,7 @@ _PROBLEMS: Final = {
     "+": "REDIS_URL's user may not run {}",
     "~": "REDIS_URL's user has no access to our keys",
     "&": "REDIS_URL's user has no access to our channels",
+    "cluster": "Redis is a cluster",
     "unwell": "Redis refuses writes",
 }
 
@@ -152,6 +153,8 @@ def refused(store: SyncStore, *parts: Part, optional: str = "") -> str:
             found["+" if "to run" in said else "&" if "channel" in said else "~"][command] = None
         elif "unknown command" in said and command not in _SINCE:
             found["absent"][command] = None
+        elif isinstance(reply, CLUSTER_ERRORS):
+            found["cluster"][NO_CLUSTER] = None
         elif isinstance(reply, ResponseError) and is_unwell(reply):
             found["unwell"][hint(reply)] = None
     problems = [
@@ -164,7 +167,7 @@ def refused(store: SyncStore, *parts: Part, optional: str = "") -> str:
         allowed += dict.fromkeys(f"{kind}{one}" for each in rights for one in each[place] if found[kind])
     remedies = ["remove its rename-command from Redis's configuration"] if found["absent"] else []
     remedies += [f"ACL SETUSER <user> {' '.join(allowed)}"] if allowed else []
-    remedies += found["unwell"]
+    remedies += [*found["cluster"], *found["unwell"]]
     return f"{' and '.join(problems)}; {'; '.join(remedies)}" if problems else ""
 
 

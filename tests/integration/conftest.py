@@ -56,11 +56,11 @@ def events(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Run:
 
     for name in [name for name in os.environ if name.startswith("CREDHOOK_")]:
         monkeypatch.delenv(name)
-    for name, value in guarded(("-m", "credhook", "events"), {"REDIS_URL": redis_url}).items():
-        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("REDIS_URL", redis_url)
+    reached = guarded(("-m", "credhook", "events"), {"REDIS_URL": redis_url})
 
     def run(*arguments: str, **environment: str) -> Result:
-        return CliRunner().invoke(events, arguments, env=environment)
+        return CliRunner().invoke(events, arguments, env=reached | environment)
 
     return run
 

@@ -53,6 +53,7 @@ def post(process: Receiver, webhook_id: str = "m") -> int:
         ({"fsync": "everysec", "version": (7, 0)}, "fsync", "CREDHOOK_DURABILITY"),
         ({"fsync_pauses": True, "version": (7, 0)}, "fsync", "no-appendfsync-on-rewrite"),
         ({"fsync": "", "version": (7, 0)}, "fsync", "CREDHOOK_DURABILITY"),
+        ({"fsync": "no"}, "fsync", "set appendfsync always"),
     ],
 )
 def test_each_unsafe_thing_is_named_with_its_remedy(unsafe: dict[str, object], name: str, word: str) -> None:
@@ -100,8 +101,9 @@ def test_what_info_says_is_taken_in(info: dict[str, object], field: str) -> None
 
 
 def test_on_everysec_without_waitaof_strict_refuses_and_standard_accepts(tmp_path: Path) -> None:
-    with local_redis(tmp_path, options=("--appendfsync", "everysec")) as url:
-        with administered(tmp_path, url) as (process, admin):
+    with local_redis(tmp_path, options=("--appendfsync", "everysec")) as url, redis_proxy(url) as proxy:
+        proxy.version = b"7.0.15"
+        with administered(tmp_path, proxy.url) as (process, admin):
             assert post(process) == 503
             until(lambda: '"check":"fsync"' in process.text)
             answer = plain.get(f"{admin}/readyz")

@@ -1,4 +1,4 @@
-"""The switch `CREDHOOK_TEST_REDIS`: `tls`, `acl`, or both.
+"""The switch `TEST_REDIS`: `tls`, `acl`, or both.
 
 With it, our processes reach the tests' Redis over TLS with a client certificate, and as users with no more than the
 rules of `credhook doctor --acl`. The tests themselves stay administrators, on a plain port. `tls` wants a redis-server
@@ -22,7 +22,7 @@ from credhook.sandbox.local.environment import free_port
 from credhook.store import Keys
 from credhook.store.permissions import Part, rule
 
-SWITCH: Final = frozenset(os.environ.get("CREDHOOK_TEST_REDIS", "").split())
+SWITCH: Final = frozenset(os.environ.get("TEST_REDIS", "").split())
 _PASSWORD: Final = "of-nobody"
 #: What runs as the operator.
 _OPERATING: Final = {"events", "causes", "status", "console"}
@@ -53,7 +53,7 @@ class Guard:
         if not self.url or environment.get("REDIS_URL") != self.url:
             return guarded
         user, port = "", urlsplit(self.url).port
-        if "acl" in SWITCH and (part := _part(command)):
+        if "acl" in SWITCH and (part := _part(command, environment)):
             user = f"{self._user(part, environment.get('CREDHOOK_QUEUE', 'credhook'))}:{_PASSWORD}@"
         if "tls" in SWITCH:
             port = self.port
@@ -67,7 +67,7 @@ class Guard:
         with Redis.from_url(self.url) as redis:
             log = redis.acl_log()
         # redis-py tells its name to each Redis, and does without.
-        return [f"{one}" for one in log if one["username"].startswith("test-") and one["object"] != "client"]
+        return [str(one) for one in log if one["username"][:5] == "test-" and one["object"][:6] != "client"]
 
     def _user(self, part: Part, queue: str) -> str:
         name = f"test-{part}-{queue}"
@@ -87,8 +87,10 @@ class Guard:
         return str(both)
 
 
-def _part(command: Sequence[str]) -> Part | None:
+def _part(command: Sequence[str], environment: Mapping[str, str]) -> Part | None:
     text = " ".join(command)
+    if " " in environment.get("CREDHOOK_QUEUE", ""):
+        return None  # A wrong setting, which the process refuses.
     for part in (Part.RECEIVER, Part.WORKER):
         if f"credhook.{part}" in text or f"-m credhook {part}" in text:
             return part
