@@ -132,21 +132,17 @@ def _checked_redis(value: SecretStr) -> SecretStr:
     return value
 
 
-#: Names a folder with a file for each secret. systemd sets it for `LoadCredential=`; in a container, name the mount.
-_CREDENTIALS: Final = "CREDENTIALS_DIRECTORY"
-
-
 def credentials() -> dict[str, Path]:
-    """Return the files of the folder that `CREDENTIALS_DIRECTORY` names, by their names in upper case.
+    """Return the files of the folder that `CREDENTIALS_DIRECTORY` names, as systemd does, by their names in upper case.
 
     Raises:
         ValidationError: the folder cannot be read.
     """
-    folder = os.environ.get(_CREDENTIALS)
+    folder = os.environ.get(variable := "CREDENTIALS_DIRECTORY")
     try:
         return {path.name.upper(): path for path in Path(folder).iterdir() if path.is_file()} if folder else {}
     except OSError as error:
-        raise _unreadable(_CREDENTIALS, f"{folder} should be a readable folder", error) from None
+        raise _unreadable(variable, f"{folder} should be a readable folder", error) from None
 
 
 def _credential(name: str, path: Path) -> str:
