@@ -1,9 +1,7 @@
 """Issuances and presentations of the sandbox, and the wallet that takes its offers."""
 
 import json
-from datetime import datetime
 from urllib.parse import urlencode
-from uuid import UUID
 
 import httpx
 import pytest
@@ -11,29 +9,6 @@ from sandbox_api import CREDS, data, happen, invalid, listed, missing, refused
 from serving import Platform
 
 from credhook.sandbox.resources import PRE_AUTHORIZED
-
-
-def test_an_offer_becomes_credentials_and_completes_its_issuance(api: httpx.Client) -> None:
-    id_ = happen(api, "openid4vc.issuance.offered", attributes={"givenName": "Grace"})
-    issuance = data(api.get(f"{CREDS}/credentials/{id_}"))
-    assert issuance["status"] == "offered"
-    answer = api.post("/me-wallet/api/credentials", json={"credentialOffer": issuance["offerUri"]})
-    assert answer.status_code == 201
-    credentials = answer.json()
-    assert isinstance(credentials, list)
-    assert len(credentials) == len(issuance["credentials"])
-    for credential in credentials:
-        assert UUID(credential.pop("id"))
-        assert datetime.fromisoformat(credential.pop("iat"))
-        assert credential == {
-            "claims": {"givenName": "Grace"},
-            "status": "accepted",
-            "format": "vc+sd-jwt",
-            "vct": "https://sandbox.example/types/sandbox/membership",
-            "iss": "did:web:sandbox.example",
-        }
-    assert data(api.get(f"{CREDS}/credentials/{id_}"))["status"] == "completed"
-    invalid(api.post("/me-wallet/api/credentials", json={"credentialOffer": issuance["offerUri"]}))
 
 
 def test_offers_of_somebody_else_are_missing_and_other_text_is_no_offer(sandbox: Platform, api: httpx.Client) -> None:

@@ -61,12 +61,3 @@ def test_a_user_needs_a_name_and_names_of_two_accounts_are_a_conflict(api: httpx
         {"username": f"{first}-new", "externalIdentifier": first},
     ):
         refused(api.post(USERS, json=wanted), 409, "CONFLICT", "Conflict")
-
-
-def test_a_username_may_hold_a_slash(api: httpx.Client) -> None:
-    name = f"org/u-{uuid4()}"
-    user = f"{USERS}/{quote(name, safe='')}"
-    api.post(USERS, json={"username": name, "externalIdentifier": name})
-    assert data(api.get(f"{user}/external-identifier")) == {"externalIdentifier": name}
-    link = data(api.patch(f"{user}/idp-link", json={"enabled": True}))
-    assert link == {"username": name, "idpAlias": "sandbox-idp", "linked": True}

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from credhook.sandbox.deliveries import NewEndpoint
 from credhook.sandbox.templates import NewMdocPreset, NewPreset, NewSdJwtPreset, example, fit
 from credhook.sandbox.users import NewUser, SandboxUser
 from credhook.sandbox.wire import pointer, refusal
@@ -34,29 +33,6 @@ MDOC: dict[str, Any] = {
 }
 
 preset = TypeAdapter[NewSdJwtPreset | NewMdocPreset](NewPreset).validate_python
-
-
-def test_a_preset_has_the_fields_of_its_own_format() -> None:
-    for body, field, value in (
-        (SD_JWT, "type", "org.example.permit"),
-        (MDOC, "validUntil", {"start": "issuance", "future": FUTURE}),
-    ):
-        assert preset(body).template_name
-        with pytest.raises(ValidationError):
-            preset(body | {field: value})
-
-
-def test_an_endpoint_has_an_https_url_and_known_types() -> None:
-    assert NewEndpoint(url="https://example.org/hooks?x=1").url == "https://example.org/hooks?x=1"
-    wrongs: list[dict[str, Any]] = [
-        {"url": "http://example.org"},
-        {"filterType": []},
-        {"filterTypes": []},
-        {"filterTypes": ["x"]},
-    ]
-    for wrong in wrongs:
-        with pytest.raises(ValidationError):
-            NewEndpoint.model_validate({"url": "https://example.org"} | wrong)
 
 
 def test_claims_fit_a_template_or_do_not() -> None:
