@@ -90,14 +90,14 @@ class Run:
     def throughput(self, plan: Plan) -> dict[str, Any]:
         """Put as much load on the server as it takes, after connections, pools and compilers have settled."""
         self._press(self._take(plan.requests // 8), plan.warm_up_seconds)
-        jobs, meter, written = self._jobs_at_rest(), Meter(self._server, self._redis), self._written()
+        jobs, meter = self._jobs_at_rest(), Meter(self._server, self._redis)
         accepted, took = self._press(self._unseen, plan.seconds)
         costs = meter.costs(accepted)
         made = self._jobs_at_rest() - jobs
         # Every acknowledged delivery is a job. Others may only come from requests under way.
         if self._competitor.jobs and not accepted <= made <= accepted + self._connections:
             raise RunFailed(f"{accepted} deliveries were acknowledged, but {made} jobs are there")
-        return {"rate": accepted / took, **costs, "written": (self._written() - written) / accepted}
+        return {"rate": accepted / took, **costs}
 
     def _press(self, deliveries: Deliveries, seconds: int) -> tuple[int, float]:
         """Let wrk send as many deliveries as the server takes. Return how many were accepted, in how many seconds."""
@@ -128,11 +128,6 @@ class Run:
             time.sleep(_QUIET)
             before, jobs = jobs, self._jobs()
         return jobs
-
-    def _written(self) -> int:
-        """Return the bytes in Redis's append-only file."""
-        persistence: Any = self._redis.info("persistence")
-        return int(persistence["aof_current_size"])
 
 
 @contextmanager

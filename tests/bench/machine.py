@@ -202,20 +202,27 @@ def _peak(pid: int) -> int:
 
 
 class Meter:
-    """The processor time that a process and its Redis use from now on."""
+    """The processor time that a process and its Redis use from now on, and what Redis writes to its file."""
 
     def __init__(self, process: Process, redis: Redis) -> None:
         self._process, self._redis = process, redis
         self._before = self._now()
 
     def costs(self, count: int) -> dict[str, Any]:
-        """Return microseconds per event of the process (`cpu`) and of Redis (`redis`), and the peak memory in MiB."""
-        cpu, redis = ((now - before) / count * 1e6 for now, before in zip(self._now(), self._before, strict=True))
-        return {"cpu": cpu, "redis": redis, "peak": self._process.peak_megabytes()}
+        """Return what an event costs, and what the process takes.
 
-    def _now(self) -> tuple[float, float]:
-        used: Any = self._redis.info("cpu")
-        return self._process.cpu_seconds(), float(used["used_cpu_user"] + used["used_cpu_sys"])
+        An event costs microseconds of the process (`cpu`) and of Redis (`redis`), and bytes that Redis has `written`.
+        The process has a `peak` of memory in MiB, and `connections` to Redis.
+        """
+        cpu, redis, written = ((now - before) / count for now, before in zip(self._now(), self._before, strict=True))
+        clients: Any = self._redis.info("clients")
+        own = {"peak": self._process.peak_megabytes(), "connections": clients["connected_clients"] - 1}
+        return {"cpu": cpu * 1e6, "redis": redis * 1e6, "written": written, **own}
+
+    def _now(self) -> tuple[float, float, int]:
+        used: Any = self._redis.info()
+        redis = float(used["used_cpu_user"] + used["used_cpu_sys"])
+        return self._process.cpu_seconds(), redis, used["aof_current_size"]
 
 
 def here(*packages: str) -> dict[str, str]:

@@ -25,15 +25,17 @@ def sheet(received: dict[str, float], handled: dict[str, float]) -> Sheet:
     rows = []
     for a_day in A_DAY:
         a_second = a_day / 86_400 * _PEAK
-        memory = a_day * _DAYS * handled["kept"]
+        processes = [math.ceil(a_second / (each["rate"] * _LOAD)) for each in (received, handled)]
         rows.append(
             [
                 f"{a_day:,}",
                 f"{a_second:,.0f}",
-                *(f"{math.ceil(a_second / (each['rate'] * _LOAD))}" for each in (received, handled)),
+                *map(str, processes),
                 f"{a_second * (received['cpu'] + handled['cpu']) / 1e6:.2f}",
                 f"{a_second * (received['redis'] + handled['redis']) / 1e6:.1%}",
-                f"{memory / 2**30:,.1f} GiB" if memory >= 2**30 else f"{memory / 2**20:,.0f} MiB",
+                _size(a_day * _DAYS * handled["kept"]),
+                _size(a_day * (received["written"] + handled["written"])),
+                f"{processes[0] * received['connections'] + processes[1] * handled['connections']:,.0f}",
             ]
         )
     columns = ["events a day", "a second, at the peak", "receivers", "workers", "cores busy", "of Redis's core"]
@@ -41,7 +43,11 @@ def sheet(received: dict[str, float], handled: dict[str, float]) -> Sheet:
         f"Needs by events a day. The busiest hour has {_PEAK} times the mean and fills {_LOAD:.0%} of the processes. "
         f"Events are remembered for {_DAYS} days"
     )
-    return Sheet(title, [*columns, "Redis's memory"], rows)
+    return Sheet(title, [*columns, "Redis's memory", "Redis's file grows a day", "Redis's connections"], rows)
+
+
+def _size(count: float) -> str:
+    return f"{count / 2**30:,.1f} GiB" if count >= 2**30 else f"{count / 2**20:,.0f} MiB"
 
 
 def _costs(path: Path, *keys: str) -> dict[str, float]:
@@ -62,11 +68,15 @@ def main(*, out: Path) -> None:
     """Print what an event costs and what a number of events a day needs; write it to sizing.md."""
     received = _costs(out / "ingest.json", "throughput", STRICT.name)
     handled = _costs(out / "work.json", "rounds", "50", OURS.name)
-    redis = received["redis"] + handled["redis"]
+    redis, written = (received[cost] + handled[cost] for cost in ("redis", "written"))
+    most = 1e6 / redis
+    end = most * _LOAD / _PEAK * 86_400
     setting = {
         "from": f"{received['rate']:,.0f} deliveries/s for a receiver process, {handled['rate']:,.0f} events/s for a "
-        f"worker process, {redis:.0f} µs of Redis for both, {handled['kept']:,.0f} bytes of its memory for a settled "
-        f"event; one Redis carries {1e6 / redis:,.0f} events/s at most"
+        f"worker process; for both, {redis:.0f} µs of Redis and {written:,.0f} bytes of its file; "
+        f"{handled['kept']:,.0f} bytes of its memory for a settled event",
+        "one Redis": f"{most:,.0f} events/s at most. {_LOAD:.0%} of its core at the peak are {end / 1e6:,.0f} million "
+        f"events a day, but to remember them takes {_size(end * _DAYS * handled['kept'])}",
     }
     report.publish("sizing", out, setting, [sheet(received, handled)])
 

@@ -28,11 +28,11 @@ def _chart(top: int, minutes: Sequence[float], title: str, lines: Lines) -> str:
     most, bottom = max(map(max, lines.values())) * 1.1 or 1.0, top + 20 + _HEIGHT
     across = (_WIDTH - _LEFT - 20) / (minutes[-1] or 1.0)
     drawn = [_text(_LEFT, top + 12, title)]
-    for part in (0.0, 0.5, 1.0):
+    for part, anchor in ((0.0, "start"), (0.5, "middle"), (1.0, "end")):
         y, x = bottom - part * _HEIGHT, _LEFT + part * minutes[-1] * across
         drawn.append(f'<path d="M{_LEFT} {y:.0f}H{_WIDTH - 20}" stroke="#ddd"/>')
         drawn.append(_text(_LEFT - 6, y + 4, f"{part * most:.4g}", anchor="end"))
-        drawn.append(_text(x, bottom + 16, f"{part * minutes[-1]:.3g} min", anchor="middle"))
+        drawn.append(_text(x, bottom + 16, f"{part * minutes[-1]:.3g} min", anchor=anchor))
     for number, (name, values) in enumerate(lines.items()):
         colour = _COLOURS[number % len(_COLOURS)]
         points = " ".join(
