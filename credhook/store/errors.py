@@ -70,11 +70,6 @@ def wrong_schema(error: BaseException) -> str:
     )
 
 
-#: Only a Redis in cluster mode says these. The keys of RQ and of our scripts are in different slots.
-CLUSTER_ERRORS: Final = (AskError, ClusterCrossSlotError, ClusterDownError)
-NO_CLUSTER: Final = "use one without cluster mode, with replicas and Sentinel: RQ's keys do not fit a cluster"
-
-
 #: Errors of a Redis that cannot write now, or not for us. The last is how Redis 6.2 reports NOPERM within a script.
 #: From Redis 7 on scripts report errors as commands do: redis-py makes the first word a class and drops it.
 _UNWELL: Final = (
