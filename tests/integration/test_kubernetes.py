@@ -24,7 +24,7 @@ from credhook.sandbox.local.environment import free_port
 from credhook.worker.process import supervisor
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "kubernetes"
-pytestmark = pytest.mark.skipif(not shutil.which("kubectl"), reason="needs kubectl")
+pytestmark = pytest.mark.skipif(not shutil.which("kubectl"), reason="needs kubectl (Debian's is too old)")
 
 RECEIVER, WORKER = "Deployment/credhook-receiver", "Deployment/credhook-worker"
 JOB, CRON_JOB = "Job/credhook-endpoints", "CronJob/credhook-backfill"
