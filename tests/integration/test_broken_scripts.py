@@ -67,7 +67,7 @@ async def survives(redis: Any, name: str, sabotage: Sabotage) -> None:
     assert "doomed" in expected or "doomed" not in everything(redis)
     assert expected <= {key.decode().removeprefix(EVENT) for key in redis.scan_iter(EVENT + "*")}
     if name != "claim":  # There RQ itself sees to its job.
-        assert not [key for key in redis.scan_iter("rq:job:e-*") if redis.ttl(key) < 0], everything(redis)
+        assert not [key for key in redis.scan_iter("rq:job:e*-*") if redis.ttl(key) < 0], everything(redis)
 
 
 def assert_expiries(redis: Redis, began: float) -> None:
