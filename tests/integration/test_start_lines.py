@@ -5,13 +5,9 @@ from pathlib import Path
 
 import commands
 import pytest
-from accepting import accept
-from harness import COMPLETED, Harness
+from harness import Harness
 from serving import Process, receiver
 from waiting import until
-
-from credhook.receiver.inbox import StoreUnavailable
-from credhook.store import Keys
 
 WRONG = {"CREDHOOK_HANDLER": "plugin", "CREDHOOK_QUEUES": "two"}
 SAID = (
@@ -57,18 +53,3 @@ def test_a_parent_names_them_and_its_children_do_not(
         until(lambda: f'"{command}_started"' in process.text, what="the start")
         assert process.stop() == 0
     assert process.text.count('"unknown_settings"') == 1
-
-
-def test_data_of_another_version_is_not_touched_by_any_process(harness: Harness, redis_url: str) -> None:
-    harness.redis.set(Keys("credhook").schema, 99)
-    with harness.worker() as worker:
-        until(
-            lambda: "changed the queue's data to schema 99" in worker.text,
-            what="the worker's refusal",
-        )
-        assert '"worker_started"' not in worker.text
-    done = commands.credhook("events", "list", environment={"REDIS_URL": redis_url}, folder=harness.folder)
-    assert "start that version, or choose another CREDHOOK_QUEUE" in done.stderr
-    with pytest.raises(StoreUnavailable, match="WRONGSCHEMA"):
-        accept(redis_url, "m1", COMPLETED, "r1")
-    assert set(harness.redis.keys("credhook:*")) <= {b"credhook:credhook:schema", b"credhook:credhook:receivers"}
