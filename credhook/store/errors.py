@@ -50,22 +50,23 @@ StoreRefusal = ResponseError
 CLUSTER_ERRORS: Final = (AskError, ClusterCrossSlotError, ClusterDownError)
 NO_CLUSTER: Final = "use one without cluster mode, with replicas and Sentinel: RQ's keys do not fit a cluster"
 
-#: The first word of an error about the queue's schema number. The number that was found follows, see keys.lua.
+#: The first word of an error about a schema number. The queue and the number that was found follow, see keys.lua.
 WRONG_SCHEMA: Final = "WRONGSCHEMA"
-_FOUND: Final = re.compile(rf"{WRONG_SCHEMA} ?(\d{{0,9}})")
+_FOUND: Final = re.compile(rf"{WRONG_SCHEMA} (\S+) (\d{{0,9}})")
 
 
 def wrong_schema(error: BaseException) -> str:
     """Return what to do if another version has written the queue's data in another layout, or ""."""
     if not (found := _FOUND.search(str(error))):
         return ""
-    if found[1] and int(found[1]) < SCHEMA:
+    queue, number = found.groups()
+    if number and int(number) < SCHEMA:
         return (
-            f"the queue's data has schema {found[1]} and this version needs {SCHEMA}; "
+            f"the data of queue {queue} has schema {number} and this version needs {SCHEMA}; "
             "start the version that has written it, or choose another CREDHOOK_QUEUE"
         )
     return (
-        f"a newer version has changed the queue's data to schema {found[1] or '?'} and this one knows {SCHEMA}; "
+        f"a newer version has changed the data of queue {queue} to schema {number or '?'} and this one knows {SCHEMA}; "
         "start that version, or choose another CREDHOOK_QUEUE"
     )
 

@@ -63,7 +63,7 @@ class Store(Generic[Client]):
         """
         if write:
             self.redis.set(self.keys.schema, SCHEMA, nx=True)
-        _compare(self.redis.get(self.keys.schema))
+        self._compare(self.redis.get(self.keys.schema))
 
     async def check_schema_async(self: "AsyncStore", *, write: bool = True) -> None:
         """Do what `check_schema` does."""
@@ -71,7 +71,12 @@ class Store(Generic[Client]):
         if found is None and write:  # A full Redis takes no SET, and repeated deliveries are acknowledged all the same.
             await self.redis.set(self.keys.schema, SCHEMA, nx=True)
             found = await self.redis.get(self.keys.schema)
-        _compare(found)
+        self._compare(found)
+
+    def _compare(self, found: object) -> None:
+        if found not in {None, str(SCHEMA).encode()}:
+            number = found.decode(errors="replace") if isinstance(found, bytes) else ""
+            raise StoreRefusal(f"{WRONG_SCHEMA} {self.queue} {number}")
 
     def clock(self: "SyncStore") -> int:
         """Return Redis's time in ms since the epoch: the clocks of hosts may differ."""
@@ -85,9 +90,3 @@ SyncStore: TypeAlias = Store[redis.Redis]
 def sha_of(script: Script) -> str:
     """Return the digest by which Redis knows a script."""
     return sha1(lua.load(script).encode(), usedforsecurity=False).hexdigest()
-
-
-def _compare(found: object) -> None:
-    if found not in {None, str(SCHEMA).encode()}:
-        number = found.decode(errors="replace") if isinstance(found, bytes) else ""
-        raise StoreRefusal(f"{WRONG_SCHEMA} {number}")

@@ -71,8 +71,8 @@ def refuses(member: Member, sentence: str) -> None:
 
 def test_only_the_version_that_the_stores_number_names_writes(rig: FleetHarness, newer: Start) -> None:
     rig.plugin(HELD)
-    is_lower = f"the queue's data has schema {SCHEMA} and this version needs {SCHEMA + 1}"
-    is_higher = f"changed the queue's data to schema {SCHEMA + 1} and this one knows {SCHEMA}"
+    is_lower = f"the data of queue credhook has schema {SCHEMA} and this version needs {SCHEMA + 1}"
+    is_higher = f"changed the data of queue credhook to schema {SCHEMA + 1} and this one knows {SCHEMA}"
     with (
         Member(rig, "receiver", "receiver") as receiver,
         Member(rig, "worker", "worker", CREDHOOK_GRACE="0.5") as worker,

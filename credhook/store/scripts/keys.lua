@@ -22,7 +22,7 @@ local indexed_types = $EVENT_TYPES
 
 -- A version that changes the layout raises the number first. From then on no script of another version reads or writes.
 local schema = redis.call('GET', prefix .. 'schema')
-if schema and schema ~= '$SCHEMA' then return redis.error_reply('WRONGSCHEMA ' .. schema) end
+if schema and schema ~= '$SCHEMA' then return redis.error_reply('WRONGSCHEMA ' .. queue .. ' ' .. schema) end
 
 -- Return the key of the index that lists events of this type and resource, by when they were received, in ms.
 local function index_of(type, resource)
