@@ -198,7 +198,7 @@ class StoreSettings(QueueSettings):
         "`redis+sentinel://host:port,host:port/service/db`.",
     )
     redis_certfile: FilePath | None = Field(
-        None, description="PEM certificate chain that Redis and Sentinels are shown, where they ask for one."
+        None, description="PEM certificate chain for a Redis that asks for one."
     )
     redis_keyfile: FilePath | None = Field(None, description="Its PEM private key, if it is not in the same file.")
     retention: int = Field(
