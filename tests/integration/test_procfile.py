@@ -12,7 +12,7 @@ from harness import HELD
 from one_shot_senders import OneShotSenders
 from redis import Redis
 from sandbox_api import authorized
-from serving import Platform, Process, executed
+from serving import Executed, Platform, Process
 from signing import SECRET
 from waiting import until
 
@@ -27,7 +27,7 @@ PATIENCE = 10
 
 
 def started(folder: Path, name: str, **environment: str) -> Process:
-    return executed(folder / f"{name}.log", "sh", "-c", LINES[name], environment=environment)
+    return Executed(folder / f"{name}.log", "sh", "-c", LINES[name], environment=environment)
 
 
 def stopped(process: Process) -> int:

@@ -1,13 +1,11 @@
 """The Redis of deploy/compose.yaml, run as its container runs it, with a server of this machine."""
 
-import os
-import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import yaml
+from compose import PASSWORD, store
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis.backoff import NoBackoff
@@ -16,31 +14,17 @@ from redis.retry import Retry
 from stores import store_on
 from waiting import until
 
-from credhook.sandbox.local.environment import find_server, free_port
+from credhook.sandbox.local.environment import free_port
 from credhook.store.health import examine
-
-DEPLOY = Path(__file__).parents[2] / "deploy"
-PASSWORD = "of-nobody-1_2"
 
 
 @pytest.fixture
 def shipped(tmp_path: Path) -> Iterator[tuple[int, int]]:
     """Its process's id, and its port."""
-    port, service = free_port(), yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["redis"]
-    text = (DEPLOY / "redis.conf").read_text().replace("/data", str(tmp_path))
-    (tmp_path / "redis.conf").write_text(f"{text}\nport {port}\nbind 127.0.0.1\n")
-    (tmp_path / "redis-server").symlink_to(find_server())
-    *shell, script = service["command"]
-    script = script.replace("$$", "$").replace("/usr/local/etc/redis", str(tmp_path))
-    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "REDIS_PASSWORD": PASSWORD}
-    process = subprocess.Popen([*shell, script], env=environment, stdout=subprocess.DEVNULL)
-    try:
-        with Redis(port=port, password=PASSWORD, retry=Retry(NoBackoff(), 0)) as client:
-            until(lambda: answers(client), what="the Redis")
-        yield process.pid, port
-    finally:
-        process.kill()
-        process.wait()
+    port = free_port()
+    with store(tmp_path, port) as process, Redis(port=port, password=PASSWORD, retry=Retry(NoBackoff(), 0)) as client:
+        until(lambda: answers(client), what="the Redis")
+        yield process.process.pid, port
 
 
 def answers(client: Redis) -> bool:

@@ -101,11 +101,14 @@ def running(log: Path, *command: str, environment: dict[str, str], start: Start 
     return Process(log, "-m", f"credhook.{name}", *options, environment=environment, start=start)
 
 
-def executed(log: Path, *words: str, environment: dict[str, str]) -> Process:
-    """Start the words of a file of ours as they stand there, with `credhook` on the PATH."""
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    replaced_by = "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])"
-    return Process(log, "-c", replaced_by, *words, environment={"PATH": path} | environment)
+class Executed(Process):
+    """The words of a file of ours as they stand there, with `credhook` on the PATH."""
+
+    def __init__(self, log: Path, *words: str, environment: dict[str, str]) -> None:
+        path = f"{Path(sys.executable).parent}:{environment.get('PATH', os.environ['PATH'])}"
+        self.environment = environment | {"PATH": path}
+        program = "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])"
+        super().__init__(log, "-c", program, *words, environment=self.environment)
 
 
 class Receiver(Process):

@@ -52,8 +52,8 @@ def test_who_reaches_whom() -> None:
     assert reached_from("redis") == {"receiver", "worker"}
     internal = {name for name, network in COMPOSE["networks"].items() if (network or {}).get("internal")}
     ways_out = {name: set(service["networks"]) - internal for name, service in SERVICES.items()}
-    assert {name for name, ways in ways_out.items() if ways} == {"proxy", "worker"}
-    assert not ways_out["proxy"] & ways_out["worker"]
+    assert {name for name, ways in ways_out.items() if ways} == {"proxy", "worker", "endpoints"}
+    assert not ways_out["proxy"] & (ways_out["worker"] | ways_out["endpoints"])
     assert [name for name, service in SERVICES.items() if service.get("ports")] == ["proxy"]
 
 
