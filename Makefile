@@ -81,8 +81,8 @@ browser: $(STAMP) ## the pages of the console in a real browser, which Debian br
 	apt-get update -q && apt-get install -y -q --no-install-recommends chromium chromium-driver
 	@CREDHOOK_BROWSER=1 $(BIN)/pytest tests/integration/test_console_browser.py
 
-debian: ## what some tests want from Debian: a proxy, a browser, a load generator, a database, promtool (as root)
-	apt-get update -q && apt-get install -y -q haproxy chromium chromium-driver wrk postgresql prometheus
+debian: ## what some tests want from Debian: proxies, a browser, a load generator, a database, promtool (as root)
+	apt-get update -q && apt-get install -y -q haproxy nginx-light caddy chromium chromium-driver wrk postgresql prometheus
 
 reference: $(STAMP) ## write worker/API.md anew from the docstrings
 	@$(BIN)/python tests/support/api_reference.py > worker/API.md.new && mv worker/API.md.new worker/API.md

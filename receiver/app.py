@@ -5,6 +5,7 @@ that was broken. Neither has the path, since it may be the secret.
 """
 
 import hmac
+import re
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -41,6 +42,8 @@ log = structlog.get_logger("credhook.receiver")
 
 #: Log lines a minute for each reason. Senders without a key could fill the disk; `credhook_refusals` counts all.
 MAX_LOGGED: Final = 20
+#: The id that a proxy gives a request. Nothing else that a stranger sends is logged, so it can hold no words.
+_REQUEST_ID: Final = re.compile(rb"[0-9a-fA-F-]{32,36}")
 #: The response headers of a 202, made once. Senders look at the status; people and tests at the outcome.
 _ACCEPTED: Final = {
     outcome: [(b"content-length", b"0"), (b"credhook-outcome", outcome.value.encode())] for outcome in Outcome
@@ -111,6 +114,9 @@ class RefusalLog:
             ids = {}
             if sent and isinstance(refusal, (Malformed, StoreUnavailable)):  # The delivery was authentic.
                 ids["webhook_id"] = read_headers(sent, signatures=False).delivery_id
+            for name, value in sent:
+                if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
+                    ids["request_id"] = value.decode()
             hint = getattr(refusal, "hint", "")
             log.warning("delivery_refused", status=status, reason=reason, hint=hint, **ids, **more)
         return _envelope(status, detail or reason, headers)

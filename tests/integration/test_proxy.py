@@ -1,128 +1,117 @@
-"""deploy/haproxy.cfg in front of a real receiver: time-outs and limits are the proxy's, so they are tested there."""
+"""The proxies of deploy/ in front of real receivers: time-outs and limits are the proxy's, so they are tested there."""
 
 import asyncio
-import os
-import shutil
-import ssl
-import subprocess
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
-from itertools import count
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import httpx
 import pytest
 import trustme
-from name_server import name_server
-from serving import receiver, running
+from one_shot_senders import OneShotSenders
+from reverse_proxies import ADDRESSES, Proxy, proxied
+from serving import Process, running
 from signing import SECRET, body, headers
 from waiting import until
 
 from credhook.sandbox.local.environment import free_port
 
-CONFIGURATION = Path(__file__).parents[2] / "deploy" / "haproxy.cfg"
-
-pytestmark = pytest.mark.skipif(
-    shutil.which("haproxy") is None, reason="no haproxy; `make debian` installs it where apt is there"
-)
+PATH_SECRET = "abcdefghijklmnopqrstuvwxyz"
+REQUEST_ID = "0123456789abcdef0123456789abcdef"
 
 
-@dataclass
-class Proxy:
-    port: int
-    trust: ssl.SSLContext
-    log: Path
+class Receivers:
+    """Two receivers on one port, at an address each."""
 
-    @property
-    def url(self) -> str:
-        return f"https://localhost:{self.port}"
+    def __init__(self, folder: Path, redis_url: str) -> None:
+        self.port = free_port()
+        self._folder = folder
+        self._settings = {"REDIS_URL": redis_url, "PORT": str(self.port), "CREDHOOK_WEBHOOK_SECRETS": SECRET}
+        self.processes = [self.start(address) for address in ADDRESSES]
 
-
-@contextmanager
-def haproxy(folder: Path, **environment: str) -> Iterator[Proxy]:
-    """It, with a certificate of its own."""
-    authority, certificate, port = trustme.CA(), folder / "credhook.pem", free_port()
-    authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(str(certificate))
-    trust = ssl.create_default_context()
-    authority.configure_trust(trust)
-    environment |= {"PROXY_BIND": f"127.0.0.1:{port}", "PROXY_CERTIFICATE": str(certificate)}
-    with (folder / "haproxy.log").open("wb") as log:
-        process = subprocess.Popen(
-            ["haproxy", "-db", "-f", CONFIGURATION], env=os.environ | environment, stdout=log, stderr=log
-        )
-    try:
-        until(lambda: ready(port, trust), what="the proxy")
-        yield Proxy(port, trust, folder / "haproxy.log")
-    finally:
-        process.kill()
-        process.wait()
+    def start(self, address: str) -> Process:
+        """Start a receiver. Its log goes on in the file of its address."""
+        log, before = self._folder / f"{address}.log", 0
+        if log.exists():
+            before = log.read_text().count('"redis_safe"')
+        process = running(log, "receiver", environment=self._settings | {"HOST": address})
+        until(lambda: process.text.count('"redis_safe"') > before, what="the receiver")
+        return process
 
 
 @pytest.fixture
-def proxy(tmp_path: Path, redis_url: str) -> Iterator[Proxy]:
-    with (
-        receiver(tmp_path, redis_url) as process,
-        haproxy(tmp_path, RECEIVER=f"127.0.0.1:{process.port}") as proxy,
-    ):
+def receivers(tmp_path: Path, redis_url: str) -> Iterator[Receivers]:
+    receivers = Receivers(tmp_path, redis_url)
+    yield receivers
+    for process in receivers.processes:
+        process.__exit__()
+
+
+@pytest.fixture(params=["haproxy", "nginx", "caddy"])
+def proxy(
+    request: pytest.FixtureRequest, tmp_path: Path, receivers: Receivers, authority: trustme.CA
+) -> Iterator[Proxy]:
+    with proxied(request.param, tmp_path, receivers.port, authority) as proxy:
         yield proxy
 
 
-def ready(port: int, trust: ssl.SSLContext) -> bool:
-    try:
-        return httpx.get(f"https://localhost:{port}/readyz", verify=trust, timeout=60).is_success
-    except httpx.TransportError:
-        return False
-
-
 def test_it_passes_deliveries_on_and_refuses_what_is_too_large_or_elsewhere(proxy: Proxy) -> None:
-    def post(path: str, content: bytes) -> int:
-        return httpx.post(
-            proxy.url + path, content=content, headers=headers("m", content), verify=proxy.trust, timeout=60
-        ).status_code
+    def post(content: bytes, path: str = "/webhooks", **more: str) -> int:
+        return proxy.post(content, headers("m", content) | more, path)
 
-    assert post("/webhooks", body()) == 202
-    assert post("/webhooks", b" " * 65_000) == 400  # Passed on: the receiver reads it.
-    assert post("/webhooks", b" " * 70_000) == 413
-    assert post("/metrics", body()) == 404
+    assert post(body()) == 202
+    assert post(b" " * 65_000) == 400  # Passed on: the receiver reads it.
+    assert post(b" " * 70_000) == 413
+    assert post(body(), header="x" * 40_000) in {400, 413, 431}
+    assert post(body(), host="elsewhere") in {202, 403, 421}  # 200 would tell the sender that it was stored.
+    assert post(body(), "/metrics") == 404
+    assert post(body(), "/elsewhere") == 404
 
 
-def test_requests_and_failed_handshakes_are_logged_and_no_path(proxy: Proxy) -> None:
-    secret = "/webhooks/abcdefghijklmnopqrstuvwxyz"
-    assert httpx.post(proxy.url + secret, content=body(), verify=proxy.trust).status_code == 404
+def test_requests_are_logged_with_an_id_that_receivers_log_too_and_without_a_path(
+    proxy: Proxy, receivers: Receivers
+) -> None:
+    given = {"passed on": REQUEST_ID, "made": "Ada Lovelace"}
+    for request_id in given.values():
+        assert proxy.post(body(), {"x-request-id": request_id}, f"/webhooks/{PATH_SECRET}") == 404
     with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
         httpx.post(f"{proxy.url}/webhooks", content=body())  # A sender that does not trust the certificate.
-    until(lambda: "POST 404 --" in proxy.log.read_text(), what="the request")
-    until(lambda: "SSL handshake failure" in proxy.log.read_text(), what="the handshake")
-    assert secret not in proxy.log.read_text()
+    if proxy.name == "haproxy":
+        until(lambda: "SSL handshake failure" in proxy.log.read_text(), what="the handshake")
+    for process in receivers.processes:  # The proxy says who does not answer, and no path either.
+        process.kill()
+    assert proxy.post(body(), {}, f"/webhooks/{PATH_SECRET}") in {502, 503}
+    until(lambda: proxy.log.read_text().count("POST") >= 3, what="the requests")
+    said = proxy.log.read_text()
+    assert REQUEST_ID in said
+    assert PATH_SECRET not in said + "".join(process.text for process in receivers.processes)
+    assert "Lovelace" not in said
+    refused = "".join(process.text for process in receivers.processes).split('"request_id":"')[1:]
+    assert len(refused) == 2
+    assert all(line.partition('"')[0] in said for line in refused)
 
 
-def test_every_receiver_of_one_name_gets_its_share_and_one_that_is_gone_costs_nothing(
-    tmp_path: Path, redis_url: str
+def test_receivers_restart_one_after_the_other_and_every_delivery_is_answered(
+    proxy: Proxy, receivers: Receivers
 ) -> None:
     """As with `docker compose up --scale receiver=2`: one name, an address for each."""
-    addresses = ["127.0.0.1", "127.0.0.2"]
-    with ExitStack() as stack:
-        first = stack.enter_context(receiver(tmp_path, redis_url))
-        settings = {"HOST": addresses[1], "PORT": str(first.port), "REDIS_URL": redis_url}
-        command = running(
-            tmp_path / "second.log", "receiver", environment=settings | {"CREDHOOK_WEBHOOK_SECRETS": SECRET}
-        )
-        second = stack.enter_context(command)
-        resolver = stack.enter_context(name_server(addresses))
-        proxy = stack.enter_context(haproxy(tmp_path, RECEIVER=f"receiver:{first.port}", RESOLVER=resolver))
+    processes = receivers.processes
+    with OneShotSenders(proxy.port, proxy.trust, host="inbox") as load:
+        for number, address in enumerate(ADDRESSES * 2, 1):
+            until(partial(load.has_sent, 200 * number), what="deliveries")
+            until(lambda: all("events_accepted" in process.text for process in processes), what="a share for each")
+            place = ADDRESSES.index(address)
+            assert processes[place].stop() == 0
+            processes[place] = receivers.start(address)
+    # Debian's Caddy cannot send a body again. The platform does, after a 502.
+    assert set(load.outcomes) <= {"HTTP/1.1 202", *(["HTTP/1.1 502"] if proxy.name == "caddy" else [])}, load.outcomes
 
-        def delivered(number: int) -> bool:
-            sent = headers(f"m{number}", body())
-            return httpx.post(
-                f"{proxy.url}/webhooks", content=body(), headers=sent, verify=proxy.trust, timeout=60
-            ).is_success
 
-        numbers = count()
-        until(lambda: delivered(next(numbers)) and all("events_accepted" in one.text for one in (first, second)))
-        second.kill()
-        assert all(delivered(next(numbers)) for _ in range(20))
+def test_a_receiver_that_is_gone_costs_nothing(proxy: Proxy, receivers: Receivers) -> None:
+    receivers.processes[1].kill()
+    assert {proxy.post(body(), headers(f"m{number}", body())) for number in range(20)} == {202}
 
 
 async def slow(proxy: Proxy, kind: int) -> None:
@@ -134,7 +123,7 @@ async def slow(proxy: Proxy, kind: int) -> None:
             if kind == 1:
                 writer.write(b"POST /webhooks HTTP/1.1\r\nhost: x\r\ncontent-length: 60000\r\n\r\n")
             while not closed.done():
-                if kind != 2:
+                if kind == 0 or (kind == 1 and proxy.name != "nginx"):  # nginx ends those that pause, as its file says.
                     writer.write(b"a")
                     await writer.drain()
                 await asyncio.wait({closed}, timeout=1.0)

@@ -13,9 +13,11 @@ from refusals import request, signed
 class OneShotSenders:
     """Deliver from several threads for the length of the block; `outcomes` counts status lines and errors."""
 
-    def __init__(self, port: int, trust: ssl.SSLContext | None = None, *, threads: int = 4) -> None:
+    def __init__(
+        self, port: int, trust: ssl.SSLContext | None = None, *, host: str = "127.0.0.1", threads: int = 4
+    ) -> None:
         self.outcomes: Counter[str] = Counter()
-        self._port, self._trust = port, trust
+        self._port, self._trust, self._host = port, trust, host
         self._number = itertools.count()
         self._over = threading.Event()
         self._threads = [threading.Thread(target=self._send) for _ in range(threads)]
@@ -44,7 +46,7 @@ class OneShotSenders:
 
     def _deliver(self, webhook_id: str) -> str:
         with socket.create_connection(("127.0.0.1", self._port), timeout=20) as raw:
-            connection = self._trust.wrap_socket(raw, server_hostname="127.0.0.1") if self._trust else raw
+            connection = self._trust.wrap_socket(raw, server_hostname=self._host) if self._trust else raw
             with connection:
                 connection.sendall(request("connection: close", *signed(webhook_id)))
                 return connection.recv(12).decode()
