@@ -1,8 +1,10 @@
 """deploy/, as far as it can be checked without a container engine."""
 
+import ast
 import re
 import tomllib
 from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -124,8 +126,15 @@ def test_what_runs_daily_is_a_command_that_exists_and_looks_back_further_than_it
     assert datetime.now(UTC) - parsed.params["since"] > timedelta(days=1, hours=23)
 
 
+def test_the_timer_starts_the_service_of_its_name_each_day() -> None:
+    text = (DEPLOY / "credhook-backfill.timer").read_text()
+    assert "OnCalendar=daily\n" in text
+    assert "Unit=" not in text
+
+
 def test_receivers_share_the_socket_that_systemd_holds() -> None:
-    listens, serves = ((DEPLOY / f"credhook-receiver{name}").read_text() for name in (".socket", "@.service"))
+    names = ("credhook-receiver.socket", "credhook-receiver@.service")
+    listens, serves = ((DEPLOY / name).read_text() for name in names)
     assert listens.count("ListenStream=") == 1
     assert "Service=credhook-receiver@1.service\n" in listens
     assert "Sockets=credhook-receiver.socket\n" in serves
@@ -170,3 +179,21 @@ def test_the_collector_takes_traces_and_scrapes_metrics() -> None:
     assert {target.partition(":")[0] for one in job["static_configs"] for target in one["targets"]} <= COMPOSE[
         "services"
     ].keys()
+
+
+def test_every_file_has_a_test_that_reads_or_runs_it() -> None:
+    """Names in comments and docstrings do not count. A pattern or a folder stands for all files that it holds."""
+    named = {
+        node.value.removeprefix("deploy/")
+        for path in (ROOT / "tests").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if node.value[:1].isalpha() or node.value.startswith("deploy/")
+    }
+
+    def is_named(path: Path) -> bool:
+        return any(fnmatch(str(path), name) for name in named) or str(path.parent) in named
+
+    files = [path.relative_to(DEPLOY) for path in DEPLOY.rglob("*") if path.is_file() and path.suffix != ".env"]
+    assert len(files) > 20
+    assert [str(path) for path in files if not is_named(path)] == []
