@@ -34,6 +34,15 @@ def test_each_refusal_is_logged_until_they_become_a_flood_and_all_are_counted() 
     assert {UUID(each).version for each in ids} == {4}
 
 
+def test_the_id_that_a_proxy_has_given_is_logged_and_nothing_else_that_strangers_write_there() -> None:
+    made = "4a3c1c0e-5b1d-4a53-9d0c-3f2a9c1e77b1"
+    sent = [made, made.replace("-", ""), "Ada-Lovelace", made + "0", "", "Ä" * 32]
+    with capture_logs() as logs:
+        for value in sent:
+            RefusalLog().refuse(RouteNotFound("a path"), [(b"x-request-id", value.encode("latin-1"))])
+    assert [line.get("request_id") for line in logs] == [*sent[:2], None, None, None, None]
+
+
 async def test_a_defect_of_ours_is_a_500_so_that_the_sender_keeps_the_delivery() -> None:
     no_inbox: Any = None
     settings: Any = ReceiverSettings
