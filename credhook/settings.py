@@ -197,9 +197,7 @@ class StoreSettings(QueueSettings):
         description="The Redis that holds the store and the queue: `redis://`, `rediss://`, `unix://`, or "
         "`redis+sentinel://host:port,host:port/service/db`.",
     )
-    redis_certfile: FilePath | None = Field(
-        None, description="PEM certificate chain for a Redis that asks for one."
-    )
+    redis_certfile: FilePath | None = Field(None, description="PEM certificate chain for a Redis that asks for one.")
     redis_keyfile: FilePath | None = Field(None, description="Its PEM private key, if it is not in the same file.")
     retention: int = Field(
         7 * 86_400,
