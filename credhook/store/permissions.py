@@ -32,7 +32,7 @@ _ALL: Final = (
 #: What else the parts send themselves; of a worker, the second line is sent by RQ alone.
 _SENT: Final = {
     Part.RECEIVER: "set sadd hdel wait waitaof",
-    Part.WORKER: "set hdel zrem zrangebyscore zremrangebyscore lrange zmscore blmove del exists hincrby hmget "
+    Part.WORKER: "set hdel zrem zrangebyscore zremrangebyscore lrange zmscore blmove lmove del exists hincrby hmget "
     "subscribe unsubscribe hexists watch unwatch hincrbyfloat xadd lpos zadd srem scard",
     Part.OPERATOR: "set exists hget hmget hkeys hscan zscan scan hdel zrem zscore lrange del expire sismember "
     "srandmember srem zadd copy renamenx watch subscribe unsubscribe",
@@ -61,7 +61,7 @@ TRIALS: Final = (
     ),
     *("HLEN :h", "HKEYS :h", "HSCAN :h 0", "HDEL :h f"),
     *("RPUSH :l 1", "LPUSH :l 1", "LLEN :l", "LRANGE :l 0 0", "LPOS :l 1", "LREM :l 1 1", "LTRIM :l 0 -1"),
-    *("BLMOVE :l :l LEFT LEFT 1", "LPOP :l"),
+    *("BLMOVE :l :l LEFT LEFT 1", "LMOVE :l :l LEFT LEFT", "LPOP :l"),
     *("SADD :m 1", "SCARD :m", "SISMEMBER :m 1", "SMEMBERS :m", "SRANDMEMBER :m", "SREM :m 1"),
     *("ZADD :z 1 m", "ZCARD :z", "ZCOUNT :z 0 1", "ZSCORE :z m", "ZMSCORE :z m", "ZRANGE :z 0 0"),
     *(
