@@ -37,9 +37,9 @@ class Member(Process):
     """A receiver or worker with an admin listener. Its log goes on in the file of its name."""
 
     def __init__(self, rig: FleetHarness, part: str, name: str, start: Start = Forked, **settings: str) -> None:
-        self.port, admin = free_port(), free_port()
-        self.url, self._probe = f"http://127.0.0.1:{self.port}/webhooks", f"http://127.0.0.1:{admin}/readyz"
-        own = {"PORT": str(self.port), "CREDHOOK_ADMIN": f"127.0.0.1:{admin}", "CREDHOOK_WEBHOOK_SECRETS": SECRET}
+        self.port, self.admin = free_port(), f"127.0.0.1:{free_port()}"
+        self.url, self._probe = f"http://127.0.0.1:{self.port}/webhooks", f"http://{self.admin}/readyz"
+        own = {"PORT": str(self.port), "CREDHOOK_ADMIN": self.admin, "CREDHOOK_WEBHOOK_SECRETS": SECRET}
         command = ["-m", f"credhook.{part}"]
         environment = rig.environment | own | settings
         super().__init__(rig.folder / f"{name}.log", *command, environment=environment, start=start)
