@@ -65,7 +65,8 @@ def deliveries(port: int, rate: float) -> Iterator[Counter[int]]:
         due = time.monotonic()
         while not over.wait(due - time.monotonic()):
             due = max(due, time.monotonic() - 1) + SENDERS / rate
-            content = body(TYPES.get(number % 100, COMPLETED), f"pre_{number}")
+            event_type = TYPES.get(number % 100, COMPLETED)
+            content = body(event_type, f"{'pre' if event_type == DATA else 'iss'}_{number}")
             for _ in range(1 + (number % 50 == 0)):
                 status = deliver(port, f"m{number:09}", content)
                 with lock:
@@ -122,8 +123,12 @@ def test_half_an_hour_of_load_leaves_nothing_behind(rig: FleetHarness, size: str
         with deliveries(receiver.port, rate) as statuses:
             began = time.monotonic()
             while (elapsed := time.monotonic() - began) < seconds or len(samples) < 12:
-                samples.append({"minutes": elapsed / 60, "accepted": float(statuses[202]), **sample(rig, parts)})
-                assert all(Scrape.of(part.admin).names for part in parts.values())
+                accepted, ran = (
+                    Scrape.of(part.admin).total(f"credhook_{name}_total")
+                    for part, name in ((receiver, "deliveries"), (worker, "handler_runs"))
+                )
+                progress = {"minutes": elapsed / 60, "deliveries": accepted, "handler runs": ran}
+                samples.append(progress | sample(rig, parts))
                 if len(samples) % 4 == 0:
                     older = ("events", "erase", "--yes", "--until", f"{seconds / 6:.0f}s")
                     erased = commands.credhook(*older, environment=rig.environment, folder=rig.folder)
@@ -140,6 +145,7 @@ def test_half_an_hour_of_load_leaves_nothing_behind(rig: FleetHarness, size: str
     for name, three in medians.items():
         print(f"  {name}: {', '.join(f'{each:,.1f}' for each in three)}")  # noqa: T201
     more = {name: last - first for name, (first, _, last) in medians.items()}
+    assert min(more["deliveries"], more["handler runs"]) > 0
     # On a slow machine the rate varies, and so does the number of events. Each takes less than a KiB.
     events = max(0.0, more["remembered events"]) / 1_024
     allowed = {name: MORE.get(name.split()[-1], math.inf) + events * name.startswith("Redis") for name in more}
