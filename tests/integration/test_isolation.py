@@ -10,9 +10,12 @@ from redis import Redis
 from redis_keys import job_id
 from rq import Queue
 from rq.serializers import JSONSerializer
+from stores import store_on
 from structlog.testing import capture_logs
 from waiting import until
 
+from credhook.store import SCHEMA, Keys
+from credhook.store.errors import StoreRefusal
 from credhook.worker.process.jobs import EventJob, IsolatingWorker, NotOurJob
 
 FORK = ("--isolation", "fork")
@@ -75,10 +78,17 @@ def test_a_foreign_job_calls_nothing_in_a_stock_worker_with_our_class(redis_clie
         EventJob.fetch("evil", connection=redis_client, serializer=JSONSerializer).perform()
 
 
+def test_it_takes_no_job_from_data_of_another_schema(redis_client: Redis) -> None:
+    worker = IsolatingWorker(store_on(redis_client), name="w")
+    redis_client.set(Keys("credhook").schema, SCHEMA + 1)
+    with pytest.raises(StoreRefusal):
+        worker.check_for_suspension(burst=False)
+
+
 def test_rq_keeps_and_logs_the_class_of_an_error_alone(redis_client: Redis, caplog: pytest.LogCaptureFixture) -> None:
     queue = Queue("credhook", connection=redis_client, serializer=JSONSerializer)
     job = queue.enqueue("os.getcwd", job_id="failed")
-    worker = IsolatingWorker("credhook", name="w", connection=redis_client)
+    worker = IsolatingWorker(store_on(redis_client), name="w")
     with capture_logs() as logs:
         worker.handle_exception(job, ValueError, ValueError("Canary"), None)
     worker.handle_job_failure(job, queue, exc_string="Traceback …\nValueError: Canary\n")

@@ -26,8 +26,9 @@ from rq.worker import WorkerStatus
 
 from credhook import tracing
 from credhook.logs import configure_logs
-from credhook.store import Keys, State
+from credhook.store import State
 from credhook.store.job import FAILURE_TTL, event_of
+from credhook.store.store import SyncStore
 from credhook.supervisor import stop_on
 from credhook.worker import metrics
 from credhook.worker.api.client import transport_from
@@ -153,20 +154,23 @@ class IsolatingWorker(ForkingWorker):
 
     job_class = EventJob
 
-    def __init__(
-        self, queue: str, *, name: str, connection: Any, announce: Callable[[str], object] = lambda _: None
-    ) -> None:
-        """`queue`: its name; `name`: this worker's, unique in the fleet; `announce`: told why there is no token."""
-        self._announce = announce
+    def __init__(self, store: SyncStore, *, name: str, announce: Callable[[str], object] = lambda _: None) -> None:
+        """`name`: this worker's, unique in the fleet; `announce`: told why there is no token."""
+        self._store, self._announce = store, announce
         #: False if `work` returned because Redis failed.
         self.stop_asked = False
-        self._keys = Keys(queue)
         super().__init__(
-            [queue], name=name, connection=connection, serializer=JSONSerializer, log_job_description=False
+            [store.queue], name=name, connection=store.redis, serializer=JSONSerializer, log_job_description=False
         )
 
     def check_for_suspension(self, burst: bool) -> None:
-        """Take no job while RQ suspends workers, or while the platform gives us no token."""
+        """Take no job while RQ suspends workers, or while the platform gives us no token.
+
+        Raises:
+            StoreRefusal: the queue's data has another schema. RQ pops jobs without a script of ours. If it waits for a
+                job when the number changes, it fails that one, and the newer version's sweeper puts the event back.
+        """
+        self._store.check_schema(write=False)
         super().check_for_suspension(burst)
         while not self.stop_asked and (refusal := _renew_token()):
             self._announce(refusal)
@@ -181,11 +185,11 @@ class IsolatingWorker(ForkingWorker):
             super().execute_job(job, queue)
             return
         log.error("jobs_refused", jobs=[job.id], hint="another client of this Redis has enqueued them")
-        refused = self._keys.refused + job.id
+        refused = self._store.keys.refused + job.id
         pipeline = self.connection.pipeline()
         pipeline.expire(job.key, FAILURE_TTL)
         pipeline.rename(job.key, refused)
-        pipeline.lrem(self._keys.intermediate, 1, job.id)
+        pipeline.lrem(self._store.keys.intermediate, 1, job.id)
         pipeline.execute()
 
     def _install_signal_handlers(self) -> None:

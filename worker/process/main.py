@@ -140,9 +140,7 @@ def _work_isolated(settings: WorkerSettings, name: str, heartbeat: Heartbeat, *,
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     announce = partial(setattr, heartbeat, "credential_error")
     while True:
-        rq_worker = jobs.IsolatingWorker(
-            settings.queue, name=f"{name}.{uuid4().hex[:4]}", connection=store.redis, announce=announce
-        )
+        rq_worker = jobs.IsolatingWorker(store, name=f"{name}.{uuid4().hex[:4]}", announce=announce)
         try:
             rq_worker.work(burst=burst, logging_level=None)
         except STORE_ERRORS as error:
