@@ -57,13 +57,14 @@ def proxy(
         yield proxy
 
 
-def test_it_passes_deliveries_on_and_refuses_what_is_too_large_or_elsewhere(proxy: Proxy) -> None:
+def test_it_passes_deliveries_on_and_refuses_what_is_too_large_or_elsewhere(proxy: Proxy, receivers: Receivers) -> None:
     def post(content: bytes, path: str = "/webhooks", **more: str) -> int:
         return proxy.post(content, headers("m", content) | more, path)
 
     assert post(body()) == 202
     assert post(b" " * 65_000) == 400  # Passed on: the receiver reads it.
     assert post(b" " * 70_000) == 413
+    assert not any("CREDHOOK_MAX_BODY" in process.text for process in receivers.processes)
     assert post(body(), header="x" * 40_000) in {400, 413, 431}
     assert post(body(), host="elsewhere") in {202, 403, 421}  # 200 would tell the sender that it was stored.
     assert post(body(), "/metrics") == 404
