@@ -13,8 +13,11 @@ from credhook.sandbox.tenant import Faults
 README = (Path(__file__).parents[2] / "sandbox" / "README.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: f"{operation.method} {operation.path}")
-def test_every_route_is_in_the_readme(operation: SandboxOperation) -> None:
+OURS = [operation for operation in OPERATIONS if operation.path.startswith("/sandbox/")]
+
+
+@pytest.mark.parametrize("operation", OURS, ids=lambda operation: f"{operation.method} {operation.path}")
+def test_every_route_of_our_own_is_in_the_readme(operation: SandboxOperation) -> None:
     assert f"{operation.method} {operation.path.replace(':path', '')}`" in README
 
 
