@@ -167,7 +167,7 @@ def test_a_worker_is_missed_until_another_starts(
 
 
 def test_what_a_receiver_said_has_grown_older_since() -> None:
-    said: dict[str, Any] = {"queue": "q", "version": "1", "host": "r", "strict": True, "config_fingerprint": {}}
+    said: dict[str, Any] = {"queue": "q", "version": "1", "host": "r", "durability": "strict", "config_fingerprint": {}}
     text = ReceiverAnnouncement(**said, idle=1, refused=2, conflicted=3).model_dump_json().encode()
     shown = _receiver(Announced("token", 0, 10_000, text), 14.0)
     assert (shown.idle, shown.refused, shown.conflicted, shown.age) == (5, 6, 7, 14)
