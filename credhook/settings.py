@@ -14,7 +14,6 @@ from pydantic import (
     AfterValidator,
     AliasGenerator,
     Field,
-    FilePath,
     SecretStr,
     ValidationError,
     field_serializer,
@@ -96,6 +95,20 @@ def matching(pattern: str, message: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _is_file(path: Path) -> Path:
+    try:
+        is_file = path.is_file()
+    except OSError:  # A certificate itself, say, which is too long for a name.
+        is_file = False
+    if not is_file:
+        raise ValueError("should be the path of a file")
+    return path
+
+
+#: The path of a file that is there.
+ExistingFile = Annotated[Path, AfterValidator(_is_file)]
+
+
 def check_certificate(certfile: Path | None, keyfile: Path | None, names: tuple[str, str]) -> None:
     """Try to load a PEM certificate chain, if there is one, with its key, which may be in the same file.
 
@@ -108,10 +121,10 @@ def check_certificate(certfile: Path | None, keyfile: Path | None, names: tuple[
         try:
             # An encrypted key is refused, not asked about.
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(certfile, keyfile, password="")
-        except OSError:
+        except OSError as error:
             raise ValueError(
                 f"{names[0]}: {certfile} should be a readable PEM certificate chain, with its key, not encrypted, in "
-                f"the same file or in {names[1]}{f' ({keyfile})' if keyfile else ''}"
+                f"the same file or in {names[1]}{f' ({keyfile})' if keyfile else ''} ({type(error).__name__})"
             ) from None
 
 
@@ -197,8 +210,8 @@ class StoreSettings(QueueSettings):
         description="The Redis that holds the store and the queue: `redis://`, `rediss://`, `unix://`, or "
         "`redis+sentinel://host:port,host:port/service/db`.",
     )
-    redis_certfile: FilePath | None = Field(None, description="PEM certificate chain for a Redis that asks for one.")
-    redis_keyfile: FilePath | None = Field(None, description="Its PEM private key, if it is not in the same file.")
+    redis_certfile: ExistingFile | None = Field(None, description="PEM certificates for a Redis that asks for one.")
+    redis_keyfile: ExistingFile | None = Field(None, description="Its PEM private key, if it is not in the same file.")
     retention: int = Field(
         7 * 86_400,
         ge=3_600,

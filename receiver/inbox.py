@@ -189,8 +189,8 @@ class Inbox:
             wait = ("WAIT", self._replicas, milliseconds)
         elif self._durability == "strict" and not facts.fsyncs_each_write:
             wait = ("WAITAOF", 1, 0, milliseconds)
-        # Both cover what their own connection has written. A group of duplicates writes nothing, and a broken
-        # connection may have written what they repeat: the SET makes them wait for that, too.
+        # WAIT and WAITAOF cover what their own connection has written. A group of duplicates writes nothing, and a
+        # broken connection may have written these events: after a SET, WAIT and WAITAOF cover that, too.
         self._confirmation = [("SET", self._store.keys.synced, 1, "EX", 60), wait] if wait else []
         self._facts_until = time.monotonic() + _FACTS_SECONDS
 

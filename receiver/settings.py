@@ -2,11 +2,11 @@
 
 from typing import Annotated, Final, Self
 
-from pydantic import Field, FilePath, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import NoDecode
 
 from credhook.receiver.signature import Key, parse_key
-from credhook.settings import StoreSettings, check_certificate, matching
+from credhook.settings import ExistingFile, StoreSettings, check_certificate, matching
 from credhook.store.health import DURABILITY
 
 #: The user agent of `credhook doctor`, which posts no delivery: status does not report its refusal.
@@ -18,11 +18,11 @@ class ReceiverSettings(StoreSettings):
 
     host: str = Field("127.0.0.1", validation_alias="HOST", description="Address that the receiver binds.")
     port: int = Field(8000, ge=0, le=65_535, validation_alias="PORT", description="Port that the receiver binds.")
-    tls_certfile: FilePath | None = Field(
+    tls_certfile: ExistingFile | None = Field(
         None,
         description="PEM certificate chain; with it the receiver speaks HTTPS itself. Default: a proxy does.",
     )
-    tls_keyfile: FilePath | None = Field(
+    tls_keyfile: ExistingFile | None = Field(
         None,
         description="PEM private key of the certificate, if it is not in the same file.",
     )

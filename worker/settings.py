@@ -5,11 +5,11 @@ import ssl
 from typing import Annotated, Final, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, FilePath, SecretStr, field_validator, model_validator
+from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import NoDecode
 
 from credhook.events import ISSUANCE, PRESENTATION
-from credhook.settings import QueueSettings, Settings, StoreSettings, check_certificate, matching
+from credhook.settings import ExistingFile, QueueSettings, Settings, StoreSettings, check_certificate, matching
 
 
 def _http_url(value: str) -> str:
@@ -78,11 +78,11 @@ class PlatformSettings(Settings):
         (),
         description="Absolute URIs that the token is asked for (RFC 8707), separated by spaces.",
     )
-    client_certfile: FilePath | None = Field(
+    client_certfile: ExistingFile | None = Field(
         None,
         description="PEM certificate chain that the platform and its token endpoint are shown, where they ask for one.",
     )
-    client_keyfile: FilePath | None = Field(
+    client_keyfile: ExistingFile | None = Field(
         None,
         description="PEM private key of that certificate, not encrypted, if it is not in the same file.",
     )

@@ -191,7 +191,7 @@ def _check_redis(settings: StoreSettings, parts: Sequence[Part], *, durability: 
                 redis.ping()
             # What these processes need of Redis, tried as the user of this host's REDIS_URL.
             problem = refused(store, *parts)
-            allowed = ok("redis.permissions", f"what {' and '.join(parts)} need is allowed")
+            allowed = ok("redis.permissions", f"all commands of {' and '.join(parts)} are allowed")
             yield fail("redis.permissions", *split_remedy(problem)) if problem else allowed
             before = time.time()
             seconds, microseconds = redis.time()

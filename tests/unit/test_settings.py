@@ -99,6 +99,7 @@ def test_with_none_of_them_it_names_all_three() -> None:
         (WorkerSettings, "CREDHOOK_RESOURCE", "https://one.example two"),
         (WorkerSettings, "CREDHOOK_RESOURCE", "https://one.example#part"),
         (WorkerSettings, "CREDHOOK_CLIENT_CERTFILE", "/nowhere/cert.pem"),
+        (WorkerSettings, "CREDHOOK_CLIENT_CERTFILE", "-----BEGIN CERTIFICATE-----" + 300 * "MIIB"),
         (WorkerSettings, "CREDHOOK_CLIENT_KEYFILE", "/nowhere/key.pem"),
         (WorkerSettings, "CREDHOOK_CLIENT_CERTFILE", __file__),
         (WorkerSettings, "CREDHOOK_MATCH_IDS", "perhaps"),

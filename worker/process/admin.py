@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable
+from functools import partial
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
@@ -12,6 +13,7 @@ from credhook.metrics.figures import TargetFigures, gauge
 from credhook.store.errors import STORE_ERRORS
 from credhook.store.health import SharedExamination
 from credhook.store.lease import ExporterLease
+from credhook.store.permissions import Part, refused
 from credhook.store.store import AsyncStore
 from credhook.worker.platform.circuit import Phase
 from credhook.worker.platform.shared_circuit import circuit_in, circuit_key
@@ -29,7 +31,8 @@ def start_admin(settings: WorkerSettings, address: str, folder: str, is_alive: C
         store = settings.open_store()
         queue_lease = ExporterLease(store, store.keys.exporter)
         platform_lease = ExporterLease(store, exporter_key(settings))
-        examining = SharedExamination(store, durability="standard")
+        lacking = partial(refused, settings.open_store_sync(), Part.WORKER, optional="config|get")
+        examining = SharedExamination(store, durability="standard", refused=lacking)
         target = TargetFigures(examining, part="worker", certificate=settings.client_certfile)
         app = create_admin(
             store,
