@@ -193,7 +193,7 @@ async def _administrate(
 
 
 async def _watch(inbox: Inbox, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
-    """Log the checks of Redis that do not pass, whenever the result changes."""
+    """Log the checks of Redis that do not pass, whenever the result changes. If all pass, an outage is over."""
     known: list[Check] | None = None
     while True:
         checks = await inbox.examine()
@@ -205,5 +205,7 @@ async def _watch(inbox: Inbox, sleep: Callable[[float], Awaitable[None]] = async
                 event("redis_unsafe" if check.failed else "redis_warning", check=check.name, hint=check.remedy)
         if not failed and (known is None or any(check.failed for check in known)):
             log.info("redis_safe", checks=[check.name for check in checks if check.passed])
+        if not failed:
+            inbox.unavailable = ""
         known = found
         await sleep(_UNSAFE_SECONDS if failed else _SAFE_SECONDS)

@@ -240,7 +240,10 @@ def _queues(fleet: Fleet) -> Iterator[Problem]:
     written = {receiver.queue for receiver in fleet.receivers}
     taken = {worker.queue for worker in fleet.workers}
     for queue in sorted(fleet.others.keys() - taken):
-        remedy = f"run `credhook events move --from {queue}`, or start `credhook worker` with CREDHOOK_QUEUE={queue}"
+        remedy = (
+            f"set the right CREDHOOK_QUEUE and run `credhook events move --from {queue}`, or start `credhook worker` "
+            f"with CREDHOOK_QUEUE={queue}"
+        )
         yield f"{elsewhere(fleet.others[queue])} in the queue {queue}, and no worker takes from it", remedy
     if not written or not taken:
         return

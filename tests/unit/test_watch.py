@@ -20,6 +20,7 @@ class Examined:
 
     def __init__(self, *found: Check) -> None:
         self._found = iter(found)
+        self.unavailable = "it does not answer"
 
     async def examine(self) -> tuple[Check, ...]:
         if (check := next(self._found, None)) is None:
@@ -32,6 +33,7 @@ async def test_a_redis_that_is_unwell_is_looked_at_more_often() -> None:
 
     async def sleep(seconds: float) -> None:
         waits.append(seconds)
+        assert inbox.unavailable == ("" if waits[6:] else "it does not answer")
 
     inbox = Examined(*[UNWELL] * 6, WELL, WELL, UNWELL, UNWELL, WELL, WARNED, WARNED)
     with capture_logs() as logs, suppress(asyncio.CancelledError):
