@@ -196,6 +196,13 @@ def _replicated(facts: Facts, wanted: int) -> tuple[Check, ...]:
             "start replicas, or set CREDHOOK_DURABILITY=strict where Redis has an append-only file",
         ),
         Check(
+            "every_replica",
+            facts.replicas <= wanted,
+            f"a failover may choose one of the {facts.replicas} replicas that lacks the last events; "
+            f"set CREDHOOK_DURABILITY=replicated:{facts.replicas}",
+            warning=True,
+        ),
+        Check(
             "append_only_file",
             facts.appendonly,
             "a master that restarts before a failover comes back empty, and empties its replicas; set appendonly yes, "

@@ -143,7 +143,7 @@ class Sender:
 @pytest.mark.parametrize(
     ("durability", "how", "times"),
     [
-        ("replicated", "kill", 1),
+        ("replicated:2", "kill", 1),
         *(
             pytest.param(durability, how, 10, marks=[pytest.mark.soak, pytest.mark.timeout(1_800)])
             for durability in ("replicated", "replicated:2", "strict")
@@ -171,7 +171,8 @@ async def test_a_failover_under_load(tmp_path: Path, durability: str, how: str, 
         f"{len(jobs) - len(set(jobs))} doubled; seconds without 202: {gaps}"
     )
     assert len(jobs) == len(set(jobs))
-    # A master that stalls, is replaced and goes on may still have the other replica, and acknowledge what is discarded.
-    if durability == "replicated:2" or (durability, how) == ("replicated", "kill"):
+    # With fewer than all replicas, Sentinel may choose one that lags. Or a master that stalls, is replaced and goes on
+    # still has the other replica, and acknowledges what is then discarded.
+    if durability == "replicated:2":
         assert missing == []
         assert {job_id(one) for one in sender.acknowledged} <= set(jobs)
