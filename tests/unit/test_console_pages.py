@@ -80,39 +80,31 @@ def tiles(fleet: Fleet) -> dict[str, tuple[str, str]]:
     return {name: (value, tone) for tone, name, value in re.findall(pattern, page)}
 
 
+RECEIVER = ReceiverProcess(
+    queue="credhook",
+    host="h",
+    version="1",
+    age=1,
+    durability="strict",
+    per_second=2.5,
+    idle=3,
+    config_fingerprint={},
+)
+
+
 def test_numbers_stand_out_where_something_is_wrong_and_are_left_out_where_nothing_can_be() -> None:
     well = tiles(Fleet(queue="credhook", server=SERVER))
     assert list(well) == ["arriving", "queued", "in flight", "retrying", "oldest open", "given up"]
     assert {tone for _, tone in well.values()} == {""}
-    receiver = ReceiverProcess(
-        queue="credhook",
-        host="h",
-        version="1",
-        age=1,
-        durability="strict",
-        per_second=2.5,
-        idle=3,
-        config_fingerprint={},
-    )
     counts = EventCounts(dead=7, dead_recently=3, unhandled={"x": 2}, quarantined=1, unreadable=4)
-    badly = tiles(Fleet(queue="credhook", server=SERVER, counts=counts, receivers=(receiver,)))
+    badly = tiles(Fleet(queue="credhook", server=SERVER, counts=counts, receivers=(RECEIVER,)))
     assert badly["arriving"] == ("2.5/s", "")
     assert badly["given up"] == ("3", "bad")
     assert [badly[name] for name in ("unhandled", "quarantined", "unreadable")] == [(one, "warn") for one in "214"]
 
 
 def test_other_queues_and_process_ids_are_shown() -> None:
-    receiver = ReceiverProcess(
-        queue="q",
-        host="h",
-        pid=4711,
-        version="1",
-        age=1,
-        durability="strict",
-        per_second=2.5,
-        idle=3,
-        config_fingerprint={},
-    )
+    receiver = RECEIVER.model_copy(update={"queue": "q", "pid": 4711})
     fleet = Fleet(queue="q", server=SERVER, receivers=(receiver,), others={"typo": EventCounts(open=3, oldest_age=300)})
     page = shown("now.html", fleet=fleet, arriving=(0, ""), findings=(), queue="q", now=NOW, events_of={})
     assert "<dt>typo</dt><dd>3 events wait, the oldest since 5 min</dd>" in page
