@@ -24,7 +24,8 @@ ID, TIMESTAMP, SIGNATURE = b"webhook-id", b"webhook-timestamp", b"webhook-signat
 #: The form of each header: when deliveries are signed, and when they are not. An id may be any text.
 _UNSIGNED: Final = {ID: re.compile(rb"[^\x00-\x1f\x7f]{1,%d}" % LONGEST_ID)}
 _SIGNED: Final = {
-    ID: re.compile(rb"(?!.*\..*\{)" + _UNSIGNED[ID].pattern),
+    # Each class ends where the next character begins: with `.*`, a header of dots would take a tenth of a second.
+    ID: re.compile(rb"(?![^.]*\.[^{]*\{)" + _UNSIGNED[ID].pattern),
     # Without a leading zero: the number is signed, so it must have only one form.
     TIMESTAMP: re.compile(rb"[1-9][0-9]{9,10}"),
     # A sender that rotates keys signs with each of them. More than ten keys at once are not plausible.

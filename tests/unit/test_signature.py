@@ -138,6 +138,7 @@ BAD: dict[str, Raw] = {
     "an id that swallows a timestamp and the start of a body": raw(webhook_id=f'msg_1.{NOW}. {{"a": 1}}'),
     "an empty id": raw(webhook_id=""),
     "an id of 513": raw(webhook_id="a" * 513),
+    "an id of dots, which must not take a regular expression hours": raw(webhook_id="." * 4_000_000),
     "an id with a control character": raw(webhook_id="a\tb"),
     "a timestamp with a fraction": raw(timestamp="1700000000.7"),
     "a timestamp with a sign": raw(timestamp="+1700000000"),
