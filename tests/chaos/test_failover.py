@@ -44,7 +44,8 @@ class ReplicatedRedis:
                 self._start(port, master=self._ports[0])
             configuration = self._folder / "sentinel.conf"
             configuration.write_text(
-                f"port {self._sentinel_port}\nbind 127.0.0.1\nsentinel monitor main 127.0.0.1 {self._ports[0]} 1\n"
+                f"port {self._sentinel_port}\nbind 127.0.0.1\nlogfile {self._folder}/sentinel.log\n"
+                f"sentinel monitor main 127.0.0.1 {self._ports[0]} 1\n"
                 "sentinel down-after-milliseconds main 500\nsentinel failover-timeout main 3000\n"
             )
             sentinel = subprocess.Popen(
@@ -87,11 +88,17 @@ class ReplicatedRedis:
         self._servers[port] = start_server(self._folder / str(port), port, options)
 
     def _is_whole(self) -> bool:
-        """Return True if the master has two replicas, and Sentinel knows them."""
-        said: Any = self._asked("INFO", "replication", port=self.master)
+        """Return True if the master has two replicas, and Sentinel knows them.
+
+        Until Sentinel ends a failover, it lists those of the old master: the new one is among them. If that one fails,
+        such a failover never ends.
+        """
+        master = self.master
+        said: Any = self._asked("INFO", "replication", port=master)
         known: Any = self._asked("SENTINEL", "REPLICAS", "main", port=self._sentinel_port)
         linked = [dict(zip(one[::2], one[1::2], strict=True)) for one in known]
-        return str(said).count("state=online") == 2 and [one["master-link-status"] for one in linked] == ["ok", "ok"]
+        states = {(int(one["port"]), one["master-link-status"]) for one in linked}
+        return str(said).count("state=online") == 2 and states == {(one, "ok") for one in self._ports if one != master}
 
     def _asked(self, *command: str, port: int) -> object:
         with Redis(port=port, decode_responses=True, socket_timeout=5, protocol=2) as client:
