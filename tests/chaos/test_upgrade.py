@@ -219,9 +219,11 @@ def version(fleet: Fleet) -> None:
     if fleet.size == LONG:
         source, archive = fleet.rig.folder / "candidate", fleet.rig.folder / "candidate.tar"
         source.mkdir()
-        packed = ["git", "-C", str(ROOT), "archive", "-o", str(archive), CANDIDATE]
-        if subprocess.run(packed, check=False, capture_output=True).returncode:
-            pytest.skip(f"needs the git tag {CANDIDATE}")
+        git = ("git", "-C", str(ROOT))
+        differs = [*git, "diff", "--quiet", CANDIDATE, "--", "*.py", "*.lua", ":!tests"]
+        if subprocess.run(differs, check=False, capture_output=True).returncode != 1:  # More: there is no such tag.
+            pytest.skip(f"needs the git tag {CANDIDATE}, and code that differs from it")
+        subprocess.run([*git, "archive", "-o", str(archive), CANDIDATE], check=True)
         subprocess.run(["tar", "-xf", str(archive), "-C", str(source)], check=True)
         fleet.start = installed(source, fleet.rig.folder)
     fleet.replace("receiver", "worker")
