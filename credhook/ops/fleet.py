@@ -3,7 +3,6 @@
 Status, doctor and console all use this reader. It writes nothing.
 """
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
@@ -13,12 +12,12 @@ from credhook.store import Keys, health
 from credhook.store.announcements import (
     ANNOUNCEMENT_SECONDS,
     MISSED_SECONDS,
-    SILENT_SECONDS,
     Announced,
     PlatformKeys,
     ReceiverAnnouncement,
     WorkerAnnouncement,
     announced,
+    missing,
 )
 from credhook.store.counts import EventCounts, counts_of
 from credhook.store.errors import StoreRefusal
@@ -124,12 +123,12 @@ def read_fleet(store: SyncStore, address: str, *, durability: str = "strict") ->
     now, queue = store.clock() / 1_000, store.queue
     queues = sorted(queues_of(store) | {queue})
     counts = {name: counts_of(store, Keys(name), now=now) for name in queues}
-    receivers, known = list[ReceiverProcess](), list[WorkerProcess]()
+    receivers, known = list[ReceiverProcess](), dict[str, list[Announced]]()
     for name in queues:
         keys = Keys(name)
         receivers += (_receiver(one, now) for one in _announced(store, keys.receivers, now, ANNOUNCEMENT_SECONDS))
-        known += (_worker(one, name, now) for one in _announced(store, keys.handlers, now, MISSED_SECONDS))
-    workers = [one for one in known if one.silent <= SILENT_SECONDS]
+        known[name] = _announced(store, keys.handlers, now, MISSED_SECONDS)
+    workers = [_worker(one, name, now) for name in queues for one in known[name] if one.is_alive(now * 1_000)]
     promised = {receiver.durability for receiver in receivers} or {durability}
     return Fleet(
         queue=queue,
@@ -140,18 +139,9 @@ def read_fleet(store: SyncStore, address: str, *, durability: str = "strict") ->
         suspended=bool(store.redis.exists(WORKERS_SUSPENDED)),
         receivers=tuple(sorted(receivers, key=lambda receiver: (receiver.queue, receiver.host))),
         workers=tuple(sorted(workers, key=lambda worker: (worker.queue, worker.host))),
-        missing=missing([one for one in known if one.queue == queue]),
+        missing=tuple(_worker(one, queue, now) for one in missing(known[queue], now * 1_000)),
         platforms=tuple(_platform(store, keys, now) for keys in dict.fromkeys(worker.platform for worker in workers)),
     )
-
-
-def missing(known: Sequence[WorkerProcess]) -> tuple[WorkerProcess, ...]:
-    """Return the silent workers, but those for which another one started later. Pure."""
-    silent = sorted((one for one in known if one.silent > SILENT_SECONDS), key=lambda one: -one.silent)
-    for age in sorted((one.age for one in known if one.silent <= SILENT_SECONDS), reverse=True):
-        if silent and age < silent[0].silent:
-            del silent[0]
-    return tuple(silent)
 
 
 def read_server(store: SyncStore, address: str, *, durability: str) -> RedisServer:

@@ -6,7 +6,7 @@ both in ms of Redis's clock. Announcements hold no secret and no path.
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError
@@ -119,6 +119,15 @@ def announced(values: Mapping[Any, Any]) -> Iterator[Announced]:
     for token, value in values.items():
         since, renewed, text = value.split(b" ", 2)
         yield Announced(token.decode(), int(since), int(renewed), text)
+
+
+def missing(known: Sequence[Announced], now: float) -> list[Announced]:
+    """Return the silent workers, but those for which another one started later. `now`: Redis's clock, in ms. Pure."""
+    silent = sorted((one for one in known if not one.is_alive(now)), key=lambda one: one.renewed)
+    for since in sorted(one.since for one in known if one.is_alive(now)):
+        if silent and since > silent[0].renewed:
+            del silent[0]
+    return silent
 
 
 def fingerprint(settings: Mapping[str, object]) -> dict[str, str]:

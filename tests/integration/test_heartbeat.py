@@ -168,9 +168,10 @@ def test_a_host_that_is_gone_is_missed_for_a_day_and_a_dead_process_that_is_repl
 
 def test_who_leaves_takes_along_one_silent_process_that_it_has_replaced(redis_client: Redis) -> None:
     now = store_on(redis_client).clock()
-    for token, silent in (("first", 90_000), ("second", 60_000), ("younger", -1_000)):
-        redis_client.hset(INDEX.handlers, token, f"1 {now - silent} {{}}")
-    for left in ([b"second", b"younger"], [b"younger"], [b"younger"]):
+    # The other one alive has replaced the one that fell silent before it started.
+    for token, started, silent in (("its", 1, 95), ("other", now - 92_000, -99), ("first", 1, 90), ("second", 1, 60)):
+        redis_client.hset(INDEX.handlers, token, f"{started} {now - 1_000 * silent} {{}}")
+    for left in ([b"its", b"other", b"second"], [b"its", b"other"], [b"its", b"other"]):
         here = Member(redis_client, "here")
         here.beats()
         here.heartbeat.leave()

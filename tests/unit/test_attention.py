@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from credhook.ops.attention import age, attention
-from credhook.ops.fleet import Fleet, PlatformState, ReceiverProcess, RedisServer, WorkerProcess, _receiver, missing
+from credhook.ops.fleet import Fleet, PlatformState, ReceiverProcess, RedisServer, WorkerProcess, _receiver
 from credhook.ops.status import lines
-from credhook.store.announcements import DEPLOY_SECONDS, SILENT_SECONDS, Announced, ReceiverAnnouncement
+from credhook.store.announcements import DEPLOY_SECONDS, SILENT_SECONDS, Announced, ReceiverAnnouncement, missing
 from credhook.store.counts import EventCounts
 from credhook.store.health import Check
 
@@ -162,8 +162,9 @@ def test_the_page_names_processes_missing_ones_and_other_queues() -> None:
 def test_a_worker_is_missed_until_another_starts(
     silent: tuple[float, ...], started: tuple[float, ...], missed: int
 ) -> None:
-    known = [*(worker(silent=one, age=2_000.0) for one in silent), *(worker(age=one) for one in started)]
-    assert len(missing(known)) == missed
+    times = [*((2_000.0, one) for one in silent), *((one, 0.0) for one in started)]
+    known = [Announced("", round(-1_000 * since), round(-1_000 * renewed), b"") for since, renewed in times]
+    assert len(missing(known, 0)) == missed
 
 
 def test_what_a_receiver_said_has_grown_older_since() -> None:

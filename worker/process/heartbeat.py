@@ -21,6 +21,7 @@ from credhook.store.announcements import (
     WorkerAnnouncement,
     announced,
     fingerprint,
+    missing,
     version,
 )
 from credhook.store.errors import STORE_ERRORS
@@ -102,11 +103,10 @@ class Heartbeat:
         with self._beating:
             self._left = True
             try:
-                known = {one.token: one for one in announced(redis.hgetall(keys.handlers))}
-                if ours := known.get(self._token):
-                    silent = [one for one in known.values() if not one.is_alive(ours.renewed)]
-                    replaced = sorted((one.renewed, one.token) for one in silent if one.renewed < ours.since)[:1]
-                    redis.hdel(keys.handlers, self._token, *(token for _, token in replaced))
+                known, now = list(announced(redis.hgetall(keys.handlers))), self._store.clock()
+                others, missed = [one for one in known if one.token != self._token], missing(known, now)
+                replaced = (one.token for one in missing(others, now) if one not in missed)
+                redis.hdel(keys.handlers, self._token, *replaced)
                 redis.zrem(keys.workers, self._token)
             except STORE_ERRORS as error:
                 log.debug("announcement_not_removed", error=type(error).__name__)
