@@ -83,9 +83,7 @@ def _serve(
     lifeline: int | None = None,
 ) -> None:
     store = settings.open_store()
-    # The facts of CONFIG have a check of their own, which may do without.
-    lacking = functools.partial(refused, settings.open_store_sync(), Part.RECEIVER, optional="config|get")
-    inbox = Inbox(store, durability=settings.durability, refused=lacking)
+    inbox = Inbox(store, durability=settings.durability, refused=_lacking_rights(settings))
     refusals = RefusalLog()
     certificate = Certificate(settings.tls_certfile, settings.tls_keyfile) if settings.tls_certfile else None
     config = Listener(
@@ -122,6 +120,11 @@ def _serve(
     tracing.flush()
 
 
+def _lacking_rights(settings: ReceiverSettings) -> Callable[[], str]:
+    """Return the question which rights Redis's user lacks. CONFIG has a check of its own, which may do without."""
+    return functools.partial(refused, settings.open_store_sync(), Part.RECEIVER, optional="config|get")
+
+
 def end_with_parent(lifeline: int, server: uvicorn.Server) -> None:
     """End the server once its parent has died, which held the other end of the pipe."""
     loop = asyncio.get_running_loop()
@@ -149,7 +152,7 @@ def _supervise(settings: ReceiverSettings, listener: socket.socket, workers: int
         return supervisor(listener, workers, os.environ).run()
     with temporary_folder() as folder:
         store = settings.open_store()
-        examining = SharedExamination(store, durability=settings.durability)
+        examining = SharedExamination(store, durability=settings.durability, refused=_lacking_rights(settings))
         serving = _administrate(settings, admin, store, examining, gathered(folder))
         threading.Thread(target=asyncio.run, args=(serving,), daemon=True).start()
         environment = {**os.environ, FOLDER: folder}

@@ -132,7 +132,7 @@ def read_fleet(store: SyncStore, address: str, *, durability: str = "strict") ->
     promised = {receiver.durability for receiver in receivers} or {durability}
     return Fleet(
         queue=queue,
-        server=read_server(store, address, durability="strict" if "strict" in promised else min(promised)),
+        server=read_server(store, address, durability=max(promised, key=_strength)),
         counts=counts[queue],
         others={name: found for name, found in counts.items() if name != queue and found.waiting},
         oldest_open=counts[queue].oldest_age,
@@ -142,6 +142,10 @@ def read_fleet(store: SyncStore, address: str, *, durability: str = "strict") ->
         missing=tuple(_worker(one, queue, now) for one in missing(known[queue], now * 1_000)),
         platforms=tuple(_platform(store, keys, now) for keys in dict.fromkeys(worker.platform for worker in workers)),
     )
+
+
+def _strength(durability: str) -> tuple[bool, int]:
+    return durability == "strict", health.replicas_wanted(durability)
 
 
 def read_server(store: SyncStore, address: str, *, durability: str) -> RedisServer:

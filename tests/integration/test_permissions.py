@@ -130,9 +130,12 @@ def test_a_receiver_is_ready_once_all_that_it_needs_is_allowed(
     harness: Harness, users: dict[Part, dict[str, str]], tmp_path: Path
 ) -> None:
     harness.redis.execute_command("ACL SETUSER credhook-receiver -copy -config")  # type: ignore[no-untyped-call]
-    with receiver(tmp_path, users[Part.RECEIVER]["REDIS_URL"], CREDHOOK_DURABILITY="standard") as server:
+    admin = f"127.0.0.1:{free_port()}"
+    settings = {"CREDHOOK_DURABILITY": "standard", "CREDHOOK_ADMIN": admin}
+    with receiver(tmp_path, users[Part.RECEIVER]["REDIS_URL"], options=("--workers", "2"), **settings) as server:
         ready = server.url.replace("/webhooks", "/readyz")
         assert plain.get(ready).text == "not ready\n"
+        assert "permissions" in plain.get(f"http://{admin}/readyz").text
         until(lambda: '"check":"permissions"' in server.text, what="the check")
         harness.redis.execute_command("ACL SETUSER credhook-receiver +copy")  # type: ignore[no-untyped-call]
         until(lambda: plain.get(ready).is_success, what="readiness")
