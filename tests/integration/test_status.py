@@ -133,3 +133,12 @@ def test_a_store_of_another_version_is_named(redis_client: Redis, redis_url: str
     done = status(redis_url)
     assert done.returncode == 1
     assert "schema 99 and this one knows 1: start that version, or choose another" in done.stdout
+
+
+def test_redis_is_judged_by_the_strongest_of_the_receivers_promises(redis_url: str, redis_client: Redis) -> None:
+    now = redis_client.time()[0] * 1_000
+    said = {"queue": "credhook", "version": "1", "host": "r", "config_fingerprint": {}}
+    for name in ("replicated", "replicated:3", "standard"):
+        text = json.dumps({**said, "durability": name})
+        redis_client.hset(Keys("credhook").receivers, name, f"{now} {now} {text}")
+    assert any("0 of 3 replicas" in str(one) for one in facts(redis_url)["attention"])
