@@ -47,6 +47,7 @@ class WorkerAnnouncement(BaseModel):
         in_flight: events that it handles now; None if it does not know.
         config_fingerprint: digests of the settings that all workers of a queue should share.
         credential_error: why the platform accepts no credential of the process, or "".
+        started: whether it has asked for a token, and its startup functions have ended.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -60,6 +61,7 @@ class WorkerAnnouncement(BaseModel):
     platform: PlatformKeys
     config_fingerprint: dict[str, str]
     credential_error: str = ""
+    started: bool = False
 
 
 class ReceiverAnnouncement(BaseModel):

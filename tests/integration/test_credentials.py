@@ -6,6 +6,7 @@ from pathlib import Path
 from socket import gethostname
 from urllib.parse import parse_qs
 
+import plain
 import pytest
 from accepting import accept
 from harness import COMPLETED, PLAIN, Workers
@@ -14,6 +15,7 @@ from stores import store_on
 from waiting import until
 
 from credhook.ops.attention import look_at
+from credhook.sandbox.local.environment import free_port
 
 EVENTS = [f"m{number}" for number in range(30)]
 
@@ -53,11 +55,19 @@ def test_refused_credentials_cost_no_event_and_are_named(
             _, findings = look_at(store_on(workers.redis), redis_url)
             return "".join(f"{one.what}; {one.remedy}" for one in findings if one.name == "fleet.credentials")
 
-        with workers.worker("bad", "--isolation", isolation, CREDHOOK_CLIENT_ID="bad") as bad:
+        admin = f"127.0.0.1:{free_port()}"
+        options = "--isolation", isolation
+        with workers.worker("bad", *options, CREDHOOK_CLIENT_ID="bad", CREDHOOK_ADMIN=admin) as bad:
             if refusing == "api":  # Only a call can show it.
                 accept(redis_url, "first", COMPLETED, "iss_first")
             said = until(named, what="the finding")
             assert "CREDHOOK_CLIENT_ID" in said
+            answer = plain.get(f"http://{admin}/readyz")
+            assert (answer.status_code, "CREDHOOK_CLIENT_ID" in answer.json()["checks"]["workers"]) == (503, True)
+            unsafe = re.findall(
+                r'redis_check\{check="(\w+)".*critical.* 0.0', plain.get(f"http://{admin}/metrics").text
+            )
+            assert unsafe == []
             for webhook_id in EVENTS:
                 accept(redis_url, webhook_id, COMPLETED, f"iss_{webhook_id}")
             with workers.worker("good", CREDHOOK_CLIENT_ID="good"):
@@ -68,6 +78,7 @@ def test_refused_credentials_cost_no_event_and_are_named(
                 assert "fetch_failed" not in bad.text
                 platform.refusing = ""
                 until(lambda: not named(), what="the end of the finding")
+                until(lambda: plain.get(f"http://{admin}/readyz").is_success, what="readiness")
             found = re.match(rf"worker {gethostname()} pid (\d+) takes no events", said)
             assert found
             assert int(found[1]) in range(bad.process.pid, 1 << 22)

@@ -68,7 +68,7 @@ def test_a_process_announces_itself_for_a_day(redis_client: Redis) -> None:
     assert found.since == 1 < found.renewed
     assert announcement.keys() == {
         "version", "host", "pid", "handlers", "slots", "in_flight", "platform", "config_fingerprint",
-        "credential_error",
+        "credential_error", "started",
     }  # fmt: skip
     assert announcement["handlers"] == {"test.one": [COMPLETED]}
     assert 80_000_000 < redis_client.pttl(INDEX.handlers) <= 86_400_000

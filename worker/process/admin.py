@@ -2,29 +2,30 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
+from typing import Any
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from credhook.listener.admin import bind_setting, create_admin, serve_admin
 from credhook.metrics.counting import gathered
-from credhook.metrics.figures import TargetFigures, gauge
+from credhook.metrics.figures import WORKERS, TargetFigures, gauge
+from credhook.store.announcements import WorkerAnnouncement, announced
 from credhook.store.errors import STORE_ERRORS
-from credhook.store.health import SharedExamination
+from credhook.store.health import Check, SharedExamination
 from credhook.store.lease import ExporterLease
 from credhook.store.permissions import Part, refused
 from credhook.store.store import AsyncStore
 from credhook.worker.platform.circuit import Phase
 from credhook.worker.platform.shared_circuit import circuit_in, circuit_key
+from credhook.worker.process.supervisor import WorkerSupervisor
 from credhook.worker.settings import WorkerSettings
 
 
-def start_admin(settings: WorkerSettings, address: str, folder: str, is_alive: Callable[[], bool]) -> None:
-    """Answer on `host:port` from a thread with its own event loop.
-
-    `folder`: where the processes count; `is_alive`: the supervisor's answer to /healthz.
-    """
+def start_admin(settings: WorkerSettings, address: str, folder: str, supervisor: WorkerSupervisor) -> None:
+    """Answer on `host:port` from a thread with its own event loop. `folder`: where the processes count."""
     listener = bind_setting(address, "CREDHOOK_ADMIN")
 
     async def serve() -> None:
@@ -33,18 +34,36 @@ def start_admin(settings: WorkerSettings, address: str, folder: str, is_alive: C
         platform_lease = ExporterLease(store, exporter_key(settings))
         lacking = partial(refused, settings.open_store_sync(), Part.WORKER, optional="config|get")
         examining = SharedExamination(store, durability="standard", refused=lacking)
-        target = TargetFigures(examining, part="worker", certificate=settings.client_certfile)
+
+        async def examine() -> Sequence[Check]:
+            checks = await examining()
+            return [*checks, await check_workers(store, supervisor.tokens())] if checks[0].passed else checks
+
+        target = TargetFigures(examine, part="worker", certificate=settings.client_certfile)
         app = create_admin(
             store,
-            examining,
+            examine,
             registry=gathered(folder),
             exporter=queue_lease,
             others=[target, PlatformFigures(store, settings, exporter=platform_lease)],
-            is_alive=is_alive,
+            is_alive=supervisor.is_alive,
         )
         await serve_admin(listener, app, [queue_lease, platform_lease])
 
     threading.Thread(target=lambda: asyncio.run(serve()), daemon=True, name="admin").start()
+
+
+async def check_workers(store: AsyncStore, tokens: Sequence[str]) -> Check:
+    """Check that our processes may take events: a rollout must not replace good workers by refused ones."""
+    texts: Sequence[Any] = []
+    with suppress(*STORE_ERRORS):  # As if none had started: the next answer tells.
+        texts = await store.redis.hmget(store.keys.handlers, list(tokens))
+    found = announced({token.encode(): text for token, text in zip(tokens, texts, strict=False) if text})
+    workers = [WorkerAnnouncement.model_validate_json(one.text) for one in found]
+    refusal = next((one.credential_error for one in workers if one.credential_error), "")
+    started = [one for one in workers if one.started]
+    starts = "" if started and len(started) == len(tokens) else "its processes have not started yet; see their log"
+    return Check(WORKERS, not (refusal or starts), refusal or starts)
 
 
 def exporter_key(settings: WorkerSettings) -> str:

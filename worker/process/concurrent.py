@@ -64,6 +64,8 @@ class ConcurrentWorker(BaseWorker):
 
     #: Why the platform accepts no credential of this process, or "". The heartbeat announces it.
     credential_error: str = ""
+    #: True once it has asked for a token, and its startup functions have ended.
+    started: bool = False
     #: When it was told to stop, in seconds of the loop.
     _stopped_at: float | None = None
 
@@ -147,6 +149,7 @@ class ConcurrentWorker(BaseWorker):
                 with suppress(ApiError):  # The breaker then claims no events.
                     await self._first(parts.auth.token(parts.transport))
                 await self._first(parts.lifespan.start())
+                self.credential_error, self.started = self._breaker.credential_error, True
                 await self._take_and_start(burst=burst)
                 await self._drain()
             finally:

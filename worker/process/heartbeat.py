@@ -63,8 +63,8 @@ class Heartbeat:
         self.interval = min(BEAT_SECONDS, _BEAT_PART * self._silence)
         self._last = self._since = -float("inf")
         self._beating, self._left = threading.Lock(), False
-        #: Why RQ's forking worker gets no token, or "".
-        self.credential_error = ""
+        #: Of RQ's forking worker, as those of `ConcurrentWorker`.
+        self.credential_error, self.started = "", False
         self._identity = WorkerAnnouncement(
             version=version(),
             host=socket.gethostname(),
@@ -116,8 +116,9 @@ class Heartbeat:
         began, worker = self._clock(), self._worker
         if began - self._last > _GAP_PART * self._silence:
             self._since = began
-        error = worker.credential_error if worker else self.credential_error
-        now_said = {"in_flight": worker.in_flight if worker else None, "credential_error": error}
+        state = worker or self
+        now_said = {"credential_error": state.credential_error, "started": state.started}
+        now_said["in_flight"] = worker.in_flight if worker else None
         announcement = self._identity.model_copy(update=now_said).model_dump_json()
         keys, arguments = self._store.keys, [self._token, announcement, int(MISSED_SECONDS * 1_000)]
         now: int = self._store.run("announce", arguments, keys=[keys.handlers, keys.workers])

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Final, NoReturn
 from uuid import uuid4
 
@@ -138,7 +137,10 @@ def _work_isolated(settings: WorkerSettings, name: str, heartbeat: Heartbeat, *,
     store = settings.open_store_sync()  # RQ raises the time-out of its client to minutes.
     # Only the supervisor handles SIGHUP: RQ would take a second signal as a request to kill the current job.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    announce = partial(setattr, heartbeat, "credential_error")
+
+    def announce(error: str) -> None:
+        heartbeat.credential_error, heartbeat.started = error, True
+
     while True:
         rq_worker = jobs.IsolatingWorker(store, name=f"{name}.{uuid4().hex[:4]}", announce=announce)
         try:

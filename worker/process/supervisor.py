@@ -126,6 +126,10 @@ class WorkerSupervisor(Supervisor[SupervisedWorker]):
         children = [place.child for place in self._places]
         return super().is_alive() and not any(child and child.asked for child in children)
 
+    def tokens(self) -> list[str]:
+        """Return the names under which the workers hold events and announce themselves."""
+        return [child.token for place in self._places if (child := place.child)]
+
     def ended(self, child: SupervisedWorker, code: int) -> None:
         """Note a death, and whether the worker crashed by itself: an operator or a lack of memory may send SIGKILL."""
         child.close()
