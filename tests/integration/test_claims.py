@@ -354,6 +354,15 @@ async def test_words_that_are_no_unicode_are_written(queue: EventQueue) -> None:
     assert queue.record("e1")["error"] == "t.f: ? closed"
 
 
+async def test_an_event_that_is_done_keeps_no_error(queue: EventQueue) -> None:
+    await queue.accept("e1")
+    claims = queue.worker()
+    assert (await claims.settle(await queue.take_one(), Settlement(State.WAITING, "t.f: closed")))[0]
+    assert queue.record("e1")["error"] == "t.f: closed"
+    assert (await claims.settle(await queue.take_one(), DONE))[0]
+    assert "error" not in queue.record("e1")
+
+
 async def test_a_job_that_is_not_ours_is_refused_and_the_others_go_on(queue: EventQueue) -> None:
     await queue.accept("e1")
     for name in (b"\xff\xfe", job_id("other").encode()):

@@ -25,10 +25,12 @@ class Processor:
 
     Attributes:
         asked: whether each attempt was to go on with the event that follows.
+        following: events that follow; each has to wait anew.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *following: str) -> None:
         self.asked: list[bool] = []
+        self.following = list(following)
         self.may_end, self.may_settle = asyncio.Event(), asyncio.Event()
 
     async def handle(
@@ -38,7 +40,10 @@ class Processor:
         handled(attempt)
         self.asked.append(may_follow())
         await self.may_settle.wait()
-        return None, None
+        if not self.following:
+            return None, None
+        self.may_end.clear()
+        return None, self.following.pop()
 
 
 def worker(concurrency: int, processor: Processor, *, grace: float = 60.0) -> Any:
@@ -69,6 +74,22 @@ async def test_an_event_that_is_settled_leaves_its_place_to_another_but_not_with
     processor.may_settle.set()
     await one._drain()
     assert one._room() == 2
+
+
+async def test_the_event_that_follows_is_under_way_and_is_interrupted_as_well() -> None:
+    processor = Processor("second")
+    one = worker(1, processor, grace=0.05)
+    one._start("first")
+    (first,) = one._attempts
+    processor.may_end.set()
+    processor.may_settle.set()
+    await until_async(lambda: processor.following == [] and one._attempts != set())
+    (second,) = one._attempts - {first}
+    one._stop()
+    draining = asyncio.create_task(one._drain())
+    await until_async(lambda: second.interruption is Interruption.DRAINED)
+    processor.may_end.set()
+    await draining
 
 
 @pytest.mark.parametrize("why", ["stopping", "suspended", "poison candidate", "platform paused", ""])

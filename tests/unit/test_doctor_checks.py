@@ -55,7 +55,8 @@ def test_a_rule_names_a_command_only_to_a_redis_that_has_it(part: Part) -> None:
     assert "+waitaof" not in old
     assert ("+waitaof" in new) == (part is Part.RECEIVER)
     assert "%R~credhook:*:open" not in old
-    assert ("%R~credhook:*:open" in new) == (part is not Part.OPERATOR)
+    others = {"%R~credhook:*:open", "%R~credhook:*:workers"} & set(new.split())
+    assert len(others) == (0 if part is Part.OPERATOR else 2)
     assert ("&rq:pubsub:*" in new) == (part is not Part.RECEIVER)  # Workers hear the commands of RQ's tools.
     assert ("~credhook:* " in old) == (part is Part.OPERATOR)  # The others see their own queue alone.
     assert {command_of(trial) for trial in TRIALS} >= set(re.findall(r"\+(\S+)", new))

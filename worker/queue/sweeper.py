@@ -18,7 +18,6 @@ import structlog
 from rq import Queue
 from rq.worker_registration import clean_worker_registry
 
-from credhook.store.errors import StoreRefusal, is_unwell
 from credhook.store.job import event_of, job_id
 from credhook.store.store import SyncStore
 from credhook.worker import metrics
@@ -81,13 +80,7 @@ class Sweeper:
         requeued: list[str] = []
         unreadable: dict[str, str] = {}
         for event_id in self._orphans(now):
-            try:
-                became = put_back(self._store, event_id)
-            except StoreRefusal as error:
-                if is_unwell(error):
-                    raise
-                log.error("event_not_put_back", webhook_id=_printable(event_id), error=type(error).__name__)  # noqa: TRY400  The other events go on.
-                continue
+            became = put_back(self._store, event_id)
             if isinstance(became, bytes):
                 unreadable[_printable(event_id)] = became.decode()
             elif became:
