@@ -132,7 +132,7 @@ def test_another_number_than_was_expected_changes_nothing(redis_client: Redis, e
     for wrong in ("0", "2", "4"):
         refused = events(command, "--state", "dead", "--expect", wrong)
         assert refused.exit_code == 1
-        assert f"3 events are selected now, not {wrong}; nothing was changed" in refused.stderr
+        assert f"selected events now: 3, not {wrong}; nothing was changed" in refused.stderr
     assert contents(redis_client) == before
     assert events(command, "--state", "dead", "--expect", "3", "--yes").stdout.endswith("ed 3\n")
 

@@ -192,6 +192,25 @@ async def test_an_event_waits_for_the_handler_that_has_not_ended(
     assert not {"only", "pending"} & fleet.record().keys()
 
 
+@pytest.mark.parametrize("begin", [drained, retried, given_up])
+async def test_an_operator_lets_renamed_handlers_run_in_place_of_the_old_one(
+    fleet: Fleet, events: Run, begin: Callable[[Fleet, Attempts], Coroutine[Any, Any, None]]
+) -> None:
+    async with fleet.worker("a", "b") as old, fleet.worker("a", "c") as new:
+        await old.accept("m1", COMPLETED, "r1")
+        await begin(fleet, old)
+        with capture_logs() as logs:
+            assert (await new.next()).state is State.UNHANDLED
+        (said,) = [line["hint"] for line in logs if line["event"] == "event_unhandled"]
+        command = said.partition("credhook events ")[2].split()
+        assert events(*command, "--now").exit_code == 2
+        assert events(*command).stdout == "replayed 1\n"
+        assert (await new.next()).state is State.DONE
+    assert fleet.ran == ["a", "b", "c"]
+    assert "replayed by" in (shown := events("show", "m1").stdout)
+    assert "with renamed handlers" in shown
+
+
 async def test_a_handler_of_another_worker_stays_awaited_while_ours_is_tried_again(fleet: Fleet) -> None:
     fleet.ends = {"a": Retry(after=0.01), "b": Retry(after=0.01)}
     async with fleet.worker("a", "b") as both, fleet.worker("b") as one:

@@ -405,7 +405,7 @@ def _log_result(attempt: Attempt, settlement: Settlement) -> None:
         lacking = settlement.only or sorted(attempt.claim.only)
         hint = "No handler that is loaded here wants it. It waits for a worker that has one"
         if lacking:
-            hint = "It waits for a handler of this name. If you have renamed it, restore the name or erase the event"
+            hint = "It waits for a handler of this name. If renamed: credhook events replay --state unhandled --renamed"
         log.warning("event_unhandled", lacking=[*lacking] or "any", hint=hint, **fields)
     else:
         hint = f"credhook events show {quote(attempt.claim.event_id)}"

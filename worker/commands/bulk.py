@@ -64,6 +64,11 @@ _JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print one J
 )
 @click.option("--by", metavar="NAME", help="Who replays, for the event's history; by default user@host.")
 @click.option("--now", "hurry", is_flag=True, help="Also make waiting events due at once, as --cause always does.")
+@click.option(
+    "--renamed",
+    is_flag=True,
+    help="A handler was renamed or removed: no longer wait for it, and run the handlers that workers have now.",
+)
 @_DRY_RUN
 @_EXPECT
 @click.option("--yes", is_flag=True, help="Do not ask before all handlers of a done event run again.")
@@ -74,6 +79,7 @@ def replay(
     only_handler: str | None,
     by: str | None,
     hurry: bool,
+    renamed: bool,
     dry_run: bool,
     expect: int | None,
     yes: bool,
@@ -87,12 +93,12 @@ def replay(
     - dead: the handlers that gave up
     - done: all handlers, or only the handler of --handler
     - quarantined: all handlers, if this version knows the type
-    - unhandled: replayed without this command, once a worker has a handler
+    - unhandled: replayed without this command, once a worker has the handler; or with --renamed
     - unreadable: all handlers, once you have repaired the record
     - open: not changed, but due at once with --cause or --now
     """  # noqa: D301  Click wants the character itself.
-    if only_handler is not None and hurry:
-        raise click.UsageError("--handler and --now exclude each other: a waiting event runs what has not ended yet")
+    if (only_handler is not None) + hurry + renamed > 1:
+        raise click.UsageError("--handler, --now and --renamed exclude each other")
     with open_store() as store:
         with interruptible():
             wanted = frozenset[str]() if only_handler is None else _types_wanted(only_handler)
@@ -116,7 +122,7 @@ def replay(
 
         def step(batch: Sequence[EventSummary]) -> Sequence[bytes]:
             settled = [Settled(event.webhook_id, event.state) for event in batch]
-            return put_back(settled, how=how, handler=only_handler or "", types=wanted)
+            return put_back(settled, how=How.RENAMED if renamed else how, handler=only_handler or "", types=wanted)
 
         report(work_through(events, step, "replaying"), "replayed", REPLAYED, NOT_REPLAYED, as_json=as_json)
 
@@ -133,7 +139,7 @@ def _print_counts(events: Sequence[EventSummary], *, as_json: bool) -> None:
 
 def _check_count(events: Sequence[EventSummary], expect: int | None) -> None:
     if expect not in {None, len(events)}:
-        raise click.ClickException(f"{len(events)} events are selected now, not {expect}; nothing was changed")
+        raise click.ClickException(f"selected events now: {len(events)}, not {expect}; nothing was changed")
 
 
 def _user() -> str:

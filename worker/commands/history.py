@@ -175,10 +175,11 @@ def entry_lines(entry: Mapping[str, Any]) -> Iterator[str]:
     if "replayed" in entry:
         replayed = entry["replayed"]
         handler = _after(", handler ", replayed.get("handler"))
-        yield f"replayed{_after(' by ', replayed.get('by'))}{handler}{', due at once' if replayed.get('now') else ''}"
+        how = ", due at once" if replayed.get("now") else ", with renamed handlers" if replayed.get("renamed") else ""
+        yield f"replayed{_after(' by ', replayed.get('by'))}{handler}{how}"
         return
     if "died" in entry:
-        beside = f", with {entry['beside']} other events under way" if entry.get("beside") else ""
+        beside = f", other events under way: {entry['beside']}" if entry.get("beside") else ""
         yield f"its worker {_DEATHS.get(str(entry['died']), 'died')}{beside}{_cause_note(entry.get('cause'))}"
         return
     state = "handed back" if entry["state"] == "accepted" else entry["state"]

@@ -29,6 +29,8 @@ class How(StrEnum):
     ANEW = ""
     #: As if it had just been accepted. Waiting events become due at once.
     NOW = "now"
+    #: As if it had just been accepted, also if it waits for a handler of a name that no worker has.
+    RENAMED = "renamed"
     #: With its attempts and its ended handlers.
     RESUME = "resume"
 
@@ -62,7 +64,7 @@ class Replay:
         queue = self._store.queue
         fields = job_fields(queue, datetime.now(UTC))
         wanted = "".join(f" {name} " for name in types)
-        entry = {"by": self._by[:_LONGEST_NAME], "handler": handler, "now": how is How.NOW}
+        entry = {"by": self._by[:_LONGEST_NAME], "handler": handler, how: how in {How.NOW, How.RENAMED}}
         history = json.dumps({"replayed": {name: value for name, value in entry.items() if value}})
         arguments: list[str | int | bytes] = [handler, wanted, how, history, len(fields)]
         for name, value in fields.items():

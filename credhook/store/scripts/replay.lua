@@ -6,7 +6,7 @@
 --
 -- KEYS: as in keys.lua.
 -- ARGV: the handler to run, or '' for all; its types, each between spaces, or '' if unknown; 'now' if waiting events
---   become due at once, 'resume' if events go on where they stood; the entry for each event's history, an object in
+--   become due at once, 'resume' if events go on where they stood, 'renamed' if they wait for no handler; the entry for each event's history, an object in
 --   JSON; number of job fields, then these fields and their values; then for each event webhook-id, job's id, and the
 --   state in which it was selected.
 -- Reply: the outcome of each event: replayed, or the reason why it was left.
@@ -16,6 +16,7 @@
 --! include lock.lua
 
 local handler, wanted, hurry, resume = ARGV[1], ARGV[2], ARGV[3] == 'now', ARGV[3] == 'resume'
+local renamed = ARGV[3] == 'renamed'
 local entry, fields = ARGV[4], tonumber(ARGV[5])
 local known = $EVENT_TYPES
 local outcomes, replayed = {}, {}
@@ -56,7 +57,7 @@ local function start_over(id, key, record)
     end
     if handler ~= '' and is_done then
         redis.call('HSET', key, $ONLY, handler)
-    elseif #pending > 0 then
+    elseif #pending > 0 and not renamed then
         redis.call('HSET', key, $PENDING, table.concat(pending, ' '))
     end
     -- A snapshot was kept because the platform may not show the data again: the worker should look for it first.
