@@ -5,6 +5,7 @@ import os
 import re
 import ssl
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -166,6 +167,14 @@ def _credential(name: str, path: Path) -> str:
         raise _unreadable(name, f"{path} should be a readable file of UTF-8 text", error) from None
 
 
+def _empty_credential(name: str) -> Path | None:
+    """Return the file that should hold this setting and is empty, or None."""
+    with suppress(ValidationError):  # Another error says so.
+        file = None if os.environ.get(name) else credentials().get(name)
+        return file if file and not _credential(name, file) else None
+    return None
+
+
 def _unreadable(name: str, should: str, error: Exception) -> ValidationError:
     """Return the error. It holds no part of a file, which an error of decoding does."""
     message = PydanticCustomError("credential", "{should} ({error})", {"should": should, "error": type(error).__name__})
@@ -276,7 +285,9 @@ def settings_errors(invalid: ValidationError) -> list[str]:
         message = error["msg"].removeprefix("Value error, ")
         if error["type"] == "missing":
             message = "is not set; deploy/README.md says what it should be"
-        lines.append(": ".join([*map(str, error["loc"][:1]), message]))
+        line = ": ".join([*map(str, error["loc"][:1]), message])
+        name = line.partition(":")[0]
+        lines.append(f"{name}: {file} is empty" if (file := _empty_credential(name)) else line)
     return lines
 
 

@@ -173,6 +173,16 @@ def test_a_wrong_file_is_one_line_with_its_name_and_without_the_value(
     assert "hush" not in line
 
 
+@pytest.mark.parametrize(
+    ("settings", "name", "others"),
+    [(WorkerSettings, "CREDHOOK_CLIENT_SECRET", PLATFORM), (ReceiverSettings, "CREDHOOK_WEBHOOK_SECRETS", {})],
+)
+def test_an_empty_file_is_named(folder: Path, settings: type[Any], name: str, others: Mapping[str, str]) -> None:
+    (folder / name).write_bytes(b"\n")
+    environment = {one: value for one, value in others.items() if one != name}
+    assert lines(settings, environment) == [f"{name}: {folder / name} is empty"]
+
+
 # Our certificates: the receiver's own, and those that the platform and Redis may ask for.
 
 NAMES = "CERTFILE", "KEYFILE"
