@@ -6,6 +6,7 @@ need only the number of seconds. redis-py's backoffs draw their own jitter, so t
 
 import math
 import random
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -46,17 +47,25 @@ class Backoff:
 class Waits:
     """The waits of one loop: each longer than the one before, until an attempt succeeds."""
 
-    def __init__(self, backoff: Backoff, chance: Callable[[], float] = random.random) -> None:
-        """Start before the first attempt. `chance` returns a random number from 0 to 1."""
+    def __init__(
+        self,
+        backoff: Backoff,
+        chance: Callable[[], float] = random.random,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Start before the first attempt. `chance` returns a random number from 0 to 1; `clock`: monotonic seconds."""
         self._backoff = backoff
-        self._chance = chance
-        self._attempts = 0
+        self._chance, self._clock = chance, clock
+        self._attempts, self._failing_since = 0, 0.0
 
     def next(self) -> float:
         """Return seconds to wait after one more failed attempt."""
+        self._failing_since = self._failing_since if self._attempts else self._clock()
         self._attempts += 1
         return self._backoff.wait(self._attempts, self._chance())
 
-    def reset(self) -> None:
-        """Start again with the first wait."""
-        self._attempts = 0
+    def reset(self) -> float:
+        """Start again with the first wait. Return the seconds since the first failed attempt, or 0.0 if none failed."""
+        failed, self._attempts = self._attempts, 0
+        return self._clock() - self._failing_since if failed else 0.0

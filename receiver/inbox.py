@@ -103,7 +103,8 @@ class Inbox:
         #: Conflicts since the start, and when the last came, in monotonic seconds.
         self.conflicts, self.last_conflict = 0, 0.0
         #: Why the last group was refused, "" if it was written: `problem; remedy`.
-        self.unavailable = ""
+        #: And since when, in monotonic seconds.
+        self.unavailable, self._unavailable_since = "", 0.0
 
     @property
     def acknowledged(self) -> tuple[int, float | None]:
@@ -196,7 +197,9 @@ class Inbox:
 
     def _confirm(self, group: list[_Waiting], outcomes: list[Outcome]) -> None:
         self._acknowledged, self._last = self._acknowledged + len(group), time.monotonic()
-        self.unavailable = ""
+        if self.unavailable:
+            log.info("redis_recovered", seconds=round(self._last - self._unavailable_since, 1))
+            self.unavailable = ""
         for (_, waiting), outcome in zip(group, outcomes, strict=True):
             if waiting.done():  # Its request was cancelled; the event stays.
                 continue
@@ -215,6 +218,7 @@ class Inbox:
         if not isinstance(error, (*STORE_ERRORS, StoreUnavailable)):
             log.error("inbox_failed", exc_info=error)
         refusal = error if isinstance(error, StoreUnavailable) else StoreUnavailable(_reason(error), hint(error))
+        self._unavailable_since = self._unavailable_since if self.unavailable else time.monotonic()
         self.unavailable = "; ".join(filter(None, (str(refusal), refusal.hint)))
         for _, waiting in group:
             if not waiting.done():

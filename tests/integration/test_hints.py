@@ -70,6 +70,9 @@ def test_a_full_redis_at_receiver_and_worker(harness: Harness, tmp_path: Path) -
             }
         finally:
             harness.redis.config_set("maxmemory", 0)
+        httpx.post(server.url, content=body(), headers=headers("m", body())).raise_for_status()
+        over = '"event":"redis_recovered"'
+        until(lambda: over in server.text and over in worker.text, what="the end of the outage")
     for said in told.values():
         assert "raise its maxmemory" in said
         assert "REDIS_URL" not in said

@@ -97,6 +97,10 @@ class ConcurrentWorker(BaseWorker):
         """Keep the time-out of the client. RQ sets seven minutes, because its own workers block on the queue."""
         return connection
 
+    def _set_ip_address(self, _: Any) -> None:
+        """Do without: RQ would give our connection a name and list all connections, which our users may not."""
+        self.ip_address = "unknown"
+
     def work(self, burst: bool = False, *_: Any, pulse: Callable[[], None] = lambda: None, **__: Any) -> bool:
         """Work until stopped by a signal or by RQ's shutdown command; with `burst`, until the queue is empty.
 
@@ -181,7 +185,7 @@ class ConcurrentWorker(BaseWorker):
                     wait = IDLE_SECONDS if taken.due is None else min(IDLE_SECONDS, taken.due)
                     if wait > 0:
                         await self._first(self._claims.wait_for_job(wait))
-                waits.reset()
+                end_outage(waits)
             except STORE_ERRORS as error:
                 wait = waits.next()
                 log.error("redis_unusable", error=type(error).__name__, retry_in=wait, hint=hint(error))  # noqa: TRY400  No traceback.
@@ -345,6 +349,12 @@ class ConcurrentWorker(BaseWorker):
                     os.kill(os.getpid(), signal.SIGINT)
                 else:
                     log.info("command_ignored", command=str(command)[:_COMMAND_LIMIT])
+
+
+def end_outage(waits: Waits) -> None:
+    """Start the waits for Redis again. If it was away, log for how long."""
+    if away := waits.reset():
+        log.info("redis_recovered", seconds=round(away, 1))
 
 
 async def _until(event: asyncio.Event, seconds: float | None) -> None:

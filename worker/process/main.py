@@ -26,7 +26,7 @@ from credhook.supervisor import stop_on
 from credhook.worker.handlers.loading import load
 from credhook.worker.handlers.registry import Registry
 from credhook.worker.process import breakpoints, jobs
-from credhook.worker.process.concurrent import ConcurrentWorker
+from credhook.worker.process.concurrent import ConcurrentWorker, end_outage
 from credhook.worker.process.heartbeat import Heartbeat
 from credhook.worker.process.supervisor import HAND_BACK, PULSE, Pipes
 from credhook.worker.queue.leases import reclaim_all
@@ -181,6 +181,7 @@ def _wait_for(store: SyncStore) -> None:
         except STORE_ERRORS as failed:
             error, advice = type(failed).__name__, hint(failed)
         if not advice:
+            end_outage(waits)
             return
         wait = waits.next()
         log.error("redis_unusable", error=error, retry_in=wait, hint=advice)
