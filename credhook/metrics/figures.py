@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
@@ -18,9 +18,6 @@ from credhook.store.errors import STORE_ERRORS, StoreRefusal
 from credhook.store.health import Check
 from credhook.store.lease import ExporterLease
 from credhook.store.store import AsyncStore
-
-#: The check of a worker's own processes. All other checks are about Redis.
-WORKERS: Final = "workers"
 
 
 def gauge(name: str, meaning: str, labels: Sequence[str], values: Mapping[tuple[str, ...], float]) -> Metric:
@@ -152,7 +149,7 @@ class TargetFigures:
         passed: dict[tuple[str, ...], float] = {
             (check.name, "warning" if check.warning else "critical"): check.passed
             for check in checks
-            if check.name not in {"redis", WORKERS}
+            if check.name not in {"redis", "workers"}  # No check of Redis's configuration.
         }
         if passed:
             meaning = "1 if the check of Redis passes, else 0; see /readyz."

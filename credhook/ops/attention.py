@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from credhook.ops.fleet import Fleet, FleetProcess, ReceiverProcess, RedisServer, read_fleet
 from credhook.store import health
 from credhook.store.announcements import DEPLOY_SECONDS
-from credhook.store.counts import EventCounts
+from credhook.store.counts import EventCounts, counted
 from credhook.store.errors import STORE_ERRORS
 from credhook.store.store import SyncStore
 
@@ -135,7 +135,7 @@ def of_events(fleet: Fleet) -> Iterator[Finding]:
         (
             "dead",
             counts.dead_recently,
-            f"{counts.dead_recently} events were given up within a day",
+            f"{counted(counts.dead_recently, 'event was', 'events were')} given up within a day",
             "`credhook causes` says why; fix it, then `credhook events replay --cause ID`",
         ),
         (
@@ -144,25 +144,25 @@ def of_events(fleet: Fleet) -> Iterator[Finding]:
             f"no worker had a handler for {unhandled}",
             (
                 "start a worker with a handler for them, or register fewer types (`credhook endpoints plan`); "
-                "`credhook events show` says whether a handler was renamed"
+                "after a handler was renamed, `credhook events replay --state unhandled --renamed`"
             ),
         ),
         (
             "quarantined",
             counts.quarantined,
-            f"{counts.quarantined} events have types that this version does not know, or ids that cannot be fetched",
+            f"{counted(counts.quarantined, 'event has', 'events have')} an unknown type, or an id that has no URL",
             "see event_quarantined in the receivers' log; upgrade, then `credhook events replay --state quarantined`",
         ),
         (
             "conflicts",
             conflicts,
-            f"{conflicts} deliveries had the webhook-id of another event, and are not handled",
+            f"{counted(conflicts, 'delivery', 'deliveries')} had the webhook-id of another event, and no handler",
             "`credhook events show` with the id of event_conflict in the receivers' log; `credhook events backfill`",
         ),
         (
             "unreadable",
             counts.unreadable,
-            f"the records of {counts.unreadable} events cannot be read: something else has written to them",
+            f"the records of {counted(counts.unreadable, 'event', 'events')} are damaged: something else wrote there",
             "`credhook events list --state unreadable` names them; repair them, then replay them",
         ),
     ):
@@ -172,7 +172,7 @@ def of_events(fleet: Fleet) -> Iterator[Finding]:
 def elsewhere(counts: EventCounts) -> str:
     """Return how many events wait in another queue, and since when."""
     oldest = f", the oldest since {age(counts.oldest_age)}" if counts.oldest_age is not None else ""
-    return f"{counts.waiting} events wait{oldest}"
+    return counted(counts.waiting, "event waits", "events wait") + oldest
 
 
 def process(one: FleetProcess) -> str:
@@ -199,6 +199,10 @@ def _hosts(processes: Iterable[FleetProcess]) -> str:
     return ", ".join(sorted({one.host for one in processes})[:_MOST_NAMED])
 
 
+def _processes(processes: Sequence[FleetProcess]) -> str:
+    return ", ".join(map(process, processes[:_MOST_NAMED]))
+
+
 def _receivers(fleet: Fleet) -> Iterator[Problem]:
     if not fleet.receivers:
         what = "no receiver has announced itself on this Redis, so no delivery is accepted here"
@@ -207,7 +211,7 @@ def _receivers(fleet: Fleet) -> Iterator[Problem]:
 
 def _workers(fleet: Fleet) -> Iterator[Problem]:
     if not fleet.own_workers:
-        waiting = f", and {fleet.counts.open} events wait" if fleet.counts.open else ""
+        waiting = f", and {counted(fleet.counts.open, 'event waits', 'events wait')}" if fleet.counts.open else ""
         what = f"no worker of the queue {fleet.queue} is alive{waiting}"
         yield what, f"start `credhook worker` with CREDHOOK_QUEUE={fleet.queue} and the REDIS_URL of the receivers"
 
@@ -215,7 +219,7 @@ def _workers(fleet: Fleet) -> Iterator[Problem]:
 def _missing(fleet: Fleet) -> Iterator[Problem]:
     if fleet.missing:
         gone = ", ".join(f"{process(one)} {age(one.silent)} ago" for one in fleet.missing[-_MOST_NAMED:])
-        who = "1 worker has" if len(fleet.missing) == 1 else f"{len(fleet.missing)} workers have"
+        who = counted(len(fleet.missing), "worker has", "workers have")
         what = f"{who} ended without a goodbye and without a replacement, the last: {gone}"
         yield what, "see their hosts, and start `credhook worker` there or elsewhere"
 
@@ -296,9 +300,11 @@ def _refusals(receivers: Sequence[ReceiverProcess]) -> Iterator[Problem]:
     if not recent:
         return
     last = f"the last {age(min(one.refused or 0.0 for one in recent))} ago"
-    refusing = {one.host for one in recent}
-    if others := [one for one in receivers if one.host not in refusing]:
-        last += f", on {_hosts(recent)} and not on {_hosts(others)}"
+    if others := [one for one in receivers if one not in recent]:
+        last += f", on {_processes(recent)} and not on {_processes(others)}"
+    # Strangers reach all alike. A receiver with another secret accepts nothing.
+    elif 0 < len(silent := [one for one in recent if one.idle is None or one.idle > _REFUSED_SECONDS]) < len(recent):
+        last += f", and {_processes(silent)} accepted none"
     outside = sum(one.outside_tolerance for one in recent)
     unsigned = sum(one.unauthenticated for one in recent) - outside
     if unsigned:
@@ -306,16 +312,16 @@ def _refusals(receivers: Sequence[ReceiverProcess]) -> Iterator[Problem]:
             "compare CREDHOOK_WEBHOOK_SECRETS with the platform's secret, and restart the receivers; delivery_refused "
             "in their log says more"
         )
-        yield f"{unsigned} deliveries had no valid signature, {last}", remedy
+        yield f"{counted(unsigned, 'delivery', 'deliveries')} had no valid signature, {last}", remedy
     if outside:
         remedy = "compare `date -u` of the receivers' hosts with the sender's; let both follow an NTP server"
-        yield f"{outside} deliveries had a timestamp outside CREDHOOK_TOLERANCE, {last}", remedy
+        yield f"{counted(outside, 'delivery', 'deliveries')} had a timestamp outside CREDHOOK_TOLERANCE, {last}", remedy
     for rule in sorted({rule for one in recent for rule in one.other_refusals}):
         remedy = "see delivery_refused in the receivers' log"
         if rule == "path":
             remedy = "let the URL at the platform end as CREDHOOK_WEBHOOK_PATH and CREDHOOK_PATH_SECRET do"
-        count = sum(one.other_refusals.get(rule, 0) for one in recent)
-        yield f"{count} deliveries were refused for their {rule}, {last}", remedy
+        count = counted(sum(one.other_refusals.get(rule, 0) for one in recent), "delivery was", "deliveries were")
+        yield f"{count} refused for the {rule}, {last}", remedy
 
 
 def _breakers(fleet: Fleet) -> Iterator[Problem]:

@@ -179,8 +179,8 @@ def of_certificate(name: str, until: datetime, remedy: str) -> Finding:
     if left.total_seconds() <= 0:
         return fail(name, f"the certificate has expired at {end}", remedy)
     if left < SOON:
-        return warn(name, f"the certificate expires in {left.days} days, at {end}", remedy)
-    return ok(name, f"the certificate is valid for another {left.days} days")
+        return warn(name, f"the certificate expires at {end} (days left: {left.days})", remedy)
+    return ok(name, f"the certificate is valid until {end}")
 
 
 def _check_redis(settings: StoreSettings, parts: Sequence[Part], *, durability: str) -> Iterator[Finding]:

@@ -51,6 +51,11 @@ class EventCounts:
         return self.open + sum(self.unhandled.values()) + self.quarantined + self.unreadable
 
 
+def counted(number: int, one: str, many: str) -> str:
+    """Return the number with the words that fit it: `1 event waits`, `2 events wait`. Pure."""
+    return f"{number} {one if number == 1 else many}"
+
+
 def request_counts(pipeline: Pipeline | AsyncPipeline, keys: Keys, *, now: float) -> None:
     """Add the commands that `read_counts` needs to the pipeline; `now` is in seconds since the epoch."""
     for key in (keys.open, keys.leases, keys.scheduled, keys.dead, keys.quarantined, keys.unreadable):

@@ -23,8 +23,8 @@ class Part(StrEnum):
     OPERATOR = "operator"
 
 
-#: What redis-py sends to connect, what each process asks, and what a scrape of its metrics reads. redis-py and RQ also
-#: send `CLIENT`, and do without if it is refused.
+#: What redis-py sends to connect, what each process asks, and what a scrape of its metrics reads. redis-py also sends
+#: `CLIENT`, and does without if it is refused.
 _ALL: Final = (
     "hello select ping time info config|get script|load evalsha multi exec get hgetall "
     "smembers zcard zcount zrange zrevrange llen"

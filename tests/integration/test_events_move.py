@@ -120,7 +120,7 @@ def test_what_is_in_both_queues_or_under_way_is_not_overwritten(redis_client: Re
 @pytest.mark.parametrize(
     ("queue", "options", "words"),
     [
-        ("credhok", (), "1 workers take from credhok: stop them, or say --beside-workers"),
+        ("credhok", (), "workers that take from credhok: 1; stop them, or say --beside-workers"),
         ("credhook", (), "CREDHOOK_QUEUE is credhook itself"),
         ("credhok", ("--beside-workers",), ""),
     ],

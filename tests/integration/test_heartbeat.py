@@ -109,7 +109,9 @@ def test_a_silent_process_is_reclaimed_by_one_process_only(redis_client: Redis) 
     assert [entry["event"] for entry in logs].count("worker_missed") == 1
 
 
-@pytest.mark.parametrize("reason", ["the process is new", "it did not beat itself", "it beat late", "Redis did not answer"])
+@pytest.mark.parametrize(
+    "reason", ["the process is new", "it did not beat itself", "it beat late", "Redis did not answer"]
+)
 def test_a_process_judges_no_other_before_it_has_beaten_for_as_long_itself(redis_client: Redis, reason: str) -> None:
     gone, here = Member(redis_client, "gone"), Member(redis_client, "here")
     gone.beats()

@@ -130,12 +130,14 @@ async def test_breaker_and_pause(
     scrape = await target.scrape()
     states: dict[tuple[str, ...], float] = {("closed",): 1, ("open",): 0, ("half_open",): 0}
     assert scrape.series("credhook_platform_breaker") == states
-    assert scrape.value("credhook_platform_pause_seconds") == 0
+    assert scrape.value("credhook_platform_pause_seconds") == scrape.value("credhook_workers_suspended") == 0
+    redis_client.set("rq:suspended", 1)
     store = CircuitStore(store_on(async_redis), circuit_key(settings.api_url, "credhook"), clock=time.monotonic)
     await store.compare_and_set("", Circuit(is_open=True, until=time.monotonic() + 600))
     scrape = await target.scrape()
     assert scrape.series("credhook_platform_breaker") == states | {("closed",): 0, ("open",): 1}
     assert 0 < (scrape.value("credhook_platform_pause_seconds") or 0) <= 600
+    assert scrape.value("credhook_workers_suspended") == 1
 
 
 async def test_one_of_many_targets_tells_what_all_share_and_another_when_it_is_gone(

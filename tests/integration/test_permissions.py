@@ -100,6 +100,7 @@ def test_an_event_from_its_delivery_to_its_end(
         until(lambda: len(harness.notes()) == 2, what=f"the replay; {worker.text}")
         assert credhook("events", "erase", "--all", "--yes", environment=by_operator).returncode == 0
         assert worker.stop() == 0
+        assert "CLIENT SETNAME" not in worker.text  # RQ would warn.
     assert denied(harness) == []
     stats: Any = harness.redis.info("commandstats")
     sent_to_redis = {name.removeprefix("cmdstat_").partition("|")[0] for name in stats} - OURS
@@ -119,7 +120,7 @@ def test_a_worker_waits_and_status_says_so_until_all_that_it_needs_is_allowed(
         hints = until(lambda: re.findall(r'"hint":"([^"]*)","event":"redis_unusable"', worker.text), what="the hint")
         line = str(hints[0])
         assert "may not run MULTI, EXEC and REDIS_URL's user has no access to our channels" in line
-        assert "no worker of the queue credhook is alive, and 1 events wait" in told()
+        assert "no worker of the queue credhook is alive, and 1 event waits" in told()
         remedy = line.rpartition("; ")[2].replace("<user>", "credhook-worker")
         harness.redis.execute_command(remedy)  # type: ignore[no-untyped-call]
         harness.reaches("m1", "done")

@@ -99,6 +99,8 @@ def test_a_changed_url_replaces_the_endpoint_and_deployments_do_not_fight(endpoi
     done = endpoints("apply", **moved)
     assert "stays. If it is this deployment's" in done.stdout
     assert len(registered(sandbox)) == 3
+    assert "has no path" not in done.stdout
+    assert "has no path" in endpoints("plan", CREDHOOK_PUBLIC_URL="https://new.example").stdout
     sandbox.faults(serverErrors=1)
     assert endpoints("apply", "--moved", **moved).returncode == 0
     assert [one["url"] for one in registered(sandbox)] == [URL + "/other", moved["CREDHOOK_PUBLIC_URL"]]

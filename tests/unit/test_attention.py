@@ -52,7 +52,16 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         {"receivers": (REFUSING, receiver())},
         "480 deliveries had no valid signature, the last 2 min ago",
     ),
-    ("fleet.refusals", {"receivers": (REFUSING, receiver(host="r2"))}, "2 min ago, on r1 and not on r2"),
+    (
+        "fleet.refusals",
+        {"receivers": (REFUSING, receiver(pid=2), receiver(host="r2"))},
+        "2 min ago, on r1 pid 0 and not on r1 pid 2, r2 pid 0",
+    ),
+    (
+        "fleet.refusals",  # A stranger has met both.
+        {"receivers": (REFUSING, receiver(pid=2, idle=None, unauthenticated=1, refused=9.0))},
+        "481 deliveries had no valid signature, the last 9 s ago, and r1 pid 2 accepted none",
+    ),
     (
         "fleet.refusals",
         {"receivers": (LATE, receiver(refused=800.0))},
@@ -61,9 +70,10 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "fleet.refusals",
         {"receivers": (receiver(other_refusals={"path": 4}, refused=30.0),)},
-        "4 deliveries were refused for their path, the last 30 s ago let the URL at the platform end",
+        "4 deliveries were refused for the path, the last 30 s ago let the URL at the platform end",
     ),
     ("fleet.workers", {"workers": (), "counts": EventCounts(open=7)}, "7 events wait"),
+    ("fleet.workers", {"workers": (), "counts": EventCounts(open=1)}, "1 event waits"),
     ("fleet.queues", {"receivers": (receiver(), receiver(queue="typo"))}, "to typo, and no worker takes from it"),
     ("fleet.queues", {"others": {"old": EventCounts(open=3)}}, "3 events wait in the queue old, and no worker takes"),
     ("fleet.queues", {"others": {"old": EventCounts(quarantined=2)}}, "2 events wait in the queue old, and no worker"),
@@ -96,6 +106,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("events.unhandled", {"counts": EventCounts(unhandled={"a.type": 4})}, "4 of a.type"),
     ("events.quarantined", {"counts": EventCounts(quarantined=1)}, "replay --state quarantined"),
     ("events.conflicts", {"receivers": (receiver(conflicts=3, conflicted=60.0),)}, "3 deliveries had the webhook-id"),
+    ("events.dead", {"counts": EventCounts(dead=9, dead_recently=1)}, "1 event was given up"),
     ("events.unreadable", {"counts": EventCounts(unreadable=1)}, "something else"),
 ]
 

@@ -271,6 +271,8 @@ def _wanted(types: tuple[str, ...], *, everything: bool) -> frozenset[str]:
 def lines(steps: Plan) -> Iterator[str]:
     """Yield one line for each step, in order. Pure."""
     yield f"{shown(steps.url)}: {described(steps.wanted)}"
+    if _normal(steps.url).path == "/":
+        yield "  note    the URL has no path. Receivers take deliveries at CREDHOOK_WEBHOOK_PATH: /webhooks by default"
     yield f"  keep    {plain(steps.keep.id)}" if steps.keep else f"  create  a new endpoint, {steps.new_id}"
     for endpoint in steps.delete:
         types = plain(described(filter_of(endpoint)))

@@ -47,7 +47,7 @@ def move(*, source: str, beside_workers: bool, as_json: bool) -> None:
             workers = sum(one.is_alive(now) for one in announced(known))
             if workers and not beside_workers:
                 remedy = "stop them, or say --beside-workers; some events may then run twice"
-                raise click.UsageError(f"{workers} workers take from {source}: {remedy}")
+                raise click.UsageError(f"workers that take from {source}: {workers}; {remedy}")
             events = read_page(other, Selection()).events[::-1]
         result = work_through(events, Move(other, store), "moving")
         if not (result.interrupted or result.error):

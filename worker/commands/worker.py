@@ -64,5 +64,5 @@ def _supervise(settings: WorkerSettings, processes: int, isolation: str, *, burs
 
     with temporary_folder() as folder:
         supervisor = prepare({**os.environ, FOLDER: folder}, on_exit=lambda place: forget(place, folder))
-        start_admin(settings, settings.admin, folder, supervisor)
+        start_admin(settings, settings.admin, folder, supervisor.is_alive, supervisor.tokens)
         return supervisor.run()

@@ -2,16 +2,16 @@
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 from prometheus_client.core import GaugeMetricFamily, Metric
+from rq.suspension import WORKERS_SUSPENDED
 
 from credhook.listener.admin import bind_setting, create_admin, serve_admin
 from credhook.metrics.counting import gathered
-from credhook.metrics.figures import WORKERS, TargetFigures, gauge
+from credhook.metrics.figures import TargetFigures, gauge
 from credhook.store.announcements import WorkerAnnouncement, announced
 from credhook.store.errors import STORE_ERRORS
 from credhook.store.health import Check, SharedExamination
@@ -20,12 +20,20 @@ from credhook.store.permissions import Part, refused
 from credhook.store.store import AsyncStore
 from credhook.worker.platform.circuit import Phase
 from credhook.worker.platform.shared_circuit import circuit_in, circuit_key
-from credhook.worker.process.supervisor import WorkerSupervisor
 from credhook.worker.settings import WorkerSettings
 
 
-def start_admin(settings: WorkerSettings, address: str, folder: str, supervisor: WorkerSupervisor) -> None:
-    """Answer on `host:port` from a thread with its own event loop. `folder`: where the processes count."""
+def start_admin(
+    settings: WorkerSettings,
+    address: str,
+    folder: str,
+    is_alive: Callable[[], bool],
+    tokens: Callable[[], Sequence[str]],
+) -> None:
+    """Answer on `host:port` from a thread with its own event loop.
+
+    `folder`: where the processes count; `is_alive`: the supervisor's answer to /healthz; `tokens`: of its processes.
+    """
     listener = bind_setting(address, "CREDHOOK_ADMIN")
 
     async def serve() -> None:
@@ -37,7 +45,7 @@ def start_admin(settings: WorkerSettings, address: str, folder: str, supervisor:
 
         async def examine() -> Sequence[Check]:
             checks = await examining()
-            return [*checks, await check_workers(store, supervisor.tokens())] if checks[0].passed else checks
+            return [*checks, await check_workers(store, tokens())] if checks[0].passed else checks
 
         target = TargetFigures(examine, part="worker", certificate=settings.client_certfile)
         app = create_admin(
@@ -46,7 +54,7 @@ def start_admin(settings: WorkerSettings, address: str, folder: str, supervisor:
             registry=gathered(folder),
             exporter=queue_lease,
             others=[target, PlatformFigures(store, settings, exporter=platform_lease)],
-            is_alive=supervisor.is_alive,
+            is_alive=is_alive,
         )
         await serve_admin(listener, app, [queue_lease, platform_lease])
 
@@ -55,15 +63,15 @@ def start_admin(settings: WorkerSettings, address: str, folder: str, supervisor:
 
 async def check_workers(store: AsyncStore, tokens: Sequence[str]) -> Check:
     """Check that our processes may take events: a rollout must not replace good workers by refused ones."""
-    texts: Sequence[Any] = []
+    texts: Sequence[bytes | str | None] = []
     with suppress(*STORE_ERRORS):  # As if none had started: the next answer tells.
         texts = await store.redis.hmget(store.keys.handlers, list(tokens))
     found = announced({token.encode(): text for token, text in zip(tokens, texts, strict=False) if text})
     workers = [WorkerAnnouncement.model_validate_json(one.text) for one in found]
     refusal = next((one.credential_error for one in workers if one.credential_error), "")
-    started = [one for one in workers if one.started]
-    starts = "" if started and len(started) == len(tokens) else "its processes have not started yet; see their log"
-    return Check(WORKERS, not (refusal or starts), refusal or starts)
+    have_started = 0 < len(tokens) == sum(one.started for one in workers)
+    problem = refusal or ("" if have_started else "its processes have not started yet; see their log")
+    return Check("workers", not problem, problem)
 
 
 def exporter_key(settings: WorkerSettings) -> str:
@@ -84,9 +92,10 @@ class PlatformFigures:
         pipeline = self._store.redis.pipeline(transaction=False)
         pipeline.get(self._exporter.key)
         pipeline.hgetall(self._circuit_key)
+        pipeline.exists(WORKERS_SUSPENDED)
         pipeline.time()
         try:
-            holder, fields, (seconds, microseconds) = await pipeline.execute()
+            holder, fields, suspended, (seconds, microseconds) = await pipeline.execute()
         except STORE_ERRORS:
             return []
         if not self._exporter.is_held_by(holder):
@@ -101,4 +110,5 @@ class PlatformFigures:
         return [
             gauge(breaker, "1 for what the fleet's circuit breaker is, 0 for all else.", ["state"], states),
             GaugeMetricFamily(pause, meaning, circuit.pause(now)),
+            GaugeMetricFamily("credhook_workers_suspended", "1 while `rq suspend` stops workers, else 0.", suspended),
         ]

@@ -117,8 +117,11 @@ class Heartbeat:
         if began - self._last > _GAP_PART * self._silence:
             self._since = began
         state = worker or self
-        now_said = {"credential_error": state.credential_error, "started": state.started}
-        now_said["in_flight"] = worker.in_flight if worker else None
+        now_said = {
+            "in_flight": worker.in_flight if worker else None,
+            "credential_error": state.credential_error,
+            "started": state.started,
+        }
         announcement = self._identity.model_copy(update=now_said).model_dump_json()
         keys, arguments = self._store.keys, [self._token, announcement, int(MISSED_SECONDS * 1_000)]
         now: int = self._store.run("announce", arguments, keys=[keys.handlers, keys.workers])

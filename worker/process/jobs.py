@@ -163,6 +163,10 @@ class IsolatingWorker(ForkingWorker):
             [store.queue], name=name, connection=store.redis, serializer=JSONSerializer, log_job_description=False
         )
 
+    def _set_ip_address(self, _: Any) -> None:
+        """Do without, as `ConcurrentWorker` does."""
+        self.ip_address = "unknown"
+
     def check_for_suspension(self, burst: bool) -> None:
         """Take no job while RQ suspends workers, or while the platform gives us no token.
 
