@@ -6,17 +6,17 @@
 --
 -- KEYS: as in keys.lua.
 -- ARGV: the handler to run, or '' for all; its types, each between spaces, or '' if unknown; 'now' if waiting events
---   become due at once, 'resume' if events go on where they stood, 'renamed' if they wait for no handler; the entry for each event's history, an object in
---   JSON; number of job fields, then these fields and their values; then for each event webhook-id, job's id, and the
---   state in which it was selected.
+--   become due at once, 'resume' if events go on where they stood, 'renamed' if they wait for no handler; the entry for
+--   each event's history, an object in JSON; number of job fields, then these fields and their values; then for each
+--   event webhook-id, job's id, and the state in which it was selected.
 -- Reply: the outcome of each event: replayed, or the reason why it was left.
 
 --! include causes.lua
 --! include changes.lua
 --! include lock.lua
 
-local handler, wanted, hurry, resume = ARGV[1], ARGV[2], ARGV[3] == 'now', ARGV[3] == 'resume'
-local renamed = ARGV[3] == 'renamed'
+local handler, wanted = ARGV[1], ARGV[2]
+local hurry, resume, renamed = ARGV[3] == 'now', ARGV[3] == 'resume', ARGV[3] == 'renamed'
 local entry, fields = ARGV[4], tonumber(ARGV[5])
 local known = $EVENT_TYPES
 local outcomes, replayed = {}, {}
