@@ -278,6 +278,7 @@ async def test_details_that_are_later_than_the_claim_itself_serve_nobody(made: A
     first = Attempt(await made.claim())
     await made.make(first)
     assert first.fetched is not None
+    assert first.fetched.since == first.claim.now  # Before the fetch: the details may lack what comes during it.
     await made.accept("e2", DATA, "pre_1")
     claim = await made.claim()
     ahead = replace(first.fetched, since=claim.now + 60_000)

@@ -20,6 +20,7 @@ from forked_process import Forked
 from harness import Harness
 from redis import Redis
 from redis_keys import CONFLICT, EVENT
+from sandbox_api import authorized
 from stored_events import HANDLED, INDEX, plant, plant_many
 from waiting import until
 
@@ -236,7 +237,11 @@ def test_endpoints_are_planned_and_made_so_once(
     ):
         page = ada.get("/endpoints").text
         assert "create  a new endpoint" in page
-        form = fields(page, "/endpoints")
+        with authorized(harness.sandbox) as api:  # The plan would now delete this one as well.
+            other = {"url": "https://inbox.example/old", "id": "credhook-1-credhook"}
+            assert api.post("/me-creds/api/endpoints", json=other).status_code == 201
+        assert ada.post("/endpoints", data=fields(page, "/endpoints")).status_code == 409
+        form = fields(ada.get("/endpoints").text, "/endpoints")
         applied = ada.post("/endpoints", data=form)
         assert "nothing to do" in applied.text
         assert "abcdefgh" not in applied.text
@@ -244,7 +249,7 @@ def test_endpoints_are_planned_and_made_so_once(
         assert again.status_code == 409
         assert "have changed since" in again.text
         (told,) = [line for line in lines(running) if line["event"] == "console_endpoints"]
-        assert (told["who"], told["create"], told["delete"]) == ("ada", 1, 0)
+        assert (told["who"], told["create"], told["delete"]) == ("ada", 1, 1)
 
 
 def test_without_a_platform_the_endpoints_say_what_to_set(ada: httpx.Client) -> None:

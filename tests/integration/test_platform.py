@@ -324,6 +324,9 @@ async def test_without_redis_each_process_goes_by_its_own_calls_and_publishes_la
             redis.start()
             await until_async(lambda: other.breaker.pause() > 100, what="the news")
             assert one.breaker.pause() > 100
+            redis.kill()
+            with capture_logs() as logs:
+                await until_async(lambda: "platform_unshared" in str(logs), what="the line about the second outage")
 
 
 async def test_a_pause_that_redis_forgot_is_kept_and_published_again(

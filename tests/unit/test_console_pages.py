@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from starlette.requests import Request
 from waiting import until
 
-from credhook.console import jobs
+from credhook.console import events, jobs
 from credhook.console.events import address, in_words, selection
 from credhook.console.jobs import Job, Jobs, Stage, Verb
 from credhook.console.pages import TEMPLATES, day_and_time, machine_time, number
@@ -121,6 +122,23 @@ def test_values_from_redis_are_escaped() -> None:
     assert "&lt;script&gt;" in page
 
 
+@pytest.mark.parametrize(("unsettled", "given_up", "offered"), [(0, 0, False), (1, 0, True), (0, 1, True)])
+def test_a_cause_can_be_replayed_while_events_have_it(unsettled: int, given_up: int, offered: bool) -> None:
+    cause = Cause("0123abcd", "a.f", "ValueError", "", unsettled, given_up, 1, NOW, NOW, "1", "1")
+    assert ("/replay?cause=0123abcd" in shown("causes.html", causes=[cause])) is offered
+
+
+async def test_a_page_that_found_no_event_leads_further_back() -> None:
+    class Patient:
+        async def ask(self, _: object) -> tuple[Page, list[object]]:
+            return Page([], Cursor(7), 7), []
+
+    show, _ = events.routes(Patient())  # type: ignore[arg-type]  # Nothing else is asked of it.
+    scope = {"type": "http", "method": "GET", "path": "/events", "query_string": b"state=dead", "headers": []}
+    page = (await show.endpoint(Request(scope))).body.decode()
+    assert f'rel="next" href="/events?state=dead&amp;after={Cursor(7)}">Look further back<' in page
+
+
 def test_times_are_in_utc_and_numbers_in_groups() -> None:
     assert day_and_time("2026-11-22T13:04:05.123+01:00") == "22 Nov 12:04:05"
     assert machine_time(NOW) == "2026-11-22T12:00:00.000Z"
@@ -133,6 +151,7 @@ def go(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     go = threading.Event()
 
     def work(_: object, events: Sequence[EventSummary], job: Job) -> Iterator[list[bytes]]:
+        assert list(events) == EVENTS[::-1]  # The oldest first.
         for start in range(0, len(events), 200):
             assert go.wait(60)
             if job.verb == "erase":
