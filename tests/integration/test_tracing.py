@@ -176,13 +176,15 @@ def test_attempts_are_siblings_and_a_replay_begins_a_trace_that_is_linked(
 def test_a_fork_exports_what_it_has_done_before_it_ends(rig: FleetHarness, collector: Collector) -> None:
     rig.plugin(TRACED)
     # Too late for whoever does not see to it at the end.
-    with front(rig) as process, rig.worker("worker", "--isolation", "fork", OTEL_BSP_SCHEDULE_DELAY="600000"):
+    settings = {"OTEL_BSP_SCHEDULE_DELAY": "600000", "OTEL_SERVICE_NAME": "ours"}
+    with front(rig) as process, rig.worker("worker", "--isolation", "fork", **settings):
         assert deliver(process, "one") == 202
         assert deliver(process, "two") == 202
         attempts = collector.all("process credhook", 2)
         sent = collector.all("send credhook", 2)
         collector.all("from a thread", 2)
     assert {(span.trace, span.parent) for span in attempts} == {(span.trace, span.id) for span in sent}
+    assert {span.service for span in attempts} == {"ours"}
 
 
 def test_what_the_receivers_sampler_leaves_out_no_worker_traces(rig: FleetHarness, collector: Collector) -> None:

@@ -54,6 +54,27 @@ def test_off_a_terminal_each_line_is_json_with_a_stable_name() -> None:
     assert line == {"event": "event_accepted", "level": "info", "logger": "credhook.receiver", "webhook_id": "m"}
 
 
+@pytest.mark.parametrize(
+    ("level", "written"),
+    [
+        ("debug", ["mine debug", "mine warning", "httpx warning"]),
+        ("warning", ["mine warning", "httpx warning"]),
+        ("error", []),
+    ],
+)
+def test_the_level_holds_for_other_libraries_too(
+    monkeypatch: pytest.MonkeyPatch, level: str, written: list[str]
+) -> None:
+    """Debug lines of those that log each request are never written."""
+    monkeypatch.setenv("CREDHOOK_LOG_LEVEL", level)
+    output = io.StringIO()
+    configure_logs(output)
+    for kind in ("debug", "warning"):
+        getattr(structlog.get_logger("credhook"), kind)(f"mine {kind}")
+        getattr(logging.getLogger("httpx"), kind)(f"httpx {kind}")
+    assert [json.loads(line)["event"] for line in output.getvalue().splitlines()] == written
+
+
 @pytest.mark.parametrize(("name", "value"), [("CREDHOOK_LOG", "xml"), ("CREDHOOK_LOG_LEVEL", "loud")])
 def test_a_wrong_log_setting_ends_the_process_with_its_name(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, value: str
