@@ -81,14 +81,15 @@ async def test_no_event_stands_in_two_places(target: Target, redis_client: Redis
     for number in range(3):
         plant(redis_client, f"dead{number}", State.DEAD, age=9_000)
     plant(redis_client, "gone", State.DATA_GONE)
-    plant(redis_client, "unhandled", State.UNHANDLED)
+    for number in range(2):
+        plant(redis_client, f"unhandled{number}", State.UNHANDLED)
     plant(redis_client, "new", State.QUARANTINED, kind="of.tomorrow")
     scrape = await target.scrape()
     assert scrape.series("credhook_events") == {
         ("queued",): 5, ("leased",): 2, ("waiting",): 3, ("blocked",): 2,
-        ("dead",): 4, ("unhandled",): 1, ("quarantined",): 1, ("unreadable",): 0,
+        ("dead",): 4, ("unhandled",): 2, ("quarantined",): 1, ("unreadable",): 0,
     }  # fmt: skip
-    assert scrape.total("credhook_events") == 12 + 6
+    assert scrape.total("credhook_events") == 12 + 7
     assert scrape.value("credhook_queue_length") == 5
     assert 3_300 <= (scrape.value("credhook_oldest_open_event_age_seconds") or 0) < 4_200
     assert well_formed(scrape)
