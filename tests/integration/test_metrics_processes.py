@@ -111,7 +111,7 @@ def second(event, context):
         assert scrape.value("credhook_delivery_to_done_seconds_count") == 20
         assert scrape.value("credhook_token_fetches_total", "granted") in {1, 2}  # One of each process, in time.
         assert scrape.value("credhook_platform_breaker", "closed") == 1
-        assert scrape.value("credhook_events", "dead") == 1
+        until(lambda: Scrape.of(admin).value("credhook_events", "dead") == 1)  # The store is read first.
         until(lambda: Scrape.of(admin).total("credhook_workers") == 2)
 
         harness.happens("deadly")
