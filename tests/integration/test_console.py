@@ -30,15 +30,15 @@ from credhook.store import State
 PAGES = ("/", "/causes", "/events", "/endpoints", "/jobs")
 
 
-@pytest.fixture
-def running(tmp_path: Path, redis_url: str) -> Iterator[Console]:
-    with console(tmp_path, redis_url) as process:
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory, module_redis: str) -> Iterator[Console]:
+    with console(tmp_path_factory.mktemp("console"), module_redis) as process:
         yield process
 
 
 @pytest.fixture
-def ada(running: Console) -> Iterator[httpx.Client]:
-    """Somebody who has logged in."""
+def ada(running: Console, redis_client: Redis) -> Iterator[httpx.Client]:
+    """Somebody who has logged in, while there is no event."""
     with running.operator() as client:
         yield client
 
@@ -195,14 +195,15 @@ def test_never_all_events_at_once(ada: httpx.Client, redis_client: Redis, verb: 
 
 
 def test_a_job_goes_on_when_the_browser_leaves_and_ends_in_order_with_the_process(
-    running: Console, redis_client: Redis
+    tmp_path: Path, redis_url: str, redis_client: Redis
 ) -> None:
     plant_many(redis_client, 2_000, State.DEAD)
-    with running.operator() as leaving:
-        act(leaving, "replay", ("state", "dead"))
-    until(lambda: redis_client.zcard(INDEX.open) > 0, what="a first batch")
-    assert running.stop() == 0
-    (told,) = [line for line in lines(running) if line["event"] == "console_job_ended"]
+    with console(tmp_path, redis_url) as alone:
+        with alone.operator() as leaving:
+            act(leaving, "replay", ("state", "dead"))
+        until(lambda: redis_client.zcard(INDEX.open) > 0, what="a first batch")
+        assert alone.stop() == 0
+    (told,) = [line for line in lines(alone) if line["event"] == "console_job_ended"]
     assert told["ended"] in {"done", "stopped"}
     assert redis_client.zcard(INDEX.open) == told["done"]
 
