@@ -20,9 +20,10 @@ from credhook.sandbox.local.environment import free_port, start_server
 PATH_SECRET = "an-unguessable-path-0123456789"
 
 
-@pytest.fixture
-def inbox(tmp_path: Path, redis_url: str) -> Iterator[Receiver]:
-    with receiver(tmp_path, redis_url, CREDHOOK_WEBHOOK_SECRETS=f"{SECRET} {OTHER_SECRET}") as process:
+@pytest.fixture(scope="module")
+def inbox(tmp_path_factory: pytest.TempPathFactory, module_redis: str) -> Iterator[Receiver]:
+    settings = {"CREDHOOK_WEBHOOK_SECRETS": f"{SECRET} {OTHER_SECRET}"}
+    with receiver(tmp_path_factory.mktemp("receiver"), module_redis, **settings) as process:
         yield process
 
 
