@@ -25,16 +25,6 @@ def start(tmp_path: Path) -> "subprocess.Popen[str]":
     )  # fmt: skip
 
 
-def test_all_ten_are_handled_once_and_nothing_is_left(tmp_path: Path) -> None:
-    demo = start(tmp_path)
-    output, _ = demo.communicate(timeout=250)
-    assert demo.returncode == 0, output
-    assert "10 events, each delivered twice and handled exactly once" in output
-    assert output.count("log.event") == 10
-    assert left_running(tmp_path) == []
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_ctrl_c_at_some_moment_leaves_nothing(tmp_path: Path) -> None:
     interrupted(tmp_path, random.uniform(0.0, 3.0))
 

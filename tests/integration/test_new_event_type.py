@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from dev_process import left_running
 from in_thread import Asked, http_server
 from platform_settings import leading_to
 
@@ -101,10 +102,14 @@ def run(folder: Path, environment: dict[str, str], *arguments: str) -> str:
 
 
 def test_a_new_event_type_is_delivered_fetched_and_handled_once_it_is_in_both_tables(tmp_path: Path) -> None:
-    environment = changed_copy(tmp_path, ADD_TYPE)
-    printed = run(tmp_path, environment, "-m", "credhook", "demo")
+    """The demo has an event of each type, and leaves nothing."""
+    environment = changed_copy(tmp_path / "copy", ADD_TYPE)
+    (folder := tmp_path / "folder").mkdir()
+    printed = run(folder, environment, "-m", "credhook", "demo")
     assert NEW_TYPE in printed
     assert "11 events, each delivered twice and handled exactly once" in printed
+    assert printed.count("log.event") == 11
+    assert (left_running(folder), list(folder.iterdir())) == ([], [])
 
 
 def test_a_new_resource_is_accepted_fetched_and_handled_once_it_has_a_row_and_a_model(
