@@ -1,7 +1,7 @@
-"""No claim, no secret and no message of an error is at rest or in a log, whatever goes wrong.
+"""No claim, no secret and no message of an error is at rest, in a log or in a trace, whatever goes wrong.
 
 Claims and credentials are given values that occur nowhere else, and are made to pass through every way of failing. Then
-all of Redis is searched, also within what RQ compresses, and all that our processes have written or answered.
+all of Redis is searched, also within what RQ compresses, and all that our processes have written, answered or exported.
 """
 
 import base64
@@ -22,6 +22,7 @@ from console import console
 from fleet_harness import Answer, Call, FleetHarness, presentation
 from redis import Redis
 from store_rules import EXPIRIES, pattern_of
+from trace_collector import Collector, collecting
 from waiting import until
 
 from credhook.sandbox.local.environment import free_port
@@ -88,6 +89,10 @@ async def careless(event, context):
         error = KeyError(claim)
         error.add_note(str(claim))
         raise error from ValueError(claim)
+    if kind == "cancels":
+        raise asyncio.CancelledError(str(claim))
+    if kind == "asks":
+        await context.api.users.by_external_identifier("Canary-user-7f3a")
     if kind in ("hangs", "killed"):
         await asyncio.sleep(600)
     if kind == "blocks" and event.attempt == 1:
@@ -102,12 +107,19 @@ def in_thread(event, context):
 
 
 @pytest.fixture
-def rig(rig: FleetHarness) -> FleetHarness:
+def collector() -> Iterator[Collector]:
+    with collecting() as collector:
+        yield collector
+
+
+@pytest.fixture
+def rig(rig: FleetHarness, collector: Collector) -> Iterator[FleetHarness]:
     rig.stub.token = TOKEN
     rig.stub.answer = answer
-    rig.environment |= {"CREDHOOK_CLIENT_SECRET": SECRET, "CREDHOOK_LOG_LEVEL": "debug"}
+    rig.environment |= {"CREDHOOK_CLIENT_SECRET": SECRET, "CREDHOOK_LOG_LEVEL": "debug"} | collector.environment
     rig.plugin(CARELESS)
-    return rig
+    yield rig
+    assert not [request for request in collector.received if CANARY.search(request.decode("latin-1"))]
 
 
 #: What the platform answers besides presentations: errors that repeat what they should not, and things out of contract.
@@ -123,6 +135,8 @@ ANSWERS = {
 def answer(call: Call) -> Answer:
     if call.resource == "pre_gone" and call.number > 1:
         return presentation(call.resource, None)
+    if call.resource.startswith("Canary-user"):
+        return Answer(404)
     return ANSWERS.get(call.resource) or presentation(call.resource, {"given": CLAIM, "born": {"in": CLAIM}})
 
 
@@ -187,10 +201,10 @@ def notes(rig: FleetHarness) -> set[str]:
     return {note.words[1] for note in rig.notes()}
 
 
-def test_when_a_handler_fails_in_any_way(rig: FleetHarness) -> None:
+def test_when_a_handler_fails_in_any_way(rig: FleetHarness, collector: Collector) -> None:
     """Raises, logs what it caught, leaves a task behind, hangs; ends dead, is shown, replayed, counted."""
     port = free_port()
-    names = ["raises", "logs", "background", "notes", "thread", "hangs", "replayed"]
+    names = ["raises", "logs", "background", "notes", "cancels", "asks", "thread", "hangs", "replayed"]
     rig.accept(*((name, DATA, f"pre_{name}") for name in names))
     settings = {
         "CREDHOOK_MAX_ATTEMPTS": "1",
@@ -221,10 +235,11 @@ def test_when_a_handler_fails_in_any_way(rig: FleetHarness) -> None:
         lasting = {pattern_of(key.decode()) for key in rig.redis.scan_iter("credhook:*") if rig.redis.ttl(key) < 0}
         assert [pattern for pattern in lasting if "never" not in EXPIRIES[pattern]] == []
         assert worker.stop() == 0
+    assert {span.attributes.get("credhook.state") for span in collector.spans} >= {"dead", "done"}
     states = {name: fields["state"] for name, fields in rig.records(names).items()}
     assert set(states.values()) == {"dead", "done"}
     assert states["background"] == "done"
-    for expected in ("handler_failed", "ValueError", "ExceptionGroup"):
+    for expected in ("handler_failed", "ValueError", "ExceptionGroup", "HandlerCrashed", "NotFound"):
         assert expected in worker.text
     assert_nowhere(rig)
 
