@@ -1,4 +1,7 @@
-"""Both admin listeners with several processes under load: what is exported stays true when some of them die."""
+"""Both admin listeners with several processes: what is exported stays true when some of them die.
+
+Receivers under load, one of which is killed, are in test_processes.py.
+"""
 
 import os
 import signal
@@ -10,7 +13,6 @@ import pytest
 from harness import COMPLETED, Harness
 from redis import Redis
 from redis_keys import EVENT
-from repeating_sender import deliver_all
 from scraping import PROMTOOL, Scrape, fallen, promtool, well_formed
 from serving import Receiver, children, receiver
 from waiting import until
@@ -53,22 +55,6 @@ def settled_at(address: str, name: str, expected: float) -> Scrape:
     assert found[-1].total(name) == expected
     assert not any(fallen(one, other) for one, other in pairwise(found))
     return found[-1]
-
-
-async def test_receivers_under_load_one_of_which_is_killed(receivers: tuple[Receiver, str]) -> None:
-    process, address = receivers
-    answers = await deliver_all(lambda: process.url, [f"m{number}" for number in range(300)])
-    accepted = settled_at(address, "credhook_deliveries_total", answers.total())
-    assert accepted.value("credhook_delivery_duration_seconds_count") == answers[202] >= 300
-    assert accepted.value("credhook_deliveries_in_flight") == 0
-    assert accepted.total("credhook_events") == answers[202]
-
-    before = set(children(process))
-    os.kill(min(before), signal.SIGKILL)
-    until(lambda: len(new := set(children(process))) == 2 and new != before)
-    more = await deliver_all(lambda: process.url, [f"n{number}" for number in range(60)])
-    after = settled_at(address, "credhook_deliveries_total", answers.total() + more.total())
-    assert not fallen(accepted, after)
 
 
 def test_workers_under_load_one_of_which_is_killed(harness: Harness, admin: str) -> None:

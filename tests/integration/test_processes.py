@@ -39,14 +39,19 @@ async def test_several_processes_behave_as_one(tmp_path: Path, redis_url: str, r
         assert redis_client.llen("rq:queue:credhook") == 200
 
         assert plain.post(process.url, content=b"").status_code == 400
-        expected = {
+        counted = {
             'credhook_refusals_total{rule="headers",status="400"} 1.0',
-            "credhook_queue_length 200.0",
-            'credhook_deliveries_total{outcome="accepted"} 200.0',
             'credhook_deliveries_total{outcome="duplicate"} 400.0',
-            'credhook_events{state="queued"} 200.0',
+            "credhook_deliveries_in_flight 0.0",
         }
-        until(lambda: expected <= set(plain.get(f"http://{admin}/metrics").text.splitlines()))
+        waiting = {"credhook_queue_length 200.0", 'credhook_events{state="queued"} 200.0'}
+        accepted = 'credhook_deliveries_total{{outcome="accepted"}} {}.0'.format
+        duration = "credhook_delivery_duration_seconds_count {}.0".format
+
+        def shows(*lines: str) -> bool:
+            return {*lines} <= set(plain.get(f"http://{admin}/metrics").text.splitlines())
+
+        until(lambda: shows(*counted, *waiting, accepted(200), duration(600)), what="the metrics")
 
         before = set(children(process))
         assert len(before) == 3
@@ -54,6 +59,7 @@ async def test_several_processes_behave_as_one(tmp_path: Path, redis_url: str, r
         until(lambda: len(set(children(process)) - before) == 1, what="another in its place")
         assert '"receiver_died"' in process.text
         await deliver_all(lambda: process.url, ["n1", "n2"])
+        until(lambda: shows(*counted, accepted(202), duration(602)), what="the counts of the one that died as well")
         left = set(children(process))
         assert process.stop() == 0
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in left), what="no child left")
