@@ -18,11 +18,11 @@ from credhook.sandbox.local.environment import free_port
 from credhook.store.health import examine
 
 
-@pytest.fixture
-def shipped(tmp_path: Path) -> Iterator[tuple[int, int]]:
+@pytest.fixture(scope="module")
+def shipped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]]:
     """Its process's id, and its port."""
-    port = free_port()
-    with store(tmp_path, port) as process, Redis(port=port, password=PASSWORD, retry=Retry(NoBackoff(), 0)) as client:
+    folder, port = tmp_path_factory.mktemp("shipped"), free_port()
+    with store(folder, port) as process, Redis(port=port, password=PASSWORD, retry=Retry(NoBackoff(), 0)) as client:
         until(lambda: answers(client), what="the Redis")
         yield process.process.pid, port
 
