@@ -65,12 +65,13 @@ def events(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Run:
     return run
 
 
-@pytest.fixture
-def in_memory(redis_client: Redis) -> Iterator[None]:
-    """A Redis without an append-only file, for tests that empty it a thousand times."""
-    redis_client.config_set("appendonly", "no")
-    yield
-    redis_client.flushall()
-    redis_client.config_set("appendonly", "yes")
-    # Until the file is written, Redis refuses to end, and would be waited for.
-    until(lambda: not redis_client.info("persistence")["aof_rewrite_in_progress"], what="the append-only file")
+@pytest.fixture(scope="module")
+def in_memory(redis_server: str) -> Iterator[None]:
+    """A Redis without an append-only file, for tests that empty it a thousand times; it has one again after them."""
+    with Redis.from_url(redis_server) as client:
+        client.config_set("appendonly", "no")
+        yield
+        client.flushall()
+        client.config_set("appendonly", "yes")
+        # Until the file is written, Redis refuses to end, and would be waited for.
+        until(lambda: not client.info("persistence")["aof_rewrite_in_progress"], what="the append-only file")

@@ -73,7 +73,6 @@ async def settle_all(redis: AsyncRedis, state: State = State.DONE) -> None:
         await claims.settle(claim, Settlement(state))
 
 
-@pytest.mark.usefixtures("in_memory")
 def test_what_a_command_looks_at_is_what_it_returns_and_not_what_the_store_holds(
     redis_client: Redis, events: Run
 ) -> None:
@@ -99,7 +98,6 @@ def test_what_a_command_looks_at_is_what_it_returns_and_not_what_the_store_holds
     assert asked(redis_client)[1] < 60
 
 
-@pytest.mark.usefixtures("in_memory")
 def test_counts_and_selections_are_those_that_a_look_at_every_record_gives(redis_client: Redis, events: Run) -> None:
     fill(redis_client, 3_000)
     named: Any = redis_client.scan_iter(EVENT + "*", count=1_000)
@@ -230,7 +228,6 @@ def test_what_was_quarantined_is_found_by_its_type_once_that_is_known_and_replay
     assert "m1" not in everything(redis_client)
 
 
-@pytest.mark.usefixtures("in_memory")
 def test_more_events_than_one_script_looks_at_are_found_though_a_clock_had_them_come_tomorrow(
     redis_client: Redis, events: Run
 ) -> None:
