@@ -88,6 +88,3 @@ async def test_a_call_whose_token_is_given_up_is_for_later() -> None:
         await auth.aclose()
         with pytest.raises(Unavailable):
             await thread
-
-
-# Types: checked by mypy, which fails if either is not what the platform's nouns promise.

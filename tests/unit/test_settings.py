@@ -114,6 +114,7 @@ def test_with_none_of_them_it_names_all_three() -> None:
         (WorkerSettings, "CREDHOOK_MAX_ATTEMPTS", "0"),
         (WorkerSettings, "CREDHOOK_FETCH_TIMEOUT", "inf"),
         (WorkerSettings, "CREDHOOK_FETCH_TIMEOUT", "3601"),
+        *((WorkerSettings, "CREDHOOK_SNAPSHOT_KEY", key) for key in ("k" * 31, f"{'k' * 32} {'l' * 31}", "   ")),
         (EndpointSettings, "CREDHOOK_PUBLIC_URL", "http://inbox.example/webhooks"),
     ],
 )
@@ -327,7 +328,7 @@ def test_of_redis_the_address_is_shown_and_no_password(url: str, shown: str) -> 
     [
         ("CREDHOOK_API_URL", "https://api.example/v1", "https://api.example/v1"),
         ("CREDHOOK_RESOURCE", "https://api.example urn:x", ["https://api.example", "urn:x"]),
-        ("CREDHOOK_SNAPSHOT_KEY", "hush" * 8, "**********"),
+        ("CREDHOOK_SNAPSHOT_KEY", f"{'hush' * 8} {'silent' * 8}", "**********"),
     ],
 )
 def test_of_urls_nothing_secret_is_shown(name: str, value: str, shown: object) -> None:

@@ -1,13 +1,12 @@
-"""Details as bytes and back, and the key that they are kept with. How they are kept: integration/test_snapshots.py."""
+"""Details as bytes and back. How they are kept: integration/test_snapshots.py."""
 
 from typing import Any
 
 import pytest
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from credhook.worker.api.models import Issuance, Presentation
 from credhook.worker.attempt.details import from_bytes, to_bytes
-from credhook.worker.settings import WorkerSettings
 
 ISSUED, VERIFIED = "openid4vc.issuance.completed", "openid4vc.verification.data"
 
@@ -101,28 +100,3 @@ def test_trust_is_neither_lost_nor_gained() -> None:
 @pytest.mark.parametrize("snapshot", [b"", b"{", b"[]", b'{"id": {"given": "Zara"}}'])
 def test_a_snapshot_that_does_not_match_counts_as_absent(snapshot: bytes) -> None:
     assert from_bytes(snapshot, VERIFIED) is None
-
-
-# The key.
-
-
-def settings(key: str) -> WorkerSettings:
-    names = ("CREDHOOK_CLIENT_ID", "CREDHOOK_CLIENT_SECRET")
-    urls = ("CREDHOOK_API_URL", "CREDHOOK_TOKEN_URL")
-    values: dict[str, Any] = dict.fromkeys(names, "x") | dict.fromkeys(urls, "https://x.example")
-    return WorkerSettings(**values, CREDHOOK_SNAPSHOT_KEY=key)
-
-
-@pytest.mark.parametrize("key", ["k" * 32, f"{'k' * 32} {'l' * 40}"])
-def test_one_key_or_several_are_taken_and_not_shown(key: str) -> None:
-    made = settings(key)
-    assert made.snapshot_key is not None
-    assert made.snapshot_key.get_secret_value() == key
-    assert "kkkk" not in repr(made)
-
-
-@pytest.mark.parametrize("key", ["k" * 31, f"{'k' * 32} {'l' * 31}", "   "])
-def test_a_short_key_is_refused_without_being_shown(key: str) -> None:
-    with pytest.raises(ValidationError, match="should be keys of 32 or more characters") as caught:
-        settings(key)
-    assert "kkkk" not in str(caught.value)
