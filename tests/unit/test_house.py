@@ -36,8 +36,6 @@ def modules() -> dict[str, Path]:
 
 
 MODULES = modules()
-#: Package → the distributions that bring it.
-DISTRIBUTIONS = packages_distributions()
 
 
 def imports(name: str, path: Path) -> Iterator[str]:
@@ -135,7 +133,8 @@ def test_every_package_that_is_imported_is_declared() -> None:
         "pydantic-core"
     }
     imported = {package for path in MODULES.values() for package in packages(path)}
-    found = {one: {name.lower().replace("_", "-") for name in DISTRIBUTIONS.get(one, ())} for one in imported}
+    brought = packages_distributions()
+    found = {one: {name.lower().replace("_", "-") for name in brought.get(one, ())} for one in imported}
     assert [
         one for one in found if one not in {*sys.stdlib_module_names, "credhook"} and not found[one] & declared
     ] == []

@@ -43,6 +43,13 @@ async def breaker(bucket: Bucket) -> AsyncIterator[CircuitBreaker]:
         yield breaker
 
 
+async def test_as_many_are_admitted_as_the_bucket_gave(breaker: CircuitBreaker, bucket: Bucket) -> None:
+    bucket.says = 3, 0.5
+    assert await breaker.admit(10) == 3
+    assert breaker.retry_in() == 0.5
+    assert await breaker.admit(10) == 0
+
+
 @pytest.mark.parametrize("silence", SILENCE, ids=lambda error: type(error).__name__)
 async def test_without_an_answer_of_redis_nothing_is_admitted_and_other_calls_are_refused(
     breaker: CircuitBreaker, bucket: Bucket, silence: Exception
