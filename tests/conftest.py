@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import redis.asyncio
+import structlog
 import trustme
 from fleet_harness import FleetHarness, Stub
 from guarded_redis import GUARDS, SWITCH, Guard
@@ -34,9 +35,16 @@ for each in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
     os.environ.pop(each, None)
     os.environ.pop(each.lower(), None)
 
+# Each process and each test with settings would read the machine's authorities, 60 ms long, to trust a stub.
+for each in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
+    os.environ.pop(each, None)
+
 # Where local time is UTC, code that means one and takes the other would pass. No test expects local time.
 os.environ["TZ"] = "Asia/Kathmandu"
 time.tzset()
+
+# What no test reads need not be coloured: with `rich`, a traceback takes a fifth of a second.
+structlog.dev.ConsoleRenderer.get_active().exception_formatter = structlog.dev.plain_traceback
 
 # A property holds however long a busy machine takes.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
