@@ -35,10 +35,6 @@ for each in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
     os.environ.pop(each, None)
     os.environ.pop(each.lower(), None)
 
-# Each process and each test with settings would read the machine's authorities, 60 ms long, to trust a stub.
-for each in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
-    os.environ.pop(each, None)
-
 # Where local time is UTC, code that means one and takes the other would pass. No test expects local time.
 os.environ["TZ"] = "Asia/Kathmandu"
 time.tzset()

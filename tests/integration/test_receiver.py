@@ -22,8 +22,8 @@ PATH_SECRET = "an-unguessable-path-0123456789"
 
 @pytest.fixture(scope="module")
 def inbox(tmp_path_factory: pytest.TempPathFactory, module_redis: str) -> Iterator[Receiver]:
-    settings = {"CREDHOOK_WEBHOOK_SECRETS": f"{SECRET} {OTHER_SECRET}"}
-    with receiver(tmp_path_factory.mktemp("receiver"), module_redis, **settings) as process:
+    folder, keys = tmp_path_factory.mktemp("receiver"), f"{SECRET} {OTHER_SECRET}"
+    with receiver(folder, module_redis, CREDHOOK_WEBHOOK_SECRETS=keys) as process:
         yield process
 
 
