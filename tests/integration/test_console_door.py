@@ -165,6 +165,12 @@ def test_a_login_leads_to_the_page_that_was_asked_for_and_never_elsewhere(
     assert fields(page, "/login")["next"] == led_to
 
 
+def test_the_login_remembers_the_query_of_the_page_that_was_asked_for(stranger: httpx.Client) -> None:
+    asked = "/events?state=dead&handler=a%26b"
+    login = stranger.get(stranger.get(asked).headers["location"]).text
+    assert fields(login, "/login")["next"] == asked
+
+
 def test_a_form_that_is_too_large_is_not_read(ada: httpx.Client) -> None:
     assert ada.post("/replay", content=b"x" * 100_000).status_code == 413
 

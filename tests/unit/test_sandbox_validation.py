@@ -37,6 +37,8 @@ preset = TypeAdapter[NewSdJwtPreset | NewMdocPreset](NewPreset).validate_python
 
 def test_claims_fit_a_template_or_do_not() -> None:
     badge, permit = preset(SD_JWT).template_attributes, preset(MDOC).template_attributes
+    group = {"properties": {"holder": {"type": "string", "required": True}, "zones": {"type": "array"}}}
+    strict = preset(MDOC | {"templateAttributes": {"org.example": group}}).template_attributes
     numbers = preset(SD_JWT | {"templateAttributes": {"n": {"type": "number"}}}).template_attributes
     whole = {"name": "Ada", "address": {"street": "x", "since": "2020-02-20"}, "tags": ["a"], "anything": [1, "b"]}
     fitting: list[tuple[Any, Any]] = [
@@ -57,6 +59,7 @@ def test_claims_fit_a_template_or_do_not() -> None:
         ("name", badge),
         ({"portrait": "AAAA"}, permit),
         ({"org.example": {"portrait": "not base64"}}, permit),
+        ({}, strict),
         ({"n": True}, numbers),
     ]
     assert [claims for claims, group in fitting if not fit(claims, group)] == []
