@@ -54,6 +54,11 @@ def test_every_state_keeps_its_place_and_its_progress(redis_client: Redis, redis
     redis_client.hset(TYPO.conflict + "dead", f"{DATA} r9", 5)
     redis_client.set(TYPO.resource + "r-done", "3:5")
     redis_client.hset(TYPO.event + "new", "backfilled", 1)
+    accepted(redis_client, "old", ("odd", "of.tomorrow", "r"))  # It has no open event.
+    redis_client.sadd("rq:queues", "rq:queue:old")  # It had some.
+    said = credhook("status", environment={"REDIS_URL": redis_url}).stdout
+    assert "--from credhok" in said
+    assert "--from old" in said
     before = {one: redis_client.hgetall(TYPO.event + one) for one in (*names, "odd")}
     done = move(redis_url, "--json")
     assert json.loads(done.stdout) == {"moved": 6, "left": {}, "complete": True}, done.stderr

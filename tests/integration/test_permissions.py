@@ -155,9 +155,10 @@ async def test_a_command_that_was_renamed_is_named(tmp_path: Path) -> None:
 
 
 def test_a_host_with_a_process_of_its_own_tries_what_that_process_needs(
-    harness: Harness, users: dict[Part, dict[str, str]]
+    harness: Harness, users: dict[Part, dict[str, str]], tmp_path: Path
 ) -> None:
-    environment = {**users[Part.RECEIVER], "CREDHOOK_WEBHOOK_SECRETS": SECRET}
+    (tmp_path / "CREDHOOK_WEBHOOK_SECRETS").write_text(SECRET)
+    environment = {**users[Part.RECEIVER], "CREDENTIALS_DIRECTORY": str(tmp_path)}
     done = credhook("doctor", "--json", environment=environment)
     found = {row["name"]: row for row in map(json.loads, done.stdout.splitlines())}
     assert (found["redis.permissions"]["verdict"], found["redis.fsync"]["verdict"]) == ("ok", "ok")

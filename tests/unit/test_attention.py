@@ -132,6 +132,7 @@ def test_each_thing_that_is_wrong_is_remarked_on_alone(check: str, otherwise: di
         {"counts": EventCounts(dead=5, open=3, queued=3)},
         {"workers": (worker(), worker(version="2", handlers={}, age=DEPLOY_SECONDS - 1))},  # A deploy is under way.
         {"receivers": (receiver(queue="a"), receiver()), "workers": (worker(queue="a"), worker())},
+        {"receivers": (FINGERPRINTS[0], receiver(host="older"))},  # An older version may lack a setting.
         {"platforms": (CLOSED,)},
         {"server": SERVER.model_copy(update={"maxmemory": 0})},  # Its check says so.
     ],
