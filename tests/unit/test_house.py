@@ -1,4 +1,4 @@
-"""The rules of the house: one import root, who may import whom, and what the job's name points to.
+"""The rules of the house: one import root, and who may import whom.
 
 CONTRIBUTING.md draws the map. This test holds the directions between rooms, not every edge.
 """
@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import TypeGuard
 
 import pytest
-
-from credhook.store.job import JOB_FUNCTION
 
 ROOT = Path(__file__).parents[2]
 #: The folders at the top that `credhook/` holds a link to.
@@ -146,12 +144,6 @@ def test_every_package_in_contributings_table_is_used() -> None:
     text = "\n".join(path.read_text() for path in tracked() if path.suffix == ".py")
     assert len(named) == 9
     assert set(named) <= set(re.findall(r"^(?:from|import) (\w+)", text, re.MULTILINE))
-
-
-def test_the_name_in_the_job_is_the_workers_function() -> None:
-    module, _, function = JOB_FUNCTION.rpartition(".")
-    tree = ast.parse(MODULES[module].read_text())
-    assert function in {node.name for node in tree.body if isinstance(node, ast.AsyncFunctionDef)}
 
 
 def test_nothing_else_stands_at_the_top() -> None:

@@ -72,6 +72,10 @@ def test_nothing_is_loaded_before_it_is_used() -> None:
         ("credhook.worker.commands.worker", {"pyreqwest", "httpx", "redis", "rq"}),  # The supervisor.
         ("credhook.worker.process.main", {"httpx"}),  # It is for those who bring a transport of its own.
         ("credhook.worker.commands.api", {"httpx", "rq"}),
+        (
+            "credhook.testing.plugin",
+            {"pydantic", "httpx", "structlog", "starlette", "redis", "credhook.testing.events"},
+        ),
         ("credhook.worker.commands.events", {"pyreqwest", "rich.progress", "credhook.worker.handlers.loading"}),
     ],
 )

@@ -1,9 +1,5 @@
 """pytest's fixtures, as whoever has credhook installed finds them."""
 
-import subprocess
-import sys
-from importlib.metadata import entry_points
-from pathlib import Path
 from typing import Any
 
 from credhook import UserRequest
@@ -17,11 +13,6 @@ async def activate(event: FetchedEvent, context: Context) -> None:
 
 def activate_in_a_thread(event: FetchedEvent, context: SyncContext) -> None:
     context.api.users.create(UserRequest(username=event.resource_id))
-
-
-def test_pytest_finds_it() -> None:
-    (found,) = [one.value for one in entry_points(group="pytest11") if one.name == "credhook"]
-    assert found == "credhook.testing.plugin"
 
 
 def test_they_share_one_platform(credhook_api: FakeApi, credhook_run: Any) -> None:
@@ -47,15 +38,3 @@ def test_a_plain_one_can_be_as_well(credhook_api: FakeApi, credhook_context: Any
     made = event("openid4vc.verification.data")
     activate_in_a_thread(made, credhook_context(activate_in_a_thread, made))
     assert [user.username for user in credhook_api.sync.users.list()] == [made.resource_id]
-
-
-def test_tests_of_other_things_do_not_wait_for_it(tmp_path: Path) -> None:
-    heavy = {"pydantic", "httpx", "structlog", "starlette", "redis", "credhook.testing.events"}
-    (tmp_path / "test_other.py").write_text(
-        f"import sys\n\ndef test_other():\n    assert 'credhook.testing.plugin' in sys.modules\n"
-        f"    assert not {heavy} & sys.modules.keys()\n"
-    )
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "credhook.testing.plugin", str(tmp_path)]
-    environment = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
