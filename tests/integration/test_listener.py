@@ -198,6 +198,17 @@ def test_an_upgrade_is_refused_once_and_its_body_is_no_request(patient: int, upg
         assert b"The protocol cannot be changed." in received
 
 
+def test_a_restart_gets_the_port_at_once_whose_connections_have_just_been_closed() -> None:
+    listener = bind("127.0.0.1", 0)
+    address = listener.getsockname()
+    with socket.create_connection(address) as sender, listener:
+        accepted, _ = listener.accept()
+        accepted.close()
+        assert sender.recv(1) == b""
+    with bind(*address):
+        pass
+
+
 def test_what_stands_in_trailers_is_no_header(patient: int) -> None:
     *headers, signature = signed("trailed")
     chunk = b"%x\r\n%b\r\n0\r\n%b\r\n\r\n" % (len(BODY), BODY, signature.encode())
