@@ -59,8 +59,9 @@ def test_a_delivery_that_is_refused(server: Receiver, at: float, secret: str, na
 
 
 def test_a_full_redis_at_receiver_and_worker(harness: Harness, tmp_path: Path) -> None:
+    harness.happens("first")
     with receiver(tmp_path, harness.redis_url) as server, harness.worker() as worker:
-        until(lambda: '"worker_started"' in worker.text, what="the worker")
+        harness.reaches("first", "done")
         harness.redis.config_set("maxmemory", 1)
         try:
             assert httpx.post(server.url, content=body(), headers=headers("m", body())).status_code == 503
