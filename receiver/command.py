@@ -206,7 +206,8 @@ async def _watch(inbox: Inbox, sleep: Callable[[float], Awaitable[None]] = async
             if check not in (known or ()):
                 event = log.error if check.failed else log.warning
                 event("redis_unsafe" if check.failed else "redis_warning", check=check.name, hint=check.remedy)
-        if not failed and (known is None or any(check.failed for check in known)):
+        # The inbox may have met an outage between two looks.
+        if not failed and (known is None or inbox.unavailable or any(check.failed for check in known)):
             log.info("redis_safe", checks=[check.name for check in checks if check.passed])
         if not failed:
             inbox.unavailable = ""

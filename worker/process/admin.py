@@ -66,12 +66,11 @@ async def check_workers(store: AsyncStore, tokens: Sequence[str]) -> Check:
     texts: Sequence[bytes | str | None] = []
     with suppress(*STORE_ERRORS):  # As if none had started: the next answer tells.
         texts = await store.redis.hmget(store.keys.handlers, list(tokens))
-    found = announced({token.encode(): text for token, text in zip(tokens, texts, strict=False) if text})
-    workers = [WorkerAnnouncement.model_validate_json(one.text) for one in found]
+    said = {token.encode(): text for token, text in zip(tokens, texts, strict=False) if text}
+    workers = [WorkerAnnouncement.model_validate_json(one.text) for one in announced(said)]
     refusal = next((one.credential_error for one in workers if one.credential_error), "")
-    have_started = 0 < len(tokens) == sum(one.started for one in workers)
-    problem = refusal or ("" if have_started else "its processes have not started yet; see their log")
-    return Check("workers", not problem, problem)
+    all_started = 0 < len(tokens) == sum(one.started for one in workers)
+    return Check("workers", all_started and not refusal, refusal or "its processes have not started yet; see their log")
 
 
 def exporter_key(settings: WorkerSettings) -> str:
