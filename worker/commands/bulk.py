@@ -116,13 +116,16 @@ def replay(
             if again and only_handler is None and not yes:
                 ask(f"Done already: {again} of the {len(events)} selected; all their handlers would run again.")
             events += absent(store, selection)
-        # After a cause is fixed, its waiting events are due at once.
-        how = How.NOW if hurry or (selection.cause and only_handler is None) else How.ANEW
+        how = How.ANEW
+        if renamed:
+            how = How.RENAMED
+        elif hurry or (selection.cause and only_handler is None):  # After a cause is fixed, waiting events are due.
+            how = How.NOW
         put_back = Replay(store, by=_user() if by is None else by)
 
         def step(batch: Sequence[EventSummary]) -> Sequence[bytes]:
             settled = [Settled(event.webhook_id, event.state) for event in batch]
-            return put_back(settled, how=How.RENAMED if renamed else how, handler=only_handler or "", types=wanted)
+            return put_back(settled, how=how, handler=only_handler or "", types=wanted)
 
         report(work_through(events, step, "replaying"), "replayed", REPLAYED, NOT_REPLAYED, as_json=as_json)
 

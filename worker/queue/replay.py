@@ -64,7 +64,12 @@ class Replay:
         queue = self._store.queue
         fields = job_fields(queue, datetime.now(UTC))
         wanted = "".join(f" {name} " for name in types)
-        entry = {"by": self._by[:_LONGEST_NAME], "handler": handler, how: how in {How.NOW, How.RENAMED}}
+        entry = {
+            "by": self._by[:_LONGEST_NAME],
+            "handler": handler,
+            "now": how is How.NOW,
+            "renamed": how is How.RENAMED,
+        }
         history = json.dumps({"replayed": {name: value for name, value in entry.items() if value}})
         arguments: list[str | int | bytes] = [handler, wanted, how, history, len(fields)]
         for name, value in fields.items():
