@@ -6,8 +6,11 @@ Specification: section Events.
 
 import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Literal
+
+import jiter
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +149,7 @@ class Event:
             Malformed: the body is no JSON object, or it leaves open what happened to which resource. Defects of other
                 fields are no reason to refuse.
         """
-        try:
-            notification = _DECODER.decode(body.decode("utf-8-sig"))
-        except (ValueError, RecursionError):
-            raise Malformed("the body should be JSON in UTF-8") from None
+        notification = _parsed(body)
         if not isinstance(notification, dict):
             raise Malformed("the body should be a JSON object")
         event_type, payload = notification.get("eventType"), notification.get("payload")
@@ -211,6 +211,14 @@ def _stored(resource_id: object) -> str:
     encoded = resource_id.encode()
     cut = encoded[:LONGEST_ID].decode(errors="ignore") + "…[cut]"
     return cut if len(encoded) > LONGEST_ID else resource_id
+
+
+def _parsed(body: bytes) -> Any:
+    with suppress(ValueError):  # Most bodies: in a quarter of the time.
+        return jiter.from_json(body, catch_duplicate_keys=True, cache_mode="keys")
+    with suppress(ValueError, RecursionError):
+        return _DECODER.decode(body.decode("utf-8-sig"))
+    raise Malformed("the body should be JSON in UTF-8")
 
 
 def _with_ambiguities(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
