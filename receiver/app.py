@@ -186,7 +186,6 @@ def _endpoint(
 
     async def webhooks(scope: Scope, receive: Receive, send: Send) -> None:
         began = time.monotonic()
-        metrics.IN_FLIGHT.add(1)
         try:
             outcome = await accept(scope, receive, began)
         except ClientDisconnect:
@@ -201,8 +200,6 @@ def _endpoint(
             await send({"type": "http.response.start", "status": 202, "headers": _ACCEPTED[outcome]})
             await send({"type": "http.response.body"})
             metrics.ACKNOWLEDGED.observe(time.monotonic() - began)
-        finally:
-            metrics.IN_FLIGHT.add(-1)
 
     return webhooks
 

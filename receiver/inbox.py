@@ -135,6 +135,7 @@ class Inbox:
 
     async def _write_all(self) -> None:
         while self._waiting:
+            metrics.WAITING.set(len(self._waiting))
             group, self._waiting = self._waiting[:MAX_GROUP], self._waiting[MAX_GROUP:]
             try:
                 outcomes = await self._write([delivery for delivery, _ in group])
@@ -145,6 +146,7 @@ class Inbox:
             else:
                 self._confirm(group, outcomes)
                 await asyncio.sleep(0)  # Let the answered senders' next requests join the next group.
+        metrics.WAITING.set(0)
 
     async def _write(self, group: list[Delivery]) -> list[Outcome]:
         metrics.GROUP_SIZE.observe(len(group))

@@ -17,7 +17,7 @@ ACKNOWLEDGED: Final = Distribution(
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
 )
 
-IN_FLIGHT: Final = Level("credhook_deliveries_in_flight", "Deliveries that are being answered.")
+WAITING: Final = Level("credhook_deliveries_in_flight", "Authentic deliveries that wait for Redis.")
 
 REFUSALS: Final = Count(
     "credhook_refusals",

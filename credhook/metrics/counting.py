@@ -103,15 +103,9 @@ class Level:
 
     def __init__(self, name: str, meaning: str) -> None:
         self.metric = Gauge(name, meaning, multiprocess_mode="livesum")
-        self._value = 0.0
-
-    def add(self, by: float) -> None:
-        """Add to the value; from one thread only."""
-        self.set(self._value + by)
 
     def set(self, value: float) -> None:
         """Set the value."""
-        self._value = value
         with _WRITING:
             self.metric.set(value)
 

@@ -19,14 +19,14 @@ def samples(one: Count | Distribution | Level) -> list[float]:
 def test_what_was_counted_is_there() -> None:
     count = Count("test_count", "Counted.", ["who"], known=[("a",)])
     times = Distribution("test_seconds", "Observed.", buckets=(0.1, 1))
-    level = Level("test_level", "Set last, or come and gone.")
+    level = Level("test_level", "Set last.")
     assert (samples(count), samples(times), samples(level)) == ([0], [0] * 5, [0])
     count.add("a", by=2)
     count.add("b")
     for value in (0.1, 0.5, 7):
         times.observe(value)
     level.set(9)
-    level.add(-1)
+    level.set(8)
     assert (samples(count), samples(times), samples(level)) == ([2, 1], [1, 2, 3, 3, 7.6], [8])
 
 
