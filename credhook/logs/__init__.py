@@ -141,7 +141,7 @@ class LineHandler(logging.StreamHandler[Any]):
         try:
             with suppress(Exception):
                 self.stream.write(line + "\n")
-                self.flush()
+                self.stream.flush()
         finally:
             self.release()
 
@@ -151,15 +151,23 @@ class LineHandler(logging.StreamHandler[Any]):
         structlog.get_logger("credhook").error("log_failed", source=record.name, error=error.__name__, at=at)
 
 
-class LineLogger(logging.Logger):
+class LineLogger:
     """The end of a structlog logger. Through a record of Python's logging each line would take three times as long."""
 
-    def __init__(self, name: str, level: int, handler: LineHandler) -> None:
-        super().__init__(name, level)
-        self._handler = handler
+    disabled = False
 
-    def _log(self, level: int, msg: object, *_: Any, **__: Any) -> None:  # noqa: ARG002  As in logging.
-        self._handler.write(str(msg))
+    def __init__(self, name: str, threshold: int, handler: LineHandler) -> None:
+        self.name = name
+        self._threshold = threshold
+        self.debug = self.info = self.warning = self.error = self.critical = handler.write
+
+    def getEffectiveLevel(self) -> int:  # noqa: N802  structlog asks it, as it asks Python's loggers.
+        """Return the lowest level that is written."""
+        return self._threshold
+
+    def isEnabledFor(self, level: int) -> bool:  # noqa: N802  Authors may ask it.
+        """Return True if lines of this level are written."""
+        return level >= self._threshold
 
 
 def _log_uncaught(event: str, error: BaseException | None) -> None:

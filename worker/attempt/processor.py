@@ -89,6 +89,7 @@ class Processor:
         self._tracer = tracer
         self._timeout = settings.handler_timeout
         self._max_attempts = settings.max_attempts
+        self._log = log.bind()  # The module's logger would bind anew for each event.
 
     async def handle(
         self,
@@ -132,8 +133,8 @@ class Processor:
         """Fetch the details and run every handler that has not ended yet."""
         claim = attempt.claim
         matching = self._registry.matching(claim.type)
-        awaited = claim.only | claim.pending
-        attempt.missing = tuple(sorted(awaited.difference(claim.ended, [handler.name for handler in matching])))
+        if awaited := claim.only | claim.pending:
+            attempt.missing = tuple(sorted(awaited.difference(claim.ended, [handler.name for handler in matching])))
         max_attempts = max([self._max_attempts, *[handler.max_attempts(self._max_attempts) for handler in matching]])
         # The number of attempts was exceeded because the last worker died. With `missing` handlers the number is
         # unknown here: only workers that have them know their retries.
@@ -230,7 +231,7 @@ class Processor:
             return
         context: Context[Any, Any] = Context(
             self._clients.calling if handler.is_async else self._clients.in_thread,
-            log.bind(**attempt.ids, handler=name),
+            structlog.get_logger("credhook.worker", **attempt.ids, handler=name),
             f"{event.webhook_id}:{name}",
             is_stale(attempt.version or (0, 0), claim.latest),
             self._states.get(handler.plugin),
@@ -341,7 +342,7 @@ class Processor:
             causes = open_errors(claim.causes, attempt.failures, attempt.statuses, fetched=fetched is not None)
         settlement = settlement._replace(
             records=attempt.unwritten,
-            pending=attempt.pending,
+            pending=() if is_done else attempt.pending,
             sealed=claim.seen or (fetched is not None and fetched.has_data),
             latest=attempt.version if is_done or attempt.durations else None,
             failures=tuple(attempt.uncounted.values()),
@@ -355,7 +356,7 @@ class Processor:
         metrics.ATTEMPTS.add(settlement.state)
         if is_done:
             metrics.DELIVERY_TO_DONE.observe(claim.age + time.monotonic() - attempt.began)
-        _log_result(attempt, settlement)
+        _log_result(self._log, attempt, settlement)
         return settlement, following
 
 
@@ -391,7 +392,7 @@ def _lost(attempt: Attempt) -> tuple[None, None]:
     return None, None
 
 
-def _log_result(attempt: Attempt, settlement: Settlement) -> None:
+def _log_result(log: Any, attempt: Attempt, settlement: Settlement) -> None:
     fields = attempt.ids | {"handlers": [*attempt.durations], "ms": [*attempt.durations.values()]}
     if skipped := [name for name, status in attempt.statuses.items() if status == SKIPPED]:
         fields["skipped"] = skipped
