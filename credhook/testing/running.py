@@ -306,7 +306,7 @@ def _pause(error: Exception) -> float:
     circuit = Circuit()
     for one in leaves(error):
         if isinstance(one, Unavailable):
-            circuit = circuit.after(replace(outcome_of(one.status, one.retry_after, at=0.0), chance=0.5))
+            circuit = circuit.after(outcome_of(one.status, one.retry_after, at=0.0)._replace(chance=0.5))
     return circuit.pause(0.0)
 
 

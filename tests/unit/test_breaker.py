@@ -31,7 +31,7 @@ ANSWERED, FAILED, REFUSED = CallResult.ANSWERED, CallResult.FAILED, CallResult.R
 
 
 def outcome(kind: CallResult, wait: float | None = None, *, probe: bool = False, at: float = NOW) -> CallOutcome:
-    return CallOutcome(kind, at, wait, probe, chance=1.0)
+    return CallOutcome(kind, at, 1.0, wait, probe)
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,10 @@ command.
 
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import reduce
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from credhook.backoff import Backoff
 from credhook.worker.api.errors import Unavailable
@@ -62,37 +62,37 @@ class CallResult(Enum):
     REFUSED = "refused"
 
 
-@dataclass(frozen=True, slots=True)
-class CallOutcome:
+class CallOutcome(NamedTuple):
     """The end of one call.
 
     Attributes:
         result: what it says about the platform.
         at: monotonic seconds, on the same clock as the circuit's `until`.
+        chance: from 0 to 1. Drawn once, so that the same outcome always leads to the same decision.
         retry_after: seconds that the platform asks for, or None.
         probe: True for the call that probes an open circuit.
         cause: for logs: a status, or the class of an error.
-        chance: from 0 to 1. Drawn once, so that the same outcome always leads to the same decision.
     """
 
     result: CallResult
     at: float
+    chance: float
     retry_after: float | None = None
     probe: bool = False
     cause: str = ""
-    chance: float = field(default_factory=random.random)
 
 
 def outcome_of(
     status: int | None, retry_after: float | None, *, at: float, probe: bool = False, cause: str = ""
 ) -> CallOutcome:
     """Read a response's status and Retry-After. Without a response, `status` is None and `cause` says why."""
+    chance = random.random()  # noqa: S311  Jitter, no secret.
     if status is None:
-        return CallOutcome(CallResult.FAILED, at, probe=probe, cause=cause)
+        return CallOutcome(CallResult.FAILED, at, chance, None, probe, cause)
     if status == _TOO_MANY_REQUESTS or (status == _SERVICE_UNAVAILABLE and retry_after):
-        return CallOutcome(CallResult.REFUSED, at, retry_after, probe, str(status))
+        return CallOutcome(CallResult.REFUSED, at, chance, retry_after, probe, str(status))
     failed = status >= _SERVER_ERROR or status in _TRANSIENT
-    return CallOutcome(CallResult.FAILED if failed else CallResult.ANSWERED, at, probe=probe, cause=str(status))
+    return CallOutcome(CallResult.FAILED if failed else CallResult.ANSWERED, at, chance, None, probe, str(status))
 
 
 @dataclass(frozen=True, slots=True)

@@ -223,7 +223,9 @@ class CircuitBreaker:
         seconds, self._lacks_token = error.retry_after or 0.0, True
         self._hold(str(error), seconds)
         log.warning("token_refused", error=str(error), seconds=round(seconds, 1), hint=hint(error))
-        self.record(CallOutcome(CallResult.FAILED, self.clock(), cause="token"), probe=False, admitted=False)
+        self.record(
+            CallOutcome(CallResult.FAILED, self.clock(), self._chance(), cause="token"), probe=False, admitted=False
+        )
 
     def _hold(self, error: str, seconds: float) -> None:
         """Claim no events for some seconds. They cost no attempts here, and another process may have a credential."""
@@ -270,7 +272,7 @@ class CircuitBreaker:
         now, known = self.clock(), self._shared.circuit if self._shared else Circuit()
         self._shared = shared
         if known.is_open and known.until - max(now, shared.circuit.until) > WORTH_SAYING_SECONDS:
-            forgotten = CallOutcome(CallResult.REFUSED, now, known.until - now, cause="forgotten")
+            forgotten = CallOutcome(CallResult.REFUSED, now, self._chance(), known.until - now, cause="forgotten")
             self._unpublished.append(forgotten)
         self._set(shared.circuit.after_all(self._unpublished))
         self._publish_soon()

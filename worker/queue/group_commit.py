@@ -119,7 +119,7 @@ def operation(name: str, *arguments: str | int | Mapping[str, Any]) -> Operation
     return (
         name,
         len(arguments),
-        *[text if type(text) is str and text.isascii() else _encoded(text) for text in arguments],
+        *[one if type(one) is int or (type(one) is str and one.isascii()) else _encoded(one) for one in arguments],
     )
 
 
