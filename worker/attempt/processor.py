@@ -356,8 +356,29 @@ class Processor:
         metrics.ATTEMPTS.add(settlement.state)
         if is_done:
             metrics.DELIVERY_TO_DONE.observe(claim.age + time.monotonic() - attempt.began)
-        _log_result(self._log, attempt, settlement)
+        self._log_result(attempt, settlement)
         return settlement, following
+
+    def _log_result(self, attempt: Attempt, settlement: Settlement) -> None:
+        fields = attempt.ids | {"handlers": [*attempt.durations], "ms": [*attempt.durations.values()]}
+        if skipped := [name for name, status in attempt.statuses.items() if status == SKIPPED]:
+            fields["skipped"] = skipped
+        if settlement.state is State.DONE:
+            self._log.info("event_done", **fields)
+        elif settlement.state is State.WAITING:
+            log.info("event_waiting", error=settlement.error, seconds=round(settlement.wait, 1), **fields)
+        elif settlement.state is State.ACCEPTED:
+            log.info("event_handed_back", **fields)
+        elif settlement.state is State.UNHANDLED:
+            lacking = settlement.only or sorted(attempt.claim.only)
+            hint = "No handler that is loaded here wants it. It waits for a worker that has one"
+            if lacking:
+                rename = "credhook events replay --state unhandled --renamed"
+                hint = f"It waits for a handler of this name. If renamed: {rename}"
+            log.warning("event_unhandled", lacking=[*lacking] or "any", hint=hint, **fields)
+        else:
+            hint = f"credhook events show {quote(attempt.claim.event_id)}"
+            log.error("event_" + settlement.state.value, error=settlement.error, hint=hint, **fields)
 
 
 def _count(attempt: Attempt, handler: Handler, outcome: str) -> None:
@@ -390,24 +411,3 @@ def _lost(attempt: Attempt) -> tuple[None, None]:
     metrics.LEASES_LOST.add()
     log.warning("lease_lost", **attempt.ids)
     return None, None
-
-
-def _log_result(log: Any, attempt: Attempt, settlement: Settlement) -> None:
-    fields = attempt.ids | {"handlers": [*attempt.durations], "ms": [*attempt.durations.values()]}
-    if skipped := [name for name, status in attempt.statuses.items() if status == SKIPPED]:
-        fields["skipped"] = skipped
-    if settlement.state is State.DONE:
-        log.info("event_done", **fields)
-    elif settlement.state is State.WAITING:
-        log.info("event_waiting", error=settlement.error, seconds=round(settlement.wait, 1), **fields)
-    elif settlement.state is State.ACCEPTED:
-        log.info("event_handed_back", **fields)
-    elif settlement.state is State.UNHANDLED:
-        lacking = settlement.only or sorted(attempt.claim.only)
-        hint = "No handler that is loaded here wants it. It waits for a worker that has one"
-        if lacking:
-            hint = "It waits for a handler of this name. If renamed: credhook events replay --state unhandled --renamed"
-        log.warning("event_unhandled", lacking=[*lacking] or "any", hint=hint, **fields)
-    else:
-        hint = f"credhook events show {quote(attempt.claim.event_id)}"
-        log.error("event_" + settlement.state.value, error=settlement.error, hint=hint, **fields)
