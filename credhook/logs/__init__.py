@@ -159,7 +159,7 @@ class LineLogger:
     def __init__(self, name: str, threshold: int, handler: LineHandler) -> None:
         self.name = name
         self._threshold = threshold
-        self.debug = self.info = self.warning = self.error = self.critical = handler.write
+        self.debug = self.info = self.warning = self.error = self.exception = self.critical = handler.write
 
     def getEffectiveLevel(self) -> int:  # noqa: N802  structlog asks it, as it asks Python's loggers.
         """Return the lowest level that is written."""
