@@ -122,13 +122,6 @@ async def test_a_drain_interrupts_the_events_for_which_the_grace_does_not_suffic
     await draining
 
 
-async def test_nothing_is_taken_once_it_is_to_stop() -> None:
-    one = worker(4, Processor())
-    assert one._room() == 4
-    one._stop()
-    assert one._room() == 0
-
-
 class Queue:
     """Claims and breaker in one: answers each take with `taken`, and records how many are given back."""
 

@@ -5,28 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from credhook.ops.attention import Finding, fail, ok, skipped, split_remedy, warn
-from credhook.ops.doctor import exit_code, line, of_answer, of_clock, of_endpoints
+from credhook.ops.attention import split_remedy, warn
+from credhook.ops.doctor import line, of_answer, of_clock, of_endpoints
 from credhook.store import Keys
 from credhook.store.permissions import TRIALS, Part, command_of, rule
 from credhook.worker.api.models import Endpoint
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.mark.parametrize(
-    ("findings", "code"),
-    [
-        ([], 0),
-        ([ok("redis.clock", ""), skipped("platform.api", "")], 0),
-        ([warn("redis.maxmemory", "", "")], 1),
-        ([fail("redis.reached", "", "")], 1),
-        ([warn("platform.endpoints", "", "")], 1),
-        ([fail("redis.reached", "", ""), fail("settings.worker", "", "")], 2),
-    ],
-)
-def test_exit_codes(findings: list[Finding], code: int) -> None:
-    assert exit_code(findings) == code
 
 
 def test_a_line_says_what_and_what_to_do_and_nothing_that_a_terminal_obeys() -> None:

@@ -46,15 +46,11 @@ def test_a_type_of_tomorrow_is_kept_with_the_resource_if_it_names_one() -> None:
         assert Event.parse(notification("urn:other:thing", payload)) == Event("urn:other:thing", "")
 
 
-def test_fields_that_we_do_not_know_are_no_reason_to_refuse() -> None:
-    body = {"eventType": EVENT_TYPES[0], "payload": {"openId4VcIssuanceId": "a", "more": [1]}, "sentAt": "now"}
-    assert Event.parse(json.dumps(body).encode()) == Event(EVENT_TYPES[0], "a")
-
-
+#: Beside those that support/refusals.py sends to a receiver.
 MALFORMED: dict[str, bytes] = {
     "empty": b"",
     "no JSON": b"eventType=x",
-    "not UTF-8": b'{"eventType": "\xff"}',
+    "not UTF-8": b'{"eventType": "openid4vc.issuance.offered", "payload": {"openId4VcIssuanceId": "\xff"}}',
     "UTF-16": '{"eventType": "a"}'.encode("utf-16"),
     "an array": b"[]",
     "a string": b'"openid4vc.issuance.offered"',
@@ -63,14 +59,12 @@ MALFORMED: dict[str, bytes] = {
     b'{"openId4VcIssuanceId": "a", "openId4VcIssuanceId": "b"}}',
     "the payload twice": b'{"eventType": "openid4vc.issuance.offered", "payload": {"openId4VcIssuanceId": "a"}, '
     b'"payload": {"openId4VcIssuanceId": "b"}}',
-    "thousands deep": b"[" * 30_000,
     "no type": b'{"payload": {"openId4VcIssuanceId": "a"}}',
     "a type that is a number": notification(1, {"openId4VcIssuanceId": "a"}),
     "a type of 129 characters": notification("a" * 129, {}),
     "a type with a line break": notification("openid4vc.issuance.offered\n", {"openId4VcIssuanceId": "a"}),
     "no payload": b'{"eventType": "openid4vc.issuance.offered"}',
     "a payload that is an array": notification(EVENT_TYPES[0], []),
-    "no id": notification(EVENT_TYPES[0], {}),
     "the other kind's id": notification(EVENT_TYPES[0], {"openId4VcPresentationId": "a"}),
     "two ids that differ": notification(
         EVENT_TYPES[5], {"openId4VcPresentationId": "a", "openId4VcVerificationId": "b"}

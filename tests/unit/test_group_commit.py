@@ -9,8 +9,6 @@ from waiting import until_async
 
 from credhook.worker.queue.group_commit import MOST_WRITTEN, GroupCommit, Operation, operation
 
-LONG = 3_600.0
-
 
 async def test_settlements_wait_for_each_other_until_something_else_is_written() -> None:
     groups: list[list[Operation]] = []
@@ -21,7 +19,7 @@ async def test_settlements_wait_for_each_other_until_something_else_is_written()
         await written.wait()
         return [len(groups)] * len(operations)
 
-    commit = GroupCommit(run, window=LONG)
+    commit = GroupCommit(run, window=3_600.0)
     settlements = [asyncio.create_task(commit.write((name,), first=True)) for name in ("s1", "s2")]
     for _ in range(10):
         await asyncio.sleep(0)
@@ -48,13 +46,6 @@ def test_operations_beyond_the_size_of_a_group_go_out_with_the_next() -> None:
 
     assert in_own_time(write()) == list(range(2 * MOST_WRITTEN + 1))
     assert sizes == [MOST_WRITTEN, MOST_WRITTEN, 1]
-
-
-async def test_settlements_alone_wait_no_longer_than_the_window() -> None:
-    async def run(operations: Sequence[Operation]) -> list[Any]:
-        return [1] * len(operations)
-
-    assert await GroupCommit(run, window=0.001).write(("settle",), first=True) == 1
 
 
 def test_an_operation_is_its_name_and_so_many_arguments_as_redis_reads_them() -> None:

@@ -11,7 +11,6 @@ import pytest
 from credhook import AsyncContext, Backoff, FetchedEvent, Handlers
 from credhook.events import EVENT_TYPES
 from credhook.worker.attempt.retry import BACKOFF, Retry, after_handler
-from credhook.worker.handlers.loading import load
 from credhook.worker.handlers.registry import Handler, Registry
 from credhook.worker.platform.circuit import PlatformPaused
 
@@ -150,14 +149,6 @@ def test_on_needs_a_type_and_a_plugin_a_word() -> None:
         Handlers("x").on()
     with pytest.raises(ValueError, match="should be a word"):
         Handlers("two words")
-
-
-def test_a_module_may_be_named_with_or_without_its_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    text = "from credhook import Handlers\nhandlers = Handlers('good')\n@handlers.on('*')\ndef f(e, c): ...\n"
-    (tmp_path / "plugin_good.py").write_text(text)
-    for name in ("plugin_good", "plugin_good:handlers"):
-        assert [one.name for one in load([name]).handlers] == ["good.f"]
 
 
 async def asynchronous(event: Any) -> bool:

@@ -6,7 +6,6 @@ from click.testing import CliRunner
 
 from credhook.store import LATEST_MS, Keys, State
 from credhook.worker.commands.events import events
-from credhook.worker.commands.history import plain
 from credhook.worker.commands.search import Cursor, EventSummary, Selection, event_type, moment
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -117,7 +116,3 @@ def test_wrong_usage_ends_with_2_before_redis_is_asked(arguments: list[str], sai
     result = CliRunner().invoke(events, arguments, env={"REDIS_URL": "redis://127.0.0.1:1/0"})
     assert result.exit_code == 2
     assert said in " ".join(result.stderr.split())
-
-
-def test_what_a_terminal_would_obey_is_shown_as_text() -> None:
-    assert plain("ünit \x1b[2J\u202e") == "ünit \\x1b[2J\\u202e"

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 from pydantic import ValidationError
-from signing import OTHER_SECRET, SECRET
+from signing import SECRET
 
 from credhook.console.command import ConsoleSettings
 from credhook.receiver.settings import ReceiverSettings
@@ -51,19 +51,6 @@ def lines(settings: type[Any], environment: Mapping[str, str]) -> list[str]:
 def _empty_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("REDIS_URL", "HOST", "PORT", *PLATFORM):
         monkeypatch.delenv(name, raising=False)
-
-
-@pytest.mark.parametrize(
-    "environment",
-    [
-        {"CREDHOOK_WEBHOOK_SECRETS": f"{SECRET} {OTHER_SECRET}"},
-        {"CREDHOOK_PATH_SECRET": f"{LONG} {LONG[::-1]}"},
-        {"CREDHOOK_INSECURE": "1"},
-    ],
-    ids=lambda environment: next(iter(environment)),
-)
-def test_the_receiver_starts_with_keys_a_path_secret_or_an_explicit_wish(environment: dict[str, str]) -> None:
-    assert made(ReceiverSettings, environment).port == 8000
 
 
 def test_with_none_of_them_it_names_all_three() -> None:
@@ -213,13 +200,6 @@ class Pair:
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Pair, Pair]:
     folder, authority = tmp_path_factory.mktemp("pairs"), trustme.CA()
     return Pair(folder, authority, "ours.example"), Pair(folder, authority, "other.example")
-
-
-def test_a_certificate_comes_with_its_key_in_the_same_file_or_in_another(pairs: tuple[Pair, Pair]) -> None:
-    ours, _ = pairs
-    check_certificate(None, None, NAMES)
-    check_certificate(ours.both, None, NAMES)
-    check_certificate(ours.certificate, ours.key, NAMES)
 
 
 #: (certificate, key): what is wrong with them, by the parameter's id.

@@ -72,9 +72,9 @@ def test_an_id_that_is_no_utf_8_is_verified_as_its_bytes_and_escaped() -> None:
     assert check(headers, PUBLIC) == "\\xe9"
 
 
-def test_ed25519_is_verified_beside_hmac() -> None:
+def test_ed25519_is_verified_beside_hmac_and_its_key_read_without_padding() -> None:
     assert check(raw(signature=ed25519()), PUBLIC) == "msg_1"
-    assert check(raw(signature=ed25519()), SECRET, PUBLIC) == "msg_1"
+    assert check(raw(signature=ed25519()), SECRET, PUBLIC.rstrip("=")) == "msg_1"
 
 
 def test_while_keys_are_rotated_either_is_accepted() -> None:
@@ -83,17 +83,12 @@ def test_while_keys_are_rotated_either_is_accepted() -> None:
         assert check(headers, SECRET, OTHER_SECRET) == "msg_1"
 
 
-@pytest.mark.parametrize("junk", ["junk", "v1", "v1,", "v1,%%%", "v1,a,b", "v9,AAAA", ",", "", "v1,\xe9"])
+@pytest.mark.parametrize(
+    "junk", ["junk", "v1", "v1,", "v1,%%%", "v1,a,b", "v9,AAAA", ",", "", "v1,\xe9", " ".join(["v1,AAAA"] * 9)]
+)
 @pytest.mark.parametrize("form", ["{junk} {good}", "{good} {junk}"])
 def test_a_junk_token_does_not_spoil_a_good_one(junk: str, form: str) -> None:
     assert check(raw(signature=form.format(junk=junk, good=sign("msg_1", str(NOW), BODY)))) == "msg_1"
-
-
-@pytest.mark.parametrize("place", [0, 9])
-def test_of_ten_signatures_any_may_be_the_good_one(place: int) -> None:
-    tokens = ["v1,AAAA"] * 10
-    tokens[place] = sign("msg_1", str(NOW), BODY)
-    assert check(raw(signature=" ".join(tokens))) == "msg_1"
 
 
 @pytest.mark.parametrize("offset", [-300, 300])
@@ -102,14 +97,13 @@ def test_the_edge_of_the_tolerance_is_accepted(offset: int) -> None:
 
 
 GOOD = sign("msg_1", str(NOW), BODY)
+#: Beside those that support/refusals.py sends to a receiver.
 UNAUTHENTIC: dict[str, tuple[Raw, tuple[str, ...], bytes, float]] = {
     "too old": (raw(), (), BODY, NOW + 301),
     "from the future": (raw(), (), BODY, NOW - 301),
-    "another key": (raw(), (OTHER_SECRET,), BODY, NOW),
     "another body": (raw(), (), BODY + b" ", NOW),
-    "another id": (raw(webhook_id="msg_2", signature=GOOD), (), BODY, NOW),
     "another timestamp": (raw(timestamp=str(NOW + 1), signature=GOOD), (), BODY, NOW),
-    "no readable signature": (raw(signature="junk"), (), BODY, NOW),
+    "no readable signature": (raw(signature="v1,%%%"), (), BODY, NOW),
     "an HMAC tagged as ed25519": (raw(signature="v1a" + GOOD[2:]), (SECRET, PUBLIC), BODY, NOW),
     "an ed25519 signature of another id": (raw(signature=ed25519("msg_2")), (PUBLIC,), BODY, NOW),
     "a body that is no text": (raw(), (), b"\xff", NOW),
@@ -129,10 +123,9 @@ def without(name: bytes) -> Raw:
     return [header for header in raw() if header[0] != name]
 
 
+#: Beside those that support/refusals.py sends to a receiver.
 BAD: dict[str, Raw] = {
     **{f"no {name.decode()}": without(name) for name in (b"webhook-id", b"webhook-timestamp", b"webhook-signature")},
-    "a fresh id before a captured one": [(b"webhook-id", b"msg_2"), *raw()],
-    "a fresh id after a captured one": [*raw(), (b"webhook-id", b"msg_2")],
     "two timestamps": [*raw(), (b"webhook-timestamp", str(NOW).encode())],
     "two signatures": [*raw(), (b"webhook-signature", b"v1,AAAA")],
     "an id that swallows a timestamp and the start of a body": raw(webhook_id=f'msg_1.{NOW}. {{"a": 1}}'),
@@ -140,7 +133,6 @@ BAD: dict[str, Raw] = {
     "an id of 513": raw(webhook_id="a" * 513),
     "an id of dots, which must not take a regular expression hours": raw(webhook_id="." * 4_000_000),
     "an id with a control character": raw(webhook_id="a\tb"),
-    "a timestamp with a fraction": raw(timestamp="1700000000.7"),
     "a timestamp with a sign": raw(timestamp="+1700000000"),
     "a timestamp with an underscore": raw(timestamp="1_700_000_000"),
     "a timestamp with a leading zero": raw(timestamp="01700000000"),
@@ -193,10 +185,6 @@ def test_a_key_of_24_to_64_bytes_is_read_padded_or_not(size: int) -> None:
     padded = "whsec_" + base64.b64encode(bytes(range(size))).decode()
     headers = raw(signature=sign("msg_1", str(NOW), BODY, padded))
     assert check(headers, padded) == check(headers, padded.rstrip("=")) == "msg_1"
-
-
-def test_a_public_key_is_read_without_its_padding() -> None:
-    assert check(raw(signature=ed25519()), PUBLIC.rstrip("=")) == "msg_1"
 
 
 P = 2**255 - 19

@@ -90,14 +90,6 @@ def waits(logs: list[Any]) -> list[float]:
     return [entry["restart_in"] for entry in logs if entry["event"] == "child_died"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_ends_all(clock: Clock, family: Make, number: signal.Signals) -> None:
-    one = family(3)
-    told(clock, 60, number)
-    assert one.run() == 0
-    assert [child.signals for child in one.children] == [[signal.SIGTERM]] * 3
-
-
 @pytest.mark.parametrize(
     ("lives", "expected"),
     [

@@ -234,13 +234,6 @@ def test_the_threads_own_loop_stays() -> None:
     loop.close()
 
 
-async def test_on_a_loop_it_is_awaited() -> None:
-    assert (await arun(activate, EVENT)).outcome == "done"
-    assert (await arun(activate_in_a_thread, EVENT)).outcome == "done"
-    with pytest.raises(RuntimeError, match=r"an event loop runs here already: await arun\(…\) instead"):
-        run(activate, EVENT)
-
-
 @pytest.mark.parametrize(("handler", "event_type", "why"), [
     (activate, "openid4vc.issuance.failed", "accounts.activate would not run for openid4vc.issuance.failed"),
     (lambda event, context: None, COMPLETED, "has no usable name"),
