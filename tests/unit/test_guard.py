@@ -59,15 +59,6 @@ class Page:
         self._first("cancelled")
 
 
-def with_tokens(answer: Answer) -> httpx.MockTransport:
-    def handle(request: httpx.Request) -> httpx.Response:
-        if request.url.path == TOKEN_PATH:
-            return httpx.Response(200, json=TOKEN)
-        return answer(request)
-
-    return httpx.MockTransport(handle)
-
-
 def guarded(transport: httpx.MockTransport, book: Book) -> AsyncApi:
     auth = ClientCredentials(API_URL + TOKEN_PATH, "me", "s3cret")
     return AsyncApi(API_URL, auth, transport=transport, guard=book)
@@ -76,7 +67,11 @@ def guarded(transport: httpx.MockTransport, book: Book) -> AsyncApi:
 async def heard(answer: Answer) -> list[tuple[object, ...]]:
     """Return the reports that the guard gets about one call."""
     book = Book()
-    async with guarded(with_tokens(answer), book) as api:
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, json=TOKEN) if request.url.path == TOKEN_PATH else answer(request)
+
+    async with guarded(httpx.MockTransport(handle), book) as api:
         with suppress(ApiError):
             await api.presentations.get("p")
     assert book.acquired == ["presentations.get"]
