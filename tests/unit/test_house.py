@@ -109,6 +109,7 @@ def test_the_three_never_know_each_other(who: str, never: tuple[str, ...]) -> No
     assert known == []
 
 
+@functools.cache
 def packages(path: Path) -> set[str]:
     """The packages that the file imports, wherever in it."""
     nodes = list(ast.walk(ast.parse(path.read_text())))
