@@ -1,38 +1,85 @@
-"""Tell an interruption of the attempt from a cancellation of its task."""
+"""An attempt by itself: what it comes to, how it is broken off, its handlers, and which failures have one cause."""
 
 import asyncio
+import re
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from waiting import until_async
 
-from credhook.worker.attempt.attempt import Attempt, Interruption
+from credhook import InvalidRequest
+from credhook.store import State
+from credhook.worker.api.errors import Unavailable
+from credhook.worker.attempt.attempt import (
+    Attempt,
+    Interruption,
+    Outcome,
+    distribution,
+    fetch_failure,
+    handler_failure,
+    open_errors,
+)
+from credhook.worker.attempt.processor import Clients, Processor
+from credhook.worker.attempt.retry import ConcurrencyReached, DataGone, Defer, GiveUp, Retry
+from credhook.worker.attempt.running import HandlerTimeout
+from credhook.worker.handlers.registry import FetchedEvent, Handler, Handlers, Registry
+from credhook.worker.platform.circuit import PlatformPaused
+from credhook.worker.queue.claims import Claim, Settlement
+from credhook.worker.queue.failure import Failure
+
+NOW = datetime(2026, 11, 22, tzinfo=UTC)
+CLAIM = Claim(
+    event_id="e1",
+    type="openid4vc.issuance.completed",
+    resource_id="i1",
+    received_at=NOW,
+    now=int(NOW.timestamp() * 1_000),
+    attempt=1,
+    fence=1,
+    first=True,
+    ended={},
+    seen=False,
+    latest=(0, 0),
+    job="j1",
+)
 
 
-@pytest.fixture
-def attempt() -> Attempt:
-    claim: Any = SimpleNamespace(event_id="m1")
-    return Attempt(claim)
+def test_the_shortest_wait_decides_and_names_its_cause() -> None:
+    outcome = (
+        Outcome()
+        .after("a.f", ValueError(), Retry(9))
+        .after("a.g", KeyError(), Retry(3))
+        .after("a.h", OSError(), Retry(5))
+    )
+    assert (outcome.again, outcome.error) == (3, "a.g: KeyError")
 
 
-async def ends(attempt: Attempt, *, interrupted: bool, cancelled: bool) -> tuple[bool, int]:
-    """Return the result of `end`, and the number of cancellations that are left."""
+def test_what_was_given_up_is_remembered_while_others_come_back() -> None:
+    reason, before = GiveUp("closed"), Outcome().with_ended("a.e", "dead: ValueError").with_ended("a.d", "done")
+    outcome = before.after("a.f", reason, reason).after("", OSError(), Retry(1))
+    assert outcome == Outcome(again=1, error="OSError", gave_up=("a.e: ValueError", "a.f: closed"), spent=True)
 
-    async def work() -> tuple[bool, int]:
-        attempt.begin()
-        task = asyncio.current_task()
-        assert task
-        if cancelled:
-            task.cancel()
-        if interrupted:
-            attempt.interrupt(Interruption.DRAINED)
-        try:
-            await asyncio.sleep(0)
-        except asyncio.CancelledError:
-            return attempt.end(), task.cancelling()
-        return attempt.end(), task.cancelling()
 
-    return await asyncio.create_task(work())
+def test_an_attempt_counts_unless_all_that_failed_waits_for_the_platform() -> None:
+    held_up, failed = Outcome().after("", Unavailable(""), Defer(20)), Outcome().after("a.f", ValueError(), Retry(30))
+    assert held_up.settlement() == Settlement(State.WAITING, "Unavailable", wait=20, spend=False)
+    assert held_up.after("a.f", ValueError(), Retry(30)).settlement().spend
+    assert [failed.after("a.g", Unavailable(""), Defer(wait)).settlement().spend for wait in (1, 60)] == [True, True]
+
+
+def test_a_wait_of_less_than_a_second_is_kept() -> None:
+    assert Outcome().after("a.f", ValueError(), Retry(0.4)).settlement().more("w")["wait"] == 400
+
+
+def test_presented_data_is_gone_whatever_else_was_given_up() -> None:
+    gone, reason = DataGone(was_there=True), GiveUp("closed")
+    before = Outcome().with_ended("a.f", "dead: closed").after("", gone, GiveUp("DataGone"))
+    after = Outcome().after("a.g", gone, GiveUp("DataGone")).after("a.f", reason, reason)
+    assert before.settlement().state is after.settlement().state is State.DATA_GONE
 
 
 @pytest.mark.parametrize(("interrupted", "cancelled", "expected"), [
@@ -42,6 +89,182 @@ async def ends(attempt: Attempt, *, interrupted: bool, cancelled: bool) -> tuple
     (False, False, (True, 0)),
 ])  # fmt: skip
 async def test_only_a_cancelled_task_writes_nothing_and_keeps_its_cancellation(
-    attempt: Attempt, interrupted: bool, cancelled: bool, expected: tuple[bool, int]
+    interrupted: bool, cancelled: bool, expected: tuple[bool, int]
 ) -> None:
-    assert await ends(attempt, interrupted=interrupted, cancelled=cancelled) == expected
+    async def work() -> tuple[bool, int]:
+        attempt, task = Attempt(CLAIM), asyncio.current_task()
+        assert task
+        attempt.begin()
+        if cancelled:
+            task.cancel()
+        if interrupted:
+            attempt.interrupt(Interruption.DRAINED)
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
+        return attempt.end(), task.cancelling()
+
+    assert await asyncio.create_task(work()) == expected
+
+
+class Store:
+    """Takes a while to write down that a handler has ended.
+
+    Attributes:
+        written: whose ends were, in order.
+    """
+
+    lease = 15.0
+
+    def __init__(self) -> None:
+        self.written: list[str] = []
+
+    async def record(self, _: Claim, handler: str, *__: Any) -> None:
+        self.written.append(handler)
+        await asyncio.sleep(0.01)
+
+    async def settle(self, _: Claim, settlement: Settlement, *, follow: bool) -> tuple[bool, None]:
+        return not follow, None
+
+
+NOTHING: Any = None
+
+
+def processor(store: Store, handlers: Handlers[Any]) -> Processor:
+    settings: Any = SimpleNamespace(concurrency=1, handler_timeout=60.0, max_attempts=3)
+    clients = Clients(NOTHING, NOTHING, NOTHING)
+    return Processor(
+        settings, cast(Any, store), Registry([handlers]), NOTHING, clients=clients, snapshots=NOTHING, states={}
+    )
+
+
+async def test_the_end_of_each_of_many_handlers_is_written_once() -> None:
+    handlers = Handlers("many")
+
+    def handler(number: int) -> None:
+        async def handle(event: Any, context: Any) -> None: ...
+
+        handle.__name__ = f"h{number}"
+        handlers.on("*")(handle)
+
+    for number in range(100):
+        handler(number)
+    store, attempt = Store(), Attempt(CLAIM)
+    event = FetchedEvent("openid4vc.issuance.completed", "i1", "e1", NOW, 1, NOTHING)
+    await processor(store, handlers).run_handlers(attempt, event, list(handlers))
+    assert sorted({*store.written, *attempt.unwritten}) == sorted(one.name for one in handlers)
+    assert len(store.written) == 99
+    assert len(attempt.unwritten) == 1  # Written together with the event's end.
+
+
+async def test_an_event_that_follows_keeps_its_lease_while_it_waits_for_a_place_and_is_handed_back() -> None:
+    made, attempt = processor(Store(), Handlers("none")), Attempt(CLAIM)
+    await made._places.acquire()
+    waiting = asyncio.create_task(made.handle(attempt))
+    await until_async(lambda: made.leases._held)
+    attempt.interrupt(Interruption.DRAINED)
+    settlement, _ = await waiting
+    assert settlement is not None
+    assert (settlement.state, settlement.spend) == (State.ACCEPTED, False)
+    assert not made.leases._held
+    made._places.release()
+    settlement, _ = await made.handle(Attempt(CLAIM))
+    assert settlement is not None
+    assert settlement.state is State.UNHANDLED
+
+
+def function(event: Any, context: Any) -> None:
+    """Never runs."""
+
+
+class Callable:
+    def __call__(self, event: Any, context: Any) -> None:
+        """Never runs."""
+
+
+HANDLER = Handler("test.function", frozenset(), function)
+
+
+def failed(raiser: Any, error: Exception) -> Failure:
+    try:
+        raiser(error)
+    except Exception as raised:  # noqa: BLE001
+        found = handler_failure(HANDLER, raised)
+    assert found is not None
+    return found
+
+
+def one(error: Exception) -> None:
+    if isinstance(error, ValueError) and error.args == ("a claim",):
+        raise error
+    raise error  # At another line of the same function.
+
+
+def another(error: Exception) -> None:
+    raise error
+
+
+def test_lines_and_messages_do_not_tell_causes_apart_but_functions_and_classes_do() -> None:
+    first = failed(one, ValueError("a claim"))
+    assert failed(one, ValueError("another")).cause == first.cause
+    assert len({first.cause, failed(another, ValueError()).cause, failed(one, TypeError()).cause}) == 3
+    assert failed(one, GiveUp("for e1")).cause == failed(one, GiveUp("for e2")).cause
+    assert "e1" not in failed(one, ExceptionGroup("", [GiveUp("for e1")])).what
+    assert "a claim" not in f"{first!r} {first.counted()} {first.history()}"
+    assert first.at.endswith(" one")
+
+
+def test_a_group_is_caused_where_its_members_were_raised() -> None:
+    def group(*raisers: Any) -> Failure:
+        members = []
+        for number, raiser in enumerate(raisers):
+            try:
+                raiser(KeyError("a claim") if number else ValueError("a claim"))
+            except Exception as error:  # noqa: BLE001
+                members.append(error)
+        return failed(one, ExceptionGroup("a claim", members[::-1]))
+
+    first = group(one, another)
+    assert first.what == "ExceptionGroup (KeyError, ValueError)"
+    assert first.where == f"{__name__} another, {__name__} one"
+    assert re.fullmatch(r"unit/test_attempt\.py:\d+ another, unit/test_attempt\.py:\d+ one", first.at)
+    assert group(one, another).cause == first.cause != group(one, one).cause == group(one, one, one).cause
+    assert handler_failure(HANDLER, ExceptionGroup("", [PlatformPaused("it is"), ConcurrencyReached()])) is None
+    assert handler_failure(HANDLER, ExceptionGroup("", [PlatformPaused("it is"), ValueError()])) is not None
+
+
+def test_one_that_no_line_of_the_author_has_raised_is_at_the_handler() -> None:
+    late = handler_failure(HANDLER, HandlerTimeout("longer than 3 s"), 3_000.0)
+    assert late is not None
+    assert (late.what, late.where) == ("HandlerTimeout", f"{__name__} function")
+    assert late.at.startswith("unit/test_attempt.py:")
+    for form, name in ((partial(function), "function"), (Callable(), "Callable.__call__")):
+        late = handler_failure(Handler("test.form", frozenset(), form), HandlerTimeout())
+        assert late is not None
+        assert (late.where, late.at.partition(":")[0]) == (f"{__name__} {name}", "unit/test_attempt.py")
+
+
+@pytest.mark.parametrize("error", [ConcurrencyReached(), PlatformPaused("it is")])
+def test_what_was_only_put_off_has_not_failed(error: Exception) -> None:
+    assert handler_failure(HANDLER, error) is None
+    assert fetch_failure(error) is None
+
+
+def test_the_status_of_the_platform_is_part_of_a_cause() -> None:
+    bad, worse = (fetch_failure(InvalidRequest("no", status=status)) for status in (400, 422))
+    assert bad is not None
+    assert worse is not None
+    assert bad.what == "InvalidRequest 400"
+    assert bad.cause != worse.cause
+
+
+def test_whoever_ends_well_or_fails_otherwise_leaves_a_cause() -> None:
+    before = {"fetch": "f", "worker": "w", "a.x": "x", "a.y": "y"}
+    assert open_errors(before, (), {}, fetched=False) == before
+    assert open_errors(before, (), {"a.x": "done", "a.y": "dead: no"}, fetched=True) == {"a.y": "y"}
+    again = Failure("fetch", "Unavailable 503")
+    assert open_errors(before, (again,), {}, fetched=False) == {"fetch": again.cause, "a.x": "x", "a.y": "y"}
+
+
+def test_what_is_installed_has_a_version_and_a_loose_module_none() -> None:
+    assert distribution("pytest.fixtures").startswith("pytest ")
+    assert distribution("nowhere") == ""
