@@ -1,0 +1,301 @@
+"""The sandbox's parts: what may happen next, tokens and faults, signatures, what is accepted, and when it delivers."""
+
+import asyncio
+import base64
+import re
+import ssl
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from itertools import accumulate
+from typing import Any
+
+import httpx
+import pytest
+from pydantic import TypeAdapter, ValidationError
+from virtual_time import in_own_time
+
+from credhook.sandbox.deliveries import (
+    REORDER_SECONDS,
+    RETRY_SECONDS,
+    SANDBOX_SECRET,
+    DeliveryAttempt,
+    PendingDelivery,
+    Reply,
+    SandboxEndpoint,
+    Sender,
+    headers,
+    parse_key,
+)
+from credhook.sandbox.events import possible
+from credhook.sandbox.templates import NewMdocPreset, NewPreset, NewSdJwtPreset, example, fit
+from credhook.sandbox.tenant import TOKEN_LIFETIME_SECONDS, Faults, FaultSwitch, StateFile, TokenIssuer
+from credhook.sandbox.users import NewUser, SandboxUser
+from credhook.sandbox.wire import SandboxError, pointer, refusal
+
+OFFERED, COMPLETED = "openid4vc.issuance.offered", "openid4vc.issuance.completed"
+FAILED, EXPIRED = "openid4vc.issuance.failed", "openid4vc.issuance.expired"
+PARTIAL = "openid4vc.issuance.partiallyIssued"
+REQUESTED, DATA = "openid4vc.verification.requested", "openid4vc.verification.data"
+VERIFIED, REJECTED = "openid4vc.verification.verified", "openid4vc.verification.failed"
+LATE = "openid4vc.verification.expired"
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "announced", "next_events"),
+    [
+        ("issuance", "offered", [OFFERED], {COMPLETED, FAILED, PARTIAL, EXPIRED}),
+        ("issuance", "partiallyIssued", [OFFERED, PARTIAL], {COMPLETED, FAILED}),
+        ("issuance", "completed", [COMPLETED], set()),
+        ("issuance", "failed", [FAILED], set()),
+        ("issuance", "expired", [EXPIRED], set()),
+        ("verification", "requested", [REQUESTED], {VERIFIED, DATA, REJECTED, LATE}),
+        ("verification", "verified", [REQUESTED, VERIFIED], {DATA}),
+        ("verification", "verified", [REQUESTED, DATA], {VERIFIED}),
+        ("verification", "verified", [VERIFIED, DATA], set()),
+        ("verification", "rejected", [REJECTED], set()),
+    ],
+)
+def test_each_status_has_its_next_events(kind: str, status: str, announced: list[str], next_events: set[str]) -> None:
+    assert set(possible(kind, status, announced)) == next_events
+
+
+def test_a_token_lasts_until_it_expires_or_is_revoked() -> None:
+    now = [1000.0]
+    tokens = TokenIssuer(lambda: now[0])
+    first, second = tokens.issue(), tokens.issue()
+    tokens.revoke(first)
+    now[0] += TOKEN_LIFETIME_SECONDS - 1
+    assert tokens.check(f"bearer {second}") == second
+    now[0] += 1
+    for header in (f"Bearer {first}", f"Bearer {second}", f"Basic {second}", "Bearer ", "nonsense", "", None):
+        with pytest.raises(SandboxError) as refusal:
+            tokens.check(header)
+        assert refusal.value.status_code == 401
+
+
+async def test_a_rate_is_counted_per_second() -> None:
+    faults = FaultSwitch(Faults(requests_per_second=2, retry_after=7))
+    for now in (100.0, 100.5, 101.0, 101.9):
+        await faults.disturb(now)
+    with pytest.raises(SandboxError) as refusal:
+        await faults.disturb(101.99)
+    assert (refusal.value.status_code, refusal.value.headers) == (429, {"Retry-After": "7"})
+    await faults.disturb(102.0)
+
+
+@pytest.mark.parametrize(
+    ("faults", "swaps"),
+    [
+        (Faults(), [False, False, False]),
+        (Faults(envelopes="swapped"), [True, True, True]),
+        (Faults(envelopes="alternating"), [True, False, True]),
+    ],
+)
+def test_envelopes_are_swapped_always_or_at_every_other_answer(faults: Faults, swaps: list[bool]) -> None:
+    switch = FaultSwitch(faults)
+    assert [switch.swaps_envelope() for _ in range(3)] == swaps
+
+
+BODY = '{"eventType": "x"}'
+SEED = base64.b64encode(bytes(range(32))).decode()
+
+
+LONGER = base64.b64encode(bytes(range(32)) + bytes(32)).decode()
+PUBLIC = "whpk_A6EHv/POEL4dcN0Y50vAmWfk1jCbpQ1fHdyGZBJVMbg="
+#: openssl pkeyutl -sign -rawin, with the seed 00 01 … 1f
+SIGNED_BY_SEED = "v1a,8++ouYB0XNn67wTK03L4KVj3xdKIzZ7rRnt7QA11Sf9LSEWnvaL64XqTDo4Xcb/76K3az0+ljbBYAc5gp1IKAw=="
+
+
+@pytest.mark.parametrize(
+    ("key", "verifier", "signature"),
+    [
+        # printf '%s' 'msg_1.1700000000.{"eventType": "x"}' | openssl dgst -sha256 -mac HMAC -macopt hexkey:… -binary
+        (SANDBOX_SECRET, SANDBOX_SECRET, "v1,a/e9F3tGhNoMzzqkKjCjzxuXcoF9+kHyPrbHEwgQ/ps="),
+        (f"whsk_{SEED}", PUBLIC, SIGNED_BY_SEED),
+        (f"whsk_{LONGER}", PUBLIC, SIGNED_BY_SEED),  # A private key may carry its public key behind it.
+    ],
+)
+def test_signatures_agree_with_openssl(key: str, verifier: str, signature: str) -> None:
+    parsed = parse_key(key)
+    assert parsed.verifier == verifier
+    assert key not in repr(parsed)
+    assert headers([parsed], "msg_1", 1700000000.9999997, BODY) == {
+        "webhook-id": "msg_1",
+        "webhook-timestamp": "1700000000",
+        "webhook-signature": signature,
+    }
+
+
+def test_several_keys_sign_side_by_side() -> None:
+    signed = headers([parse_key(SANDBOX_SECRET), parse_key(f"whsk_{SEED}")], "msg_1", 1700000000, BODY)
+    assert re.fullmatch(r"v1,\S+ v1a,\S+", signed["webhook-signature"])
+
+
+@pytest.mark.parametrize(
+    "text", ["", "whsec_c2hvcnQ=", f"whsec_{SEED[:-1]}", "whsec_not base64 at all", f"whpk_{SEED}", "whsk_c2hvcnQ="]
+)
+def test_other_text_is_refused_without_being_repeated(text: str) -> None:
+    with pytest.raises(ValueError, match="a signing key should be") as refusal:
+        parse_key(text)
+    assert len(text) < 10 or text not in str(refusal.value)
+
+
+FUTURE = {"days": 0, "months": 6, "years": 1}
+SD_JWT: dict[str, Any] = {
+    "credentialFormat": "sd-jwt",
+    "templateName": "Badge",
+    "code": "badge-1",
+    "templateDescription": "A badge.",
+    "templateAttributes": {
+        "name": {"type": "string", "name": "Name", "required": True, "alwaysDisclosed": True},
+        "address": {"type": "object", "properties": {"street": {"type": "string"}, "since": {"type": "date"}}},
+        "tags": {"type": "array", "items": {"type": "string"}},
+        "anything": {"type": "array"},
+    },
+}
+MDOC: dict[str, Any] = {
+    "credentialFormat": "mdoc",
+    "templateName": "Permit",
+    "code": "permit-1",
+    "templateDescription": "A permit.",
+    "type": "org.example.permit",
+    "templateAttributes": {"org.example": {"properties": {"portrait": {"type": "binary"}, "zones": {"type": "array"}}}},
+    "validUntil": {"future": FUTURE},
+}
+
+preset = TypeAdapter[NewSdJwtPreset | NewMdocPreset](NewPreset).validate_python
+
+
+def test_claims_fit_a_template_or_do_not() -> None:
+    badge, permit = preset(SD_JWT).template_attributes, preset(MDOC).template_attributes
+    group = {"properties": {"holder": {"type": "string", "required": True}, "zones": {"type": "array"}}}
+    strict = preset(MDOC | {"templateAttributes": {"org.example": group}}).template_attributes
+    numbers = preset(SD_JWT | {"templateAttributes": {"n": {"type": "number"}}}).template_attributes
+    whole = {"name": "Ada", "address": {"street": "x", "since": "2020-02-20"}, "tags": ["a"], "anything": [1, "b"]}
+    fitting: list[tuple[Any, Any]] = [
+        (whole, badge),
+        ({"name": "Ada"}, badge),
+        (example(badge), badge),
+        ({"org.example": {"portrait": "AAAA"}}, permit),
+        ({"n": 1.5}, numbers),
+    ]
+    wrong: list[tuple[Any, Any]] = [
+        ({}, badge),
+        ({"name": 7}, badge),
+        (whole | {"unknown": 1}, badge),
+        (whole | {"address": {"since": "yesterday"}}, badge),
+        (whole | {"tags": ["a", 1]}, badge),
+        (whole | {"tags": "a"}, badge),
+        ([], badge),
+        ("name", badge),
+        ({"portrait": "AAAA"}, permit),
+        ({"org.example": {"portrait": "not base64"}}, permit),
+        ({}, strict),
+        ({"n": True}, numbers),
+    ]
+    assert [claims for claims, group in fitting if not fit(claims, group)] == []
+    assert [claims for claims, group in wrong if fit(claims, group)] == []
+
+
+def test_a_pointer_names_fields_and_not_variants() -> None:
+    body = {"validUntil": {"future": {"days": "x"}}, "a/b": [{"~": 1}]}
+    assert pointer(("sd-jwt", "validUntil", "future", "days"), body) == "/validUntil/future/days"
+    assert pointer(("a/b", 0, "~"), body) == "/a~1b/0/~0"
+    assert pointer(("validUntil", "start"), body) == "/validUntil/start"
+    assert pointer((), body) == ""
+
+
+def test_a_refusal_does_not_quote_what_it_refuses() -> None:
+    body = {"email": ["ada@example.org"]}
+    with pytest.raises(ValidationError) as problems:
+        NewUser.model_validate(body)
+    error = refusal(problems.value, body)
+    assert (error.status_code, error.source) == (400, {"pointer": "/email"})
+    assert "ada" not in f"{problems.value} {error} {error.detail}"
+
+
+def test_a_repr_shows_no_person() -> None:
+    user = SandboxUser(id="1", username="ada", email="ada@example.org", first_name="Ada", last_name="E", enabled=True)
+    assert "ada" not in repr(user).lower()
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def today() -> datetime:
+    return datetime(2026, 11, 1, tzinfo=UTC) + timedelta(seconds=now())
+
+
+class Scene:
+    """A sender, and a receiver that answers `status` and notes each delivery with its time in seconds."""
+
+    def __init__(self) -> None:
+        self.status = 202
+        self.came: list[tuple[float, str]] = []
+        self.began = now()
+        self.state = StateFile()
+        self.faults = FaultSwitch(Faults())
+        trust = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # Never used: `post` is a double.
+        self.sender = Sender(self.state, self.faults, [], trust, 1.0, today, self.post)
+        endpoint = SandboxEndpoint(
+            id="e", url="https://inbox.example", filter_types=[COMPLETED], created_at=today(), updated_at=today()
+        )
+        self.state.of(SandboxEndpoint).put("e", endpoint)
+
+    async def post(self, _: httpx.AsyncClient, url: str, headers: Sequence[tuple[str, str]], body: bytes) -> Reply:
+        self.came.append((round(now() - self.began, 3), dict(headers)["webhook-id"]))
+        return Reply(status=self.status)
+
+    def happens(self) -> str:
+        (webhook_id,) = self.sender.announce(COMPLETED, "iss_1")
+        return webhook_id
+
+
+@asynccontextmanager
+async def sending() -> AsyncIterator[Scene]:
+    scene = Scene()
+    async with scene.sender.sending():
+        yield scene
+    scene.state.close()
+
+
+def test_a_delivery_is_as_late_as_was_asked_for_and_holds_up_no_other() -> None:
+    async def work() -> None:
+        async with sending() as scene:
+            scene.faults.on = Faults(delay_ms=2_000)
+            late = scene.happens()
+            scene.faults.on = Faults()
+            prompt = scene.happens()
+            await asyncio.sleep(60.0)
+            assert scene.came == [(0.0, prompt), (2.0, late)]
+
+    in_own_time(work())
+
+
+def test_a_failure_is_tried_again_after_longer_and_longer_and_given_up() -> None:
+    async def work() -> None:
+        async with sending() as scene:
+            scene.status = 500
+            webhook_id = scene.happens()
+            await asyncio.sleep(sum(RETRY_SECONDS) + 1.0)
+            times = [0.0, *accumulate(map(float, RETRY_SECONDS))]
+            assert scene.came == [(at, webhook_id) for at in times]
+            outcomes = [attempt.outcome for attempt in reversed(scene.state.of(DeliveryAttempt).latest(100))]
+            assert outcomes == ["retrying"] * len(RETRY_SECONDS) + ["givenUp"]
+            assert scene.state.of(PendingDelivery).count() == 0
+
+    in_own_time(work())
+
+
+def test_deliveries_that_are_held_back_go_out_the_last_first_or_after_a_while() -> None:
+    async def work() -> None:
+        async with sending() as scene:
+            scene.faults.on = Faults(reorder=3)
+            ids = [scene.happens() for _ in range(4)]
+            await asyncio.sleep(60.0)
+            assert [webhook_id for _, webhook_id in scene.came] == [ids[2], ids[1], ids[0], ids[3]]
+            assert scene.came[-1][0] == REORDER_SECONDS
+
+    in_own_time(work())
