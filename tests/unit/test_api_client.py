@@ -1,29 +1,36 @@
-"""The two senders: what becomes of a request on its way, over a transport made for the purpose."""
+"""The two senders: what becomes of a request on its way, and of an answer that is too long, breaks off or stalls."""
 
 import asyncio
 import ssl
-from collections.abc import Awaitable
+import threading
+from collections.abc import AsyncIterator, Awaitable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import pytest
-from token_endpoint import API_URL, TOKEN_URL, Handler, async_api, credentials, every_operation, with_tokens
+from token_endpoint import (
+    TOKEN_URL,
+    BrokenBody,
+    Handler,
+    Platform,
+    async_api,
+    client,
+    credentials,
+    every_operation,
+    with_tokens,
+)
+from virtual_time import in_own_time
+from waiting import until
 
 from credhook.worker.api.client import MOST_PAGES, AsyncApi, SyncApi
-from credhook.worker.api.errors import ApiError, InvalidRequest, InvalidResponse, Unavailable
-from credhook.worker.api.http.exchange import LONGEST_BODY, Request, Response
+from credhook.worker.api.errors import ApiError, InvalidRequest, InvalidResponse, NotFound, Unavailable
+from credhook.worker.api.http.exchange import LONGEST_BODY, LONGEST_REFUSAL
 from credhook.worker.api.models import UserRequest
 from credhook.worker.api.token import ClientCredentials
 from credhook.worker.settings import PlatformSettings
 
 GOOD = {"data": {"id": "p", "status": "verified"}}
-
-
-async def outcomes(handler: Handler) -> list[object]:
-    """What either sender makes of it: the result, or the error."""
-    async with async_api(handler) as api:
-        in_thread = asyncio.to_thread(SyncApi(api).presentations.get, "p")
-        return [await outcome_of(in_thread), await outcome_of(api.presentations.get("p"))]
 
 
 async def outcome_of(call: Awaitable[object]) -> object:
@@ -36,14 +43,9 @@ async def outcome_of(call: Awaitable[object]) -> object:
 @pytest.mark.parametrize(
     ("failure", "error"),
     [
-        *(
-            (kind("a secret url"), Unavailable)
-            for kind in (
-                httpx.ConnectError,
-                ConnectionResetError,
-                ssl.SSLError,
-            )
-        ),
+        (httpx.ConnectError("a secret url"), Unavailable),
+        (ConnectionResetError("a secret url"), Unavailable),
+        (ssl.SSLError("a secret url"), Unavailable),
         (httpx.LocalProtocolError("a secret url"), InvalidRequest),
         (httpx.UnsupportedProtocol("a secret url"), InvalidRequest),
         (httpx.InvalidURL("a secret url"), InvalidRequest),
@@ -54,7 +56,10 @@ async def test_whatever_httpx_raises_is_an_error_of_ours(failure: Exception, err
     def fail(_: httpx.Request) -> httpx.Response:
         raise failure
 
-    for outcome in await outcomes(fail):
+    async with async_api(fail) as api:
+        in_thread = asyncio.to_thread(SyncApi(api).presentations.get, "p")
+        outcomes = [await outcome_of(in_thread), await outcome_of(api.presentations.get("p"))]
+    for outcome in outcomes:
         assert type(outcome) is error
         assert type(failure).__name__ in str(outcome)
         assert "secret" not in str(outcome)
@@ -78,7 +83,16 @@ def told(**more: str) -> PlatformSettings:
     return PlatformSettings.model_validate(named | more)
 
 
-async def test_a_sender_is_built_from_settings() -> None:
+class Lent(httpx.MockTransport):
+    """A transport that somebody else uses as well."""
+
+    is_closed = False
+
+    async def aclose(self) -> None:
+        self.is_closed = True
+
+
+async def test_a_sender_is_built_from_settings_and_closes_no_transport_that_it_was_lent() -> None:
     seen: list[httpx.Request] = []
 
     async def remember(request: httpx.Request) -> httpx.Response:
@@ -87,7 +101,7 @@ async def test_a_sender_is_built_from_settings() -> None:
         assert isinstance(response, httpx.Response)
         return response
 
-    transport = httpx.MockTransport(remember)
+    transport = Lent(remember)
     auth = ClientCredentials.from_settings(told())
     async with AsyncApi.from_settings(told(), auth=auth, transport=transport) as api:
         await api.presentations.get("p")
@@ -96,34 +110,13 @@ async def test_a_sender_is_built_from_settings() -> None:
     token = httpx.URL(TOKEN_URL).path
     assert [request.url.path for request in seen] == [token, "/x/shown/p", token, "/x/issued/p"]
     assert all(set(request.extensions["timeout"].values()) == {2.5} for request in seen)
+    assert not transport.is_closed
 
 
 async def test_the_settings_decide_if_ids_must_match() -> None:
     transport = httpx.MockTransport(with_tokens(lambda _: httpx.Response(200, json=GOOD)))
     async with AsyncApi.from_settings(told(CREDHOOK_MATCH_IDS="0"), transport=transport) as api:
         assert (await api.presentations.get("q")).id == "p"
-
-
-class Lent:
-    """A transport that somebody else uses as well."""
-
-    def __init__(self) -> None:
-        self.is_closed = False
-
-    async def send(self, request: Request) -> Response:
-        if request.url == TOKEN_URL:
-            return Response(200, {}, b'{"access_token": "t"}')
-        return Response(200, {}, b'{"id": "p", "status": "verified"}')
-
-    async def aclose(self) -> None:
-        self.is_closed = True
-
-
-async def test_a_transport_is_closed_by_whoever_made_it() -> None:
-    lent = Lent()
-    async with AsyncApi(API_URL, credentials(), transport=lent) as api:
-        assert (await api.presentations.get("p")).id == "p"
-    assert not lent.is_closed
 
 
 # Lists, read to their end.
@@ -242,3 +235,118 @@ async def test_a_patient_client_repeats_what_passes(statuses: list[int], patienc
         result = await outcome_of(api.users.list())
     assert len(statuses) - len(left) == asked
     assert (result == ()) == (left == [])
+
+
+# Where it cannot be sent.
+
+
+async def test_on_the_loop_itself_it_is_a_mistake_with_a_remedy() -> None:
+    platform = Platform()
+    async with client(platform, credentials()) as api:
+        with pytest.raises(RuntimeError, match=r"^presentations\.get: .*make the handler an `async def`"):
+            SyncApi(api).presentations.get("p")
+        await asyncio.sleep(0)
+    assert platform.token_requests == platform.api_requests == []
+
+
+@pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "stopped"])
+def test_after_the_loop_has_ended_it_is_for_later(is_closed: bool) -> None:
+    platform = Platform()
+    loop = asyncio.new_event_loop()
+
+    async def made() -> tuple[AsyncApi, SyncApi]:
+        api = client(platform, credentials())
+        return api, SyncApi(api)
+
+    _, facade = loop.run_until_complete(made())
+    if is_closed:
+        loop.close()
+    try:
+        with ThreadPoolExecutor(1) as threads:
+            error = threads.submit(facade.presentations.get, "p").exception()
+    finally:
+        loop.close()
+    assert isinstance(error, Unavailable)
+    assert str(error) == "presentations.get: not sent: the worker is stopping"
+    assert (error.operation, error.status, error.retry_after) == ("presentations.get", None, None)
+    assert platform.token_requests == []
+
+
+def test_a_call_that_the_end_of_the_loop_breaks_off_is_for_later() -> None:
+    asked, facades = threading.Event(), []
+
+    async def never(_: httpx.Request) -> httpx.Response:
+        asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def live() -> None:
+        facades.append(SyncApi(client(never, credentials())))
+        await asyncio.to_thread(asked.wait)  # And with that it ends, and cancels whatever is under way.
+
+    with ThreadPoolExecutor(2) as threads:
+        loop = threads.submit(lambda: asyncio.run(live()))
+        (facade,) = until(lambda: facades)
+        error = threads.submit(facade.presentations.get, "p").exception()
+        loop.result()
+    assert isinstance(error, Unavailable)
+    assert error.operation == "presentations.get"
+
+
+async def outcome(handler: Handler, **options: Any) -> Any:
+    """The result of a call, or the error."""
+    async with async_api(handler, **options) as api:
+        try:
+            return await api.presentations.get("p")
+        except ApiError as error:
+            return error
+
+
+class Endless(httpx.AsyncByteStream):
+    """A body without an end, that counts what was taken of it."""
+
+    def __init__(self) -> None:
+        self.given = 0
+        self.closed = False
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while True:
+            self.given += 65_536
+            yield b" " * 65_536
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+async def test_a_body_is_read_up_to_four_mebibytes_and_then_refused() -> None:
+    stream = Endless()
+    refused = await outcome(lambda _: httpx.Response(200, stream=stream))
+    assert (type(refused), refused.cause) == (InvalidResponse, "too_large")
+    assert "longer than 4194304 bytes" in str(refused)
+    assert stream.given <= LONGEST_BODY + 2 * 65_536
+    assert stream.closed
+
+
+async def test_a_body_of_just_four_mebibytes_is_read() -> None:
+    body = httpx.Response(200, json=GOOD).content
+    body += b" " * (LONGEST_BODY - len(body))
+    assert (await outcome(lambda _: httpx.Response(200, content=body))).id == "p"
+
+
+@pytest.mark.parametrize(("status", "error"), [(503, Unavailable), (404, NotFound), (400, InvalidRequest)])
+async def test_an_endless_refusal_is_cut_short_and_keeps_its_meaning(status: int, error: type[ApiError]) -> None:
+    stream = Endless()
+    assert type(await outcome(lambda _: httpx.Response(status, stream=stream))) is error
+    assert stream.given <= LONGEST_REFUSAL + 2 * 65_536
+    assert stream.closed
+
+
+#: What may become of a body that has begun.
+ENDS = {"broken off": httpx.ReadError("x"), "reset": ConnectionResetError(), "stalled": None}
+
+
+@pytest.mark.parametrize("status", [200, 429])
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_an_answer_without_the_rest_of_its_body_is_none(end: Exception | None, status: int) -> None:
+    failed = in_own_time(outcome(lambda _: httpx.Response(status, stream=BrokenBody(end))))
+    assert (type(failed), failed.status) == (Unavailable, None)
