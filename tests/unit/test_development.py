@@ -1,9 +1,8 @@
-"""What `credhook dev` has its children say of an error, and what nobody else says."""
+"""What `credhook dev` has its children say of an error, what nobody else says, and what it shows of a worker's log."""
 
 import io
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,30 @@ import pytest
 import structlog
 
 from credhook.logs import configure_logs
+from credhook.sandbox.local.dev_log import LogReader, warnings_of
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make the author's folder the current one, in a process that `credhook dev` has started."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CREDHOOK_DEV", "1")
+    return tmp_path
+
+
+def logged(folder: Path, code: str, expected: type[Exception] = ValueError) -> dict[str, Any]:
+    """Return the log line about the error that `handler` raises in the author's accounts.py."""
+    names: dict[str, Any] = {}
+    exec(compile(code, folder / "accounts.py", "exec"), names)
+    output = io.StringIO()
+    configure_logs(output)
+    try:
+        names["handler"]()
+    except expected as error:
+        structlog.get_logger("a").warning("handler_failed", exc_info=error)
+    line: dict[str, Any] = json.loads(output.getvalue())
+    return line
+
 
 #: A handler of the author's that fails two calls deep, the last of them in the standard library.
 CODE = """
@@ -22,40 +45,6 @@ def handler():
 def read():
     json.loads("Jane")
 """
-
-
-@pytest.fixture
-def author(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {}
-    exec(compile(CODE, tmp_path / "accounts.py", "exec"), names)
-    handler: Callable[[], None] = names["handler"]
-    return handler
-
-
-def logged(author: Callable[[], None], expected: type[Exception] = ValueError) -> dict[str, Any]:
-    output = io.StringIO()
-    configure_logs(output)
-    try:
-        author()
-    except expected as error:
-        structlog.get_logger("a").warning("handler_failed", exc_info=error)
-    line: dict[str, Any] = json.loads(output.getvalue())
-    return line
-
-
-def test_the_author_is_told_what_it_says_and_where_in_their_own_code_it_was(
-    author: Callable[[], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CREDHOOK_DEV", "1")
-    line = logged(author)
-    assert line["message"].startswith("Expecting value")
-    assert [frame for frame in line["frames"] if "test_development" not in frame] == [
-        "accounts.py:5 handler",
-        "accounts.py:8 read",
-    ]
-    assert line["error"] == "JSONDecodeError"
-
 
 RECURSIVE = """
 def handler():
@@ -83,6 +72,7 @@ MEMBERS = ["KeyError accounts.py:6 handler", "OSError accounts.py:6 handler", "V
 
 
 @pytest.mark.parametrize(("code", "kind", "named", "frames"), [
+    (CODE, ValueError, [], [r"accounts\.py:5 handler", r"accounts\.py:8 read"]),
     (RECURSIVE, RecursionError, [],
      [r"accounts\.py:3 handler", r"accounts\.py:6 down \(\d\d+ times\)", r"accounts\.py:9 further \(\d\d+ times\)"]),
     (GROUP, ExceptionGroup, MEMBERS,
@@ -92,20 +82,79 @@ MEMBERS = ["KeyError accounts.py:6 handler", "OSError accounts.py:6 handler", "V
      ExceptionGroup, [f"E{number}" for number in range(8)],
      [r"accounts\.py:2 handler", *(f"E{number}: Jane" for number in range(8))]),
 ])  # fmt: skip
-def test_each_place_and_each_member_of_a_group_is_told_once(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str, kind: Any, named: list[str], frames: list[str]
+def test_each_place_of_the_authors_and_each_member_of_a_group_is_told_once(
+    folder: Path, code: str, kind: Any, named: list[str], frames: list[str]
 ) -> None:
-    monkeypatch.setenv("CREDHOOK_DEV", "1")
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {}
-    exec(compile(code, tmp_path / "accounts.py", "exec"), names)
-    line = logged(names["handler"], kind)
+    line = logged(folder, code, kind)
     assert [re.sub(r" \S+/accounts", " accounts", one) for one in line.get("members", [])] == named
     told = [frame for frame in line["frames"] if "test_development" not in frame]
     assert [pattern for pattern, frame in zip(frames, told, strict=True) if not re.fullmatch(pattern, frame)] == []
 
 
+def test_the_author_is_told_what_the_error_says(folder: Path) -> None:
+    line = logged(folder, CODE)
+    assert line["message"].startswith("Expecting value")
+    assert line["error"] == "JSONDecodeError"
+
+
 @pytest.mark.parametrize("value", ["", "0", "yes"])
-def test_an_operator_is_not(author: Callable[[], None], monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+def test_an_operator_is_not(folder: Path, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("CREDHOOK_DEV", value)
-    assert not logged(author).keys() & {"message", "frames"}
+    assert not logged(folder, CODE).keys() & {"message", "frames"}
+
+
+EVENT = {
+    "timestamp": "2026-11-22T12:00:00Z", "level": "info", "logger": "credhook.worker",
+    "webhook_id": "m1", "event_type": "openid4vc.issuance.completed", "resource_id": "iss_1", "attempt": 1,
+}  # fmt: skip
+ROW = "issuance.completed  iss_1  "
+
+
+def line(event: str, **fields: Any) -> str:
+    return json.dumps(EVENT | {"event": event} | fields)
+
+
+@pytest.mark.parametrize(
+    ("logged", "first", "below"),
+    [
+        (line("event_done", handlers=["a.one", "a.two"], ms=[1.0, 12.5]),
+         ROW + "done  handlers=a.one, a.two  ms=1.0, 12.5", []),
+        (line("handler_failed", handler="a.two", error="GiveUp", message="", frames=[], at=["lib.py:1 f"], final=True),
+         ROW + "a.two  failed  error=GiveUp  final=True", ["lib.py:1 f"]),
+        (line("fetch_failed", error="NotFound 404", message="NotFound 404", cause="c1"),
+         ROW + "the details cannot be fetched  error=NotFound 404", ["NotFound 404"]),
+        (line("event_unhandled", lacking=["a.late"], handlers=["a.one"], ms=[1.0], hint="It waits"),
+         ROW + "no handler for it  lacking=a.late  handlers=a.one  ms=1.0", ["It waits"]),
+        (line("handler_returned", handler="a.one", at="a/a.py:3", returned="int", hint="return nothing"),
+         ROW + "a.one  handler_returned  returned=int", ["a/a.py:3", "return nothing"]),
+        (line("account_opened", handler="a.one", number=0), ROW + "a.one  account_opened  number=0", []),
+        (line("worker_started", handlers=["a.one"], queue="q"), ROW + "ready  handlers=a.one", []),
+        (line("worker_started", handlers=["a.one"], starting=["a"]), ROW + "starting  handlers=a.one  starting=a", []),
+    ],
+)  # fmt: skip
+def test_a_log_line_is_a_line_with_its_error_below(logged: str, first: str, below: list[str]) -> None:
+    shown, *rest = LogReader().read(logged)
+    assert shown.partition("  ")[2] == first
+    assert [text.strip() for text in rest] == below
+
+
+@pytest.mark.parametrize("printed", ["print() of a handler", '{"json": "but no line of a log"}', "[red]markup[/red]"])
+def test_what_a_handler_prints_is_shown_as_it_is(printed: str) -> None:
+    assert LogReader().read(printed) == [printed]
+    assert LogReader().read(line("worker_stopped")) == LogReader().read("") == []
+
+
+def test_what_has_failed_is_remembered_until_it_is_done() -> None:
+    reader = LogReader()
+    for event in ("event_waiting", "event_dead", "event_data_gone"):
+        reader.read(line(event, webhook_id=event, seconds=1))
+    assert reader.failed == {"event_waiting", "event_dead", "event_data_gone"}
+    reader.read(line("event_done", webhook_id="event_dead"))
+    assert reader.failed == {"event_waiting", "event_data_gone"}
+
+
+def test_another_process_is_heard_of_when_something_is_wrong() -> None:
+    assert warnings_of(line("delivery_accepted")) == []
+    assert warnings_of("no line") == []
+    (text,) = warnings_of(line("delivery_refused", level="warning", reason="no signature"))
+    assert "delivery_refused  reason=no signature" in text

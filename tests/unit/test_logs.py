@@ -1,8 +1,13 @@
+"""What a log line holds, and whose line is shown: the author's own comes before a library's or ours that has raised."""
+
 import io
 import json
 import logging
+import types
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +15,7 @@ import pytest
 import structlog
 
 from credhook.logs import configure_logs
-from credhook.logs.places import runs_now
+from credhook.logs.places import is_authors, loaded_from, places, runs_now
 from credhook.store import State
 from credhook.worker.attempt import running
 
@@ -22,7 +27,18 @@ class Terminal(io.StringIO):
         return True
 
 
-FORMS = ("json", "console")
+@pytest.fixture(params=["json", "console"])
+def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Have the next set-up write lines of this form."""
+    monkeypatch.setenv("CREDHOOK_LOG", request.param)
+    return str(request.param)
+
+
+def configured() -> io.StringIO:
+    """Set up the logs, and return the stream that they are written to."""
+    output = io.StringIO()
+    configure_logs(output)
+    return output
 
 
 def fail() -> None:
@@ -46,8 +62,7 @@ def test_an_error_is_its_class_and_its_places_and_nothing_that_it_says(stream: t
 
 
 def test_off_a_terminal_each_line_is_json_with_a_stable_name() -> None:
-    output = io.StringIO()
-    configure_logs(output)
+    output = configured()
     structlog.get_logger("credhook.receiver").info("event_accepted", webhook_id="m")
     line = json.loads(output.getvalue())
     assert line.pop("timestamp").endswith("Z")
@@ -67,8 +82,7 @@ def test_the_level_holds_for_other_libraries_too(
 ) -> None:
     """Debug lines of those that log each request are never written."""
     monkeypatch.setenv("CREDHOOK_LOG_LEVEL", level)
-    output = io.StringIO()
-    configure_logs(output)
+    output = configured()
     for kind in ("debug", "warning"):
         getattr(structlog.get_logger("credhook"), kind)(f"mine {kind}")
         getattr(logging.getLogger("httpx"), kind)(f"httpx {kind}")
@@ -137,14 +151,11 @@ VALUES: dict[str, Any] = {
 NAMES = ("stack", "exception", "timestamp", "level", "logger", "positional_args", "ids")
 
 
-@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
 def test_every_event_is_one_line_with_all_its_fields_whatever_they_hold(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], form: str, value: object
+    capsys: pytest.CaptureFixture[str], form: str, value: object
 ) -> None:
-    monkeypatch.setenv("CREDHOOK_LOG", form)
-    output = io.StringIO()
-    configure_logs(output)
+    output = configured()
     structlog.get_logger("a").error("some_event", **dict.fromkeys(NAMES, value), **{EVIL: 1})
     logging.getLogger("other").warning("said %s", EVIL)
     lines = output.getvalue().removesuffix("\n").split("\n")
@@ -165,21 +176,16 @@ def test_every_event_is_one_line_with_all_its_fields_whatever_they_hold(
     ("100 %", (), {"event": "100 %"}),
 ])  # fmt: skip
 def test_arguments_are_put_into_the_text(text: str, arguments: tuple[Any, ...], fields: dict[str, Any]) -> None:
-    output = io.StringIO()
-    configure_logs(output)
+    output = configured()
     structlog.get_logger("a").bind(a=1).info(text, *arguments)
     assert json.loads(output.getvalue()).items() >= fields.items()
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_a_warning_is_its_category_and_its_place_and_nothing_that_it_says(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], form: str
-) -> None:
-    monkeypatch.setenv("CREDHOOK_LOG", form)
-    output = io.StringIO()
+@pytest.mark.usefixtures("form")
+def test_a_warning_is_its_category_and_its_place_and_nothing_that_it_says(capsys: pytest.CaptureFixture[str]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("always")
-        configure_logs(output)
+        output = configured()
         warnings.warn("Jane Doe, born 1990", FutureWarning, stacklevel=1)
     (line,) = output.getvalue().splitlines()
     for word in ("python_warning", "FutureWarning", "unit/test_logs.py:"):
@@ -196,10 +202,9 @@ def drops_a_coroutine() -> None:
 
 
 def test_a_coroutine_that_was_never_awaited_is_named_with_its_place() -> None:
-    output = io.StringIO()
     with warnings.catch_warnings():
         warnings.simplefilter("always")
-        configure_logs(output)
+        output = configured()
         drops_a_coroutine()
     line = json.loads(output.getvalue())
     assert (line["event"], line["coroutine"]) == ("coroutine_not_awaited", "never_awaited")
@@ -208,8 +213,7 @@ def test_a_coroutine_that_was_never_awaited_is_named_with_its_place() -> None:
 
 
 def test_the_place_of_one_that_ends_with_its_handler_is_the_handlers() -> None:
-    output = io.StringIO()
-    configure_logs(output)
+    output = configured()
     run: Any = SimpleNamespace(at="app/handlers.py:5", fields=dict, dropped=())
     runs_now.set(run)
     for category, text in ((RuntimeWarning, "coroutine 'A.b' was never awaited"), (UserWarning, "Jane Doe")):
@@ -220,13 +224,11 @@ def test_the_place_of_one_that_ends_with_its_handler_is_the_handlers() -> None:
     assert "Jane" not in output.getvalue()
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.usefixtures("form")
 def test_a_line_that_cannot_be_made_is_named_by_its_place_and_nothing_of_it_shown(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], form: str
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setenv("CREDHOOK_LOG", form)
-    output = io.StringIO()
-    configure_logs(output)
+    output = configured()
     logging.getLogger("other").warning("%d of %s", "Jane Doe")  # noqa: PLE1206  That is the point.
     (line,) = output.getvalue().splitlines()
     for word in ("log_failed", "other", "TypeError", "unit/test_logs.py:"):
@@ -235,15 +237,97 @@ def test_a_line_that_cannot_be_made_is_named_by_its_place_and_nothing_of_it_show
 
 
 def test_a_stream_that_is_gone_is_no_reason_to_fail_or_to_print(capsys: pytest.CaptureFixture[str]) -> None:
-    output = io.StringIO()
-    configure_logs(output)
+    output = configured()
     output.close()
     structlog.get_logger("a").error("event", claim="Jane Doe")
     assert capsys.readouterr().err == ""
 
 
 def test_what_asyncio_quotes_of_a_callback_is_cut() -> None:
-    output = io.StringIO()
-    configure_logs(output)
+    output = configured()
     logging.getLogger("asyncio").error("Exception in callback fail({'name': 'Jane'}) at plugin.py:3\nhandle: <Handle>")
     assert json.loads(output.getvalue())["event"] == "Exception in callback fail"
+
+
+OURS = str(Path(is_authors.__wrapped__.__code__.co_filename).parent / "worker" / "client.py")
+LIBRARY = "/srv/app/.venv/lib/python3.11/site-packages/httpx/client.py"
+
+
+def function(file: str, name: str, body: str, **known: Any) -> Callable[[], Any]:
+    """A function as if it stood in that file."""
+    scope: dict[str, Any] = dict(known)
+    exec(compile(f"def {name}():\n    {body}\n", file, "exec"), scope)
+    made: Callable[[], Any] = scope[name]
+    return made
+
+
+def shown(*steps: tuple[str, str]) -> list[str]:
+    """What is shown of an error that came through functions of these files and names, the outermost first."""
+    call = function(*steps[-1], "raise ValueError")
+    for file, name in reversed(steps[:-1]):
+        call = function(file, name, "called()", called=call)
+    try:
+        call()
+    except ValueError as error:
+        error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # Without this function.
+        return [place.rpartition(" ")[2] for place in places(error, 4)]
+    raise AssertionError
+
+
+US = [(OURS, f"us{number}") for number in range(5)]
+THEM = [(LIBRARY, f"them{number}") for number in range(3)]
+AUTHOR = [("/srv/app/handlers.py", f"author{number}") for number in range(6)]
+
+
+@pytest.mark.parametrize(
+    ("steps", "names"),
+    [
+        ([US[0], AUTHOR[0]], ["author0"]),
+        ([US[0], AUTHOR[0], *US[1:]], ["author0", "us4"]),
+        ([US[0], AUTHOR[0], AUTHOR[1], US[1], *THEM], ["author0", "author1", "them2"]),
+        ([US[0], *AUTHOR, US[1]], ["author3", "author4", "author5", "us1"]),
+        ([US[0], *AUTHOR], ["author2", "author3", "author4", "author5"]),
+        ([US[0], AUTHOR[0], THEM[0], AUTHOR[1], US[1]], ["author0", "author1", "us1"]),
+        ([*US, *THEM], ["us4", "them0", "them1", "them2"]),
+        ([US[0]], ["us0"]),
+    ],
+)
+def test_the_authors_own_lines_come_before_what_they_called(steps: list[tuple[str, str]], names: list[str]) -> None:
+    assert shown(*steps) == names
+
+
+@pytest.mark.parametrize("file", [OURS, LIBRARY, types.__file__, "<frozen importlib._bootstrap>", "<string>"])
+def test_what_is_no_authors(file: str | None) -> None:
+    assert not is_authors(str(file))
+
+
+def test_a_package_is_its_authors_once_handlers_were_loaded_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = tmp_path / "site-packages"
+    for package in ("accounts", "accounts_of_others"):
+        (installed / package).mkdir(parents=True)
+        (installed / package / "__init__.py").touch()
+    monkeypatch.syspath_prepend(installed)
+    handlers = str(installed / "accounts" / "handlers.py")
+    assert not is_authors(handlers)
+    loaded_from("accounts.handlers")
+    assert is_authors(handlers)
+    assert not is_authors(str(installed / "accounts_of_others" / "handlers.py"))
+
+
+@pytest.mark.parametrize(
+    "module", ["nowhere_to_be_found", "credhook.worker.handlers.logging_handler", "__main__", "os"]
+)
+def test_nothing_else_becomes_an_authors(module: str) -> None:
+    loaded_from(module)
+    assert not is_authors(OURS)
+    assert not is_authors(LIBRARY)
+
+
+def test_the_line_of_a_stop_iteration_in_a_coroutine_is_the_authors() -> None:
+    scope: dict[str, Any] = {}
+    exec(compile("async def looks():\n    next(iter(()))\n", "/srv/app/handlers.py", "exec"), scope)
+    with pytest.raises(RuntimeError) as caught:
+        scope["looks"]().send(None)
+    assert places(caught.value.with_traceback(None), 4) == ["app/handlers.py:2 looks"]
