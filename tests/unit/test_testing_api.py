@@ -1,13 +1,15 @@
-"""The platform in this process, as handlers under test meet it."""
+"""The platform in this process, as handlers under test meet it, and pytest's fixtures for it."""
 
 import asyncio
 import gc
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
 from credhook import NotFound, TrustedEntityRequest, Unavailable, UserRequest
 from credhook.testing import FakeApi, event
+from credhook.worker.handlers.registry import Context, FetchedEvent, SyncContext
 
 ADA = UserRequest(email="ada@example.com", external_identifier="crm/7")
 USERS = "/consumer-onboarding/api/users"
@@ -90,3 +92,26 @@ def test_effects_are_the_same_where_only_ids_and_times_differ() -> None:
     assert [entity["name"] for entity in one.effects()["trusted_entities"]] == ["a", "b"]
     other.sync.trusted_entities.create(TrustedEntityRequest(name="a"))
     assert one.effects() != other.effects()
+
+
+async def activate(event: FetchedEvent, context: Context) -> None:
+    await context.api.users.create(UserRequest(username=event.resource_id))
+
+
+def activate_in_a_thread(event: FetchedEvent, context: SyncContext) -> None:
+    context.api.users.create(UserRequest(username=event.resource_id))
+
+
+async def test_a_handler_can_be_called_by_the_test(credhook_api: FakeApi, credhook_context: Any) -> None:
+    made = event("openid4vc.verification.data", webhook_id="m1")
+    given = credhook_context(activate, made, stale=True)
+    await activate(made, given)
+    given.log.info("written to nowhere")
+    assert (given.idempotency_key, given.stale) == ("m1:test.activate", True)
+    assert await credhook_api.presentations.get(made.resource_id) == made.details
+
+
+def test_a_plain_one_can_be_as_well(credhook_api: FakeApi, credhook_context: Any) -> None:
+    made = event("openid4vc.verification.data")
+    activate_in_a_thread(made, credhook_context(activate_in_a_thread, made))
+    assert [user.username for user in credhook_api.sync.users.list()] == [made.resource_id]
