@@ -14,6 +14,11 @@ from credhook.cli import LazyGroup
 from credhook.console.command import ConsoleSettings
 from credhook.events import EVENT_TYPES
 from credhook.receiver.settings import ReceiverSettings
+from credhook.sandbox import app as _app  # noqa: F401  It registers every operation.
+from credhook.sandbox.command import sandbox
+from credhook.sandbox.deliveries import SANDBOX_SECRET
+from credhook.sandbox.operations import OPERATIONS, SandboxOperation
+from credhook.sandbox.tenant import Faults
 from credhook.testing import event, run, variants
 from credhook.worker.handlers.registry import FetchedEvent, Options
 from credhook.worker.settings import EndpointSettings, WorkerSettings
@@ -175,3 +180,28 @@ def test_every_file_that_it_links_to_exists(page: str, path: str) -> None:
 def test_every_heading_that_it_links_to_exists(page: str, anchor: str) -> None:
     headings = re.findall(r"^#+ (.+)$", PAGES[page], re.MULTILINE)
     assert anchor in {heading.lower().replace(" ", "-") for heading in headings}
+
+
+SANDBOX = PAGES["sandbox/README.md"]
+OURS = [operation for operation in OPERATIONS if operation.path.startswith("/sandbox/")]
+
+
+@pytest.mark.parametrize("operation", OURS, ids=lambda operation: f"{operation.method} {operation.path}")
+def test_every_route_of_the_sandbox_alone_is_named(operation: SandboxOperation) -> None:
+    assert f"{operation.method} {operation.path.replace(':path', '')}`" in SANDBOX
+
+
+@pytest.mark.parametrize("name", [field.alias or name for name, field in Faults.model_fields.items()])
+def test_every_fault_is_named(name: str) -> None:
+    assert f"`{name}`" in SANDBOX
+
+
+@pytest.mark.parametrize(
+    "option", [each.opts[0] for each in sandbox.params if each.name not in {*Faults.model_fields, "env"}]
+)
+def test_every_option_of_the_sandbox_is_named(option: str) -> None:
+    assert f"`{option}" in SANDBOX
+
+
+def test_the_published_secret_is_the_one_in_use() -> None:
+    assert SANDBOX_SECRET in SANDBOX

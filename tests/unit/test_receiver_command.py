@@ -1,12 +1,15 @@
-"""How often the receiver looks at Redis, and what it says of it."""
+"""What the receiver's process does beside its requests: it looks at Redis, and ends with its parent."""
 
 import asyncio
+import os
 from contextlib import suppress
 from typing import Any, cast
 
+import uvicorn
 from structlog.testing import capture_logs
+from waiting import until_async
 
-from credhook.receiver.command import _watch
+from credhook.receiver.command import _watch, end_with_parent
 from credhook.receiver.inbox import Inbox
 from credhook.store.health import Check
 
@@ -43,3 +46,18 @@ async def test_a_redis_that_is_unwell_is_looked_at_more_often() -> None:
     assert waits == [1.0] * 6 + [10.0] * 2 + [1.0] * 2 + [10.0] * 3
     events: list[Any] = [entry["event"] for entry in logs]
     assert events == [*["redis_unsafe", "redis_safe"] * 2, "redis_warning", "redis_safe"]
+
+
+async def test_the_server_ends_with_its_parent_and_the_pipe_is_not_watched_after_that() -> None:
+    lifeline, held_by_parent = os.pipe()
+    server = uvicorn.Server(uvicorn.Config(lambda: None))
+    try:
+        end_with_parent(lifeline, server)
+        await asyncio.sleep(0)
+        assert not server.should_exit
+        os.close(held_by_parent)
+        await until_async(lambda: server.should_exit)
+        # Else its callback would run in each turn of the loop while requests drain.
+        assert not asyncio.get_running_loop().remove_reader(lifeline)
+    finally:
+        os.close(lifeline)
