@@ -58,6 +58,7 @@ def test_what_is_no_certificate_for_the_request_is_refused(api: httpx.Client) ->
     assert "another key" in invalid(api.post(path, json=other))
     for text in ("", "nonsense", "é", request["certificateSigningRequest"], twice):
         assert "PEM" in invalid(api.post(path, json={"certificate": text}))
+    assert "PEM" in invalid(api.post(path, json=other | {"parentCertificates": ["nonsense"]}))
     missing(api.post(f"{CREDS}/certificates/csrs/unknown/import", json=other))
 
 

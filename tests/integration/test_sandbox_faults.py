@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import plain
 import pytest
-from sandbox_api import authorize, authorized
+from sandbox_api import authorize, authorized, refused
 from serving import Platform, platform
 from waiting import until
 
@@ -41,20 +41,21 @@ def test_faults_are_shown_switched_and_cleared(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("faults", "statuses"),
+    ("faults", "statuses", "error"),
     [
-        ({}, [200, 200]),
-        ({"unauthorized": 1}, [401, 401]),  # The second request still has the token that was revoked.
-        ({"serverErrors": 3}, [500, 500, 500, 200]),
-        ({"rateLimit": 1, "retryAfter": 3}, [429, 200]),
+        # The second request still has the token that was revoked.
+        ({"unauthorized": 1}, [401, 401], (401, "UNAUTHORIZED", "Unauthorized")),
+        ({"serverErrors": 3}, [500, 500, 500, 200], (500, "INTERNAL_SERVER_ERROR", "Internal Server Error")),
+        ({"rateLimit": 1, "retryAfter": 3}, [429, 200], (429, "TOO_MANY_REQUESTS", "Too Many Requests")),
     ],
 )
 def test_requests_are_refused_as_often_as_was_asked_for(
-    sandbox: Platform, api: httpx.Client, faults: dict[str, int], statuses: list[int]
+    sandbox: Platform, api: httpx.Client, faults: dict[str, int], statuses: list[int], error: tuple[int, str, str]
 ) -> None:
     sandbox.faults(**faults)
     answers = [api.get(LIST) for _ in statuses]
     assert [answer.status_code for answer in answers] == statuses
+    refused(answers[0], *error)
     if "retryAfter" in faults:
         assert answers[0].headers["retry-after"] == "3"
     authorize(api)

@@ -118,5 +118,6 @@ def test_nothing_is_made_when_one_of_many_fails(api: httpx.Client) -> None:
 def test_unknown_resources_are_missing(api: httpx.Client) -> None:
     for path in ("credentials/unknown", "presentations/unknown", "presentations/%00", "credentials/%F0%9F"):
         missing(api.get(f"{CREDS}/{path}"))
+    missing(api.delete(f"{CREDS}/endpoints/unknown"))
     wanted = {"eventType": "openid4vc.issuance.failed", "resourceId": "unknown"}
     missing(api.post("/sandbox/events", json=wanted))

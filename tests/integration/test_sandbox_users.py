@@ -39,6 +39,8 @@ def test_an_email_alone_is_the_username_too(api: httpx.Client) -> None:
     assert data(api.post(USERS, json={"email": email}), 201)["tempPassword"]
     assert data(api.post(USERS, json={"username": email}), 201)["tempPassword"] == ""
     missing(api.get(f"{USERS}/{quote(email)}/external-identifier"))
+    missing(api.get(f"{USERS}/unknown/external-identifier"))
+    missing(api.patch(f"{USERS}/unknown/idp-link", json={"enabled": True}))
 
 
 def test_an_account_learns_an_external_identifier_once(api: httpx.Client) -> None:

@@ -41,8 +41,11 @@ def authorize(client: httpx.Client) -> None:
 
 
 def data(answer: httpx.Response, status: int = 200) -> Any:
+    """What is in the envelope of a success."""
     assert answer.status_code == status, answer.text
-    return answer.json()["data"]
+    body = answer.json()
+    assert body.keys() <= {"data", "links", "meta"}
+    return body["data"]
 
 
 def listed(api: httpx.Client, noun: str) -> list[Any]:
@@ -58,12 +61,14 @@ def listed(api: httpx.Client, noun: str) -> list[Any]:
 def refused(answer: httpx.Response, status: int, code: str, title: str) -> str:
     """The detail of an error that has all that the specification asks of one."""
     assert answer.status_code == status, answer.text
-    first = answer.json()["errors"][0]
+    body = answer.json()
+    first = body["errors"][0]
+    assert body.keys() == {"errors"}
+    assert first.keys() <= {"detail", "id", "status", "code", "title", "source", "meta"}
     assert (first["status"], first["code"], first["title"]) == (status, code, title)
     assert UUID(first["id"])
-    detail = first["detail"]
-    assert isinstance(detail, str)
-    return detail
+    assert isinstance(first["detail"], str)
+    return str(first["detail"])
 
 
 def invalid(answer: httpx.Response) -> str:
