@@ -1,4 +1,4 @@
-"""The sandbox's API, a receiver of its deliveries, and `credhook events` in this process."""
+"""The sandbox's API, a receiver of its deliveries, the console, and `credhook events` in this process."""
 
 import os
 from collections.abc import Iterator
@@ -7,11 +7,14 @@ from pathlib import Path
 import httpx
 import pytest
 import trustme
+from claiming import EventQueue
 from click.testing import CliRunner, Result
+from console import Console, console
 from dev_process import MODULE
 from events_command import Run
 from guarded_redis import guarded
 from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
 from sandbox_api import authorized
 from serving import Platform
 from waiting import until
@@ -38,6 +41,18 @@ def swept(sandbox: Platform) -> Iterator[None]:
 def receiver(authority: trustme.CA) -> Iterator[Receiver]:
     with receiving(authority.issue_cert("127.0.0.1")) as receiver:
         yield receiver
+
+
+@pytest.fixture
+def queue(async_redis: AsyncRedis, redis_client: Redis) -> EventQueue:
+    return EventQueue(async_redis, redis_client)
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory, module_redis: str) -> Iterator[Console]:
+    """The console of all tests of a file."""
+    with console(tmp_path_factory.mktemp("console"), module_redis) as process:
+        yield process
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from events_command import Run
 from fleet_harness import Answer, Stub, well
 from harness import COMPLETED
 from redis import Redis
-from redis.asyncio import Redis as AsyncRedis
 from redis_keys import EVENT
 from stored_events import INDEX
 from stores import store_on
@@ -137,11 +136,6 @@ async def test_an_event_that_waits_goes_from_cause_to_cause_until_it_is_done(
     assert found["fetch", "Unavailable 503"]["failures"] == "2"
     assert found["test.first", "ValueError"]["failures"] == "1"
     assert [one["standing"] for one in found.values()] == [set()] * 2
-
-
-@pytest.fixture
-def queue(async_redis: AsyncRedis, redis_client: Redis) -> EventQueue:
-    return EventQueue(async_redis, redis_client)
 
 
 @pytest.mark.parametrize(("most", "state", "left"), [(12, State.DONE, set()), (1, State.DEAD, {"e0"})])

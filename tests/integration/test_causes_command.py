@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from events_command import Run
+from events_command import Run, listed
 from harness import DATA
 from redis import Redis
 from redis_keys import EVENT
@@ -53,10 +53,6 @@ def cause(redis: Redis, cause_id: str, who: str, standing: dict[str, int], *, la
             redis.hset(EVENT + one, "c:" + who, cause_id)
     redis.zadd(INDEX.causes, {cause_id: last})
     redis.zadd(INDEX.standing(cause_id), dict(standing))
-
-
-def listed(result: Result) -> list[str]:
-    return [json.loads(line)["webhook_id"] for line in result.stdout.splitlines()]
 
 
 @pytest.mark.usefixtures("failed")

@@ -11,8 +11,6 @@ from zlib import crc32
 import pytest
 from claiming import COMPLETED, INDEX, EventQueue, take_one
 from failing_scripts import POWER_CUT, FailingStore, Sabotage
-from redis import Redis
-from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import (
     MasterDownError,
@@ -43,11 +41,6 @@ from credhook.worker.queue.replay import Replay, Settled
 DONE = Settlement(State.DONE)
 #: Commands of a script at which it is broken off; none has more.
 COMMANDS = range(1, 30)
-
-
-@pytest.fixture
-def queue(async_redis: AsyncRedis, redis_client: Redis) -> EventQueue:
-    return EventQueue(async_redis, redis_client)
 
 
 # fences

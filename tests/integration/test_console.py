@@ -30,12 +30,6 @@ from credhook.store import State
 PAGES = ("/", "/causes", "/events", "/endpoints", "/jobs")
 
 
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory, module_redis: str) -> Iterator[Console]:
-    with console(tmp_path_factory.mktemp("console"), module_redis) as process:
-        yield process
-
-
 @pytest.fixture
 def ada(running: Console, redis_client: Redis) -> Iterator[httpx.Client]:
     """Somebody who has logged in, while there is no event."""

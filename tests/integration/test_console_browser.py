@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from browser import chromium, press, text
-from console import TOKEN, Console, console
+from console import TOKEN, Console
 from redis import Redis
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
@@ -21,12 +21,6 @@ from credhook.store import State
 PHONE = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
 PAGES = ("/", "/causes", "/events", "/events?state=dead", "/event?id=story", "/replay?state=dead", "/erase?state=dead",
          "/endpoints", "/jobs", "/nowhere")  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory, module_redis: str) -> Iterator[Console]:
-    with console(tmp_path_factory.mktemp("console"), module_redis) as process:
-        yield process
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from accepting import accept, everything, inbox_on, record
-from events_command import Run
+from events_command import Run, listed
 from harness import COMPLETED, DATA
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
@@ -52,10 +52,6 @@ def lines(stdout: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in stdout.splitlines()]
 
 
-def ids(stdout: str) -> list[str]:
-    return [line["webhook_id"] for line in lines(stdout)]
-
-
 def asked(redis: Redis) -> tuple[int, int]:
     """Since the statistics were reset: how many records were looked at, and how many scripts were run."""
     stats: Any = redis.info("commandstats")
@@ -94,7 +90,7 @@ def test_what_a_command_looks_at_is_what_it_returns_and_not_what_the_store_holds
         assert looked <= most_looked, arguments
         assert scripts <= most_scripts, arguments
     redis_client.config_resetstat()
-    assert len(ids(events("list", "--json", "--limit", str(MANY)).stdout)) == MANY
+    assert len(listed(events("list", "--json", "--limit", str(MANY)))) == MANY
     assert asked(redis_client)[1] < 60
 
 
@@ -115,7 +111,7 @@ def test_counts_and_selections_are_those_that_a_look_at_every_record_gives(redis
         ("--handler", RARE_HANDLER): lambda one: "h:" + RARE_HANDLER in one,
     }
     for arguments, meant in selections.items():
-        found = ids(events("list", "--json", "--limit", "5000", *arguments).stdout)
+        found = listed(events("list", "--json", "--limit", "5000", *arguments))
         assert sorted(found) == sorted(one for one, fields in records.items() if meant(fields)), arguments
         times = [int(records[one]["received"]) for one in found]
         assert times == sorted(times, reverse=True)
@@ -129,7 +125,7 @@ def test_pages_meet_no_event_twice_and_miss_none_while_others_arrive(
         for number in range(50):
             plant(pipeline, f"same_{number}", State.DEAD, age=1_000)
         pipeline.execute()
-    before = set(ids(events("list", "--json", "--limit", "1000").stdout))
+    before = set(listed(events("list", "--json", "--limit", "1000")))
     found: list[str] = []
     after: tuple[str, ...] = ()
     while page := lines(events("list", "--json", "--limit", "7", *after).stdout):
@@ -158,9 +154,9 @@ def test_a_handler_selects_what_it_has_ended_for_and_what_waits_for_it(redis_cli
     plant(redis_client, "pending", State.WAITING, pending="a.other a.bad", age=2)
     plant(redis_client, "only", State.UNHANDLED, only="a.bad", age=1)
     plant(redis_client, "another", State.DONE, ended={"a.badly": "done"}, pending="a.badly an.a.bad")
-    assert ids(events("list", "--json", "--handler", "a.bad").stdout) == ["only", "pending", "ended"]
+    assert listed(events("list", "--json", "--handler", "a.bad")) == ["only", "pending", "ended"]
     assert events("erase", "--handler", "a.bad", "--yes").stdout == "erased 3\n"
-    assert ids(events("list", "--json").stdout) == ["another"]
+    assert listed(events("list", "--json")) == ["another"]
 
 
 def oldest_open(redis: Redis) -> int | None:
@@ -195,7 +191,7 @@ def test_events_without_records_leave_the_index_after_the_retention_and_others_s
     sweep(redis_client)
     assert not redis_client.exists(gone)
     assert redis_client.zrange(INDEX.event_index(COMPLETED, "r1"), 0, -1) == [b"kept", b"young"]
-    assert ids(events("list", "--json").stdout) == ["young", "kept"]
+    assert listed(events("list", "--json")) == ["young", "kept"]
 
 
 def test_a_round_looks_at_the_index_from_where_the_last_one_ended(redis_client: Redis) -> None:
@@ -218,9 +214,9 @@ def test_what_was_quarantined_is_found_by_its_type_once_that_is_known_and_replay
     redis_client: Redis, redis_url: str, events: Run
 ) -> None:
     accept(redis_url, "m1", "openid4vc.issuance.unheard", "r1")
-    assert ids(events("list", "--json", "--resource", "r1").stdout) == ["m1"]
+    assert listed(events("list", "--json", "--resource", "r1")) == ["m1"]
     redis_client.hset(EVENT + "m1", "type", COMPLETED)  # As if this version knew it.
-    assert ids(events("list", "--json", "--type", "issuance.completed").stdout) == ["m1"]
+    assert listed(events("list", "--json", "--type", "issuance.completed")) == ["m1"]
     assert events("replay", "--state", "quarantined").stdout == "replayed 1\n"
     assert record(redis_client, "m1")["state"] == "accepted"
     assert events("erase", "--id", "m1", "--yes").stdout == "erased 1\n"
@@ -240,5 +236,5 @@ def test_more_events_than_one_script_looks_at_are_found_though_a_clock_had_them_
         redis_client.config_resetstat()
         expected = [f"tomorrow_{number}" for number in reversed(range(1_500))]
         expected += [f"once_{number}" for number in range(1_500)]
-        assert ids(events("list", "--json", "--limit", str(limit)).stdout) == expected[:limit]
+        assert listed(events("list", "--json", "--limit", str(limit))) == expected[:limit]
         assert asked(redis_client)[1] < 200

@@ -1,18 +1,11 @@
 """`credhook events list` on a real Redis: what is selected, counted and printed."""
 
-import json
-
-from click.testing import Result
-from events_command import Run, process
+from events_command import Run, listed, process
 from harness import DATA
 from redis import Redis
 from stored_events import INDEX, plant, plant_many
 
 from credhook.store import State
-
-
-def listed(result: Result) -> list[str]:
-    return [json.loads(line)["webhook_id"] for line in result.stdout.splitlines()]
 
 
 def test_the_options_select_what_is_listed_newest_first(redis_client: Redis, events: Run) -> None:

@@ -1,5 +1,6 @@
 """`credhook events`: in this process, in one of its own, and at a terminal that it can ask at."""
 
+import json
 import os
 import pty
 import subprocess
@@ -16,6 +17,11 @@ ROOT = Path(__file__).parents[2]
 
 #: The command with these arguments and settings, run in this process.
 Run = Callable[..., Result]
+
+
+def listed(result: Result) -> list[str]:
+    """The ids of the events that a list with --json shows, in its order."""
+    return [json.loads(line)["webhook_id"] for line in result.stdout.splitlines()]
 
 
 def process(redis_url: str, *arguments: str, **options: Any) -> "subprocess.Popen[str]":
