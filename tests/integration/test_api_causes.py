@@ -15,13 +15,6 @@ from credhook.worker.api.errors import Unavailable, hint
 from credhook.worker.api.token import ClientCredentials
 
 
-async def error_of(api_url: str, token_url: str, seconds: float) -> Unavailable:
-    async with AsyncApi(api_url, ClientCredentials(token_url, "me", "s3cret"), timeout=seconds) as api:
-        with pytest.raises(Unavailable) as caught:
-            await api.presentations.get("p")
-    return caught.value
-
-
 @contextmanager
 def unknown() -> Iterator[str]:
     yield "http://platform.invalid"
@@ -74,19 +67,25 @@ HINTS = {"certificate": "SSL_CERT_FILE", "timeout": "CREDHOOK_FETCH_TIMEOUT"}
 
 
 @pytest.mark.parametrize("cause", TROUBLES)
-async def test_an_api_that_does_not_answer_says_why_and_which_variable_to_look_at(cause: str) -> None:
-    with answering(lambda *_: b"") as tokens, TROUBLES[cause]() as url:
-        error = await error_of(url, tokens.url + TOKEN, 0.3 if cause == "timeout" else 5.0)
-    assert (error.operation, error.cause, error.status) == ("presentations.get", cause, None)
-    assert "CREDHOOK_API_URL" in hint(error)
+@pytest.mark.parametrize(
+    ("operation", "named", "other"),
+    [
+        ("presentations.get", "CREDHOOK_API_URL", "CREDHOOK_TOKEN_URL"),
+        ("token", "CREDHOOK_TOKEN_URL", "CREDHOOK_API_URL"),
+    ],
+)
+async def test_whoever_does_not_answer_is_named_with_the_cause_and_the_variable(
+    operation: str, named: str, other: str, cause: str
+) -> None:
+    with answering(lambda *_: presentation("p")) as well, TROUBLES[cause]() as url:
+        api_url, token_url = (well.url, url + "/another-token") if operation == "token" else (url, well.url + TOKEN)
+        auth = ClientCredentials(token_url, "me", "s3cret")
+        async with AsyncApi(api_url, auth, timeout=0.3 if cause == "timeout" else 5.0) as api:
+            with pytest.raises(Unavailable) as caught:
+                await api.presentations.get("p")
+        assert well.targets == []
+    error = caught.value
+    assert (error.operation, error.cause, error.status) == (operation, cause, None)
+    assert named in hint(error)
+    assert other not in hint(error) + str(error)
     assert HINTS.get(cause, "") in hint(error)
-
-
-@pytest.mark.parametrize("cause", TROUBLES)
-async def test_a_token_endpoint_that_does_not_answer_is_not_taken_for_the_api(cause: str) -> None:
-    with answering(lambda *_: presentation("p")) as platform, TROUBLES[cause]() as url:
-        error = await error_of(platform.url, url + "/another-token", 0.3 if cause == "timeout" else 5.0)
-        assert platform.targets == []
-    assert (error.operation, error.cause, error.status) == ("token", cause, None)
-    assert "CREDHOOK_TOKEN_URL" in hint(error)
-    assert "CREDHOOK_API_URL" not in hint(error) + str(error)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import trustme
 from caller import credentials
-from http_proxy import REFUSED, Proxy, proxying
+from http_proxy import REFUSED, proxying
 from scripted_server import PRESENTATION, TOKEN, Answering, answering, not_listening, presentation, silent
 
 from credhook.worker.api.client import AsyncApi
@@ -21,19 +21,6 @@ from credhook.worker.api.token import ClientCredentials
 
 #: No name server knows it, so only a proxy gets there.
 HOST = "platform.test"
-NAMES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
-
-
-@pytest.fixture(autouse=True)
-def nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in NAMES:
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.lower(), raising=False)
-
-
-@pytest.fixture(scope="module")
-def authority() -> trustme.CA:
-    return trustme.CA()
 
 
 def theirs(authority: trustme.CA, host: str) -> ssl.SSLContext:
@@ -43,9 +30,8 @@ def theirs(authority: trustme.CA, host: str) -> ssl.SSLContext:
 
 
 @pytest.fixture(autouse=True)
-def trusted(authority: trustme.CA, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    authority.cert_pem.write_to_path(tmp_path / "authority.pem")
-    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "authority.pem"))
+def trusted(ca: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(ca))
 
 
 def well(target: str, _: int) -> bytes:
@@ -66,32 +52,29 @@ def basic(credentials: str) -> bytes:
     return b"Proxy-Authorization: Basic " + base64.b64encode(credentials.encode())
 
 
-def sent_through(proxy: Proxy, scheme: str) -> None:
-    """Two presentations were fetched through the proxy, with one token, over one connection where it is encrypted."""
-    url = f"http://{HOST}"
-    assert proxy.lines == (
-        [f"CONNECT {HOST}:443"]
-        if scheme == "https"
-        else [f"POST {url}{TOKEN}", f"GET {url}{PRESENTATION}p", f"GET {url}{PRESENTATION}q"]
-    )
-
-
+@pytest.mark.parametrize("encrypted", [False, True])
 @pytest.mark.parametrize("scheme", ["http", "https"])
 @pytest.mark.parametrize("credentials", ["", "me:s3cret of the proxy's", "a%40b:c%3Ad%2F"])
 async def test_requests_go_through_the_proxy_and_its_credentials_no_further(
     scheme: str,
     credentials: str,
+    encrypted: bool,
     authority: trustme.CA,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plain = credentials.replace("%40", "@").replace("%3A", ":").replace("%2F", "/")
-    with platform(scheme, authority) as server, proxying(server.url, credentials=plain) as proxy:
+    tls = theirs(authority, "127.0.0.1") if encrypted else None
+    with platform(scheme, authority) as server, proxying(server.url, credentials=plain, tls=tls) as proxy:
         monkeypatch.setenv(f"{scheme}_proxy".upper(), proxy.url.replace(plain, credentials.replace(" ", "%20")))
         url = f"{scheme}://{HOST}"
         async with AsyncApi(url, auth(url)) as api:
             for name in ("p", "q"):
                 assert (await api.presentations.get(name)).id == name
-        sent_through(proxy, scheme)
+        assert proxy.lines == (
+            [f"CONNECT {HOST}:443"]  # One connection for all of them.
+            if scheme == "https"
+            else [f"POST {url}{TOKEN}", f"GET {url}{PRESENTATION}p", f"GET {url}{PRESENTATION}q"]
+        )
         assert len(server.heads) == 3
         for head in proxy.heads:
             assert (basic(plain) in head.replace(b"proxy-a", b"Proxy-A")) is bool(credentials)
@@ -99,19 +82,6 @@ async def test_requests_go_through_the_proxy_and_its_credentials_no_further(
         for head in server.heads:
             assert b"proxy-" not in head.lower()
             assert f"Host: {HOST}\r\n".encode() in head
-
-
-async def test_the_proxy_itself_may_be_encrypted(authority: trustme.CA, monkeypatch: pytest.MonkeyPatch) -> None:
-    with (
-        platform("https", authority) as server,
-        proxying(server.url, credentials="me:x", tls=theirs(authority, "127.0.0.1")) as proxy,
-    ):
-        monkeypatch.setenv("HTTPS_PROXY", proxy.url)
-        url = f"https://{HOST}"
-        async with AsyncApi(url, auth(url)) as api:
-            for name in ("p", "q"):
-                assert (await api.presentations.get(name)).id == name
-        sent_through(proxy, "https")
 
 
 async def test_this_host_is_reached_directly_whatever_no_proxy_says(monkeypatch: pytest.MonkeyPatch) -> None:

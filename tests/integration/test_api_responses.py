@@ -94,7 +94,7 @@ def many(count: int, *, of: bytes = b"{}") -> bytes:
     return b'{"data":{"id":"p","status":"x","credentials":[' + b",".join([of] * count) + b"]}}"
 
 
-async def test_more_values_than_a_resource_has_are_refused_before_anything_is_made_of_them() -> None:
+async def test_more_values_than_a_resource_may_have_are_refused_before_anything_is_made_of_them() -> None:
     body = many(1_000_000)  # 3 MB, which became 600 MiB.
     with answering(lambda *_: ok(body)) as server:
         async with sending(server) as api:
@@ -106,11 +106,7 @@ async def test_more_values_than_a_resource_has_are_refused_before_anything_is_ma
             finally:
                 tracemalloc.stop()
             assert refused.value.cause == "too_many_values"
-
-
-async def test_as_many_values_as_a_resource_may_have_are_read() -> None:
-    with answering(lambda *_: ok(many(MOST_VALUES // 2 - 10))) as server:
-        async with sending(server) as api:
+            server.script = lambda *_: ok(many(MOST_VALUES // 2 - 10))
             assert len((await api.presentations.get("p")).credentials) == MOST_VALUES // 2 - 10
 
 
@@ -178,15 +174,6 @@ async def test_nesting_is_bounded(depth: int) -> None:
 ADA = {"data": {"id": "p", "status": "verified", "credentials": [{"attributes": {"name": "Ada Lovelace"}}]}}
 
 
-async def test_cookies_are_not_kept() -> None:
-    with answering(lambda *_: ok(ADA, "Set-Cookie: session=2; Path=/")) as server:
-        async with sending(server) as api:
-            for _ in range(2):
-                await api.presentations.get("p")
-    assert len(server.heads) == 3
-    assert not [head for head in server.heads if b"cookie" in head.lower()]
-
-
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 @pytest.mark.parametrize("location", ["http://evil.invalid/", "/me-creds/api/presentations/other", "?x", ""])
 async def test_redirects_are_refused(status: int, location: str) -> None:
@@ -198,13 +185,14 @@ async def test_redirects_are_refused(status: int, location: str) -> None:
     assert server.targets == [PRESENTATION + "p"]
 
 
-async def test_nothing_is_sent_that_nobody_has_asked_for() -> None:
-    with answering(lambda *_: ok(ADA)) as server:
+async def test_nothing_is_sent_that_nobody_has_asked_for_and_no_cookie_is_kept() -> None:
+    with answering(lambda *_: ok(ADA, "Set-Cookie: session=2; Path=/")) as server:
         async with sending(server) as api:
-            await api.presentations.get("p")
-    ask, get = ({line.partition(b":")[0].decode().lower() for line in head.splitlines()} for head in server.heads)
+            for _ in range(2):
+                await api.presentations.get("p")
+    ask, *gets = ({line.partition(b":")[0].decode().lower() for line in head.splitlines()} for head in server.heads)
     assert ask == {"host", "accept", "accept-encoding", "user-agent", "content-type", "content-length"}
-    assert get == {"host", "accept", "accept-encoding", "user-agent", "authorization"}
+    assert gets == [{"host", "accept", "accept-encoding", "user-agent", "authorization"}] * 2
 
 
 async def test_logs_hold_no_token_no_secret_and_no_body(caplog: pytest.LogCaptureFixture) -> None:

@@ -27,14 +27,9 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 #: What comes at once, and what follows byte by byte for ever.
 DRIPS = {
     "nothing": (b"", b""),
-    "the status line": (b"HTTP/1.1 200 ", b"OK"),
     "the head": (HEAD + b"X-Padding: ", b"a"),
-    "interim answers": (b"", b"HTTP/1.1 103 Early Hints\r\n\r\n"),
     "the body": (HEAD + b"Content-Length: 60000\r\n\r\n{", b" "),
-    "the body's chunks": (HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
-    "a chunk's extension": (HEAD + b"Transfer-Encoding: chunked\r\n\r\n1;a=", b"a"),
     "the body of a refusal": (HEAD.replace(b"200 OK", b"500 X") + b"Content-Length: 60000\r\n\r\n", b" "),
-    "a body without an end": (HEAD + b"\r\n{", b" "),
 }
 
 

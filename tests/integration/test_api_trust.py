@@ -17,11 +17,6 @@ import trustme
 from scripted_server import TOKEN, Answering, answering, presentation
 
 
-@pytest.fixture(scope="module")
-def authority() -> trustme.CA:
-    return trustme.CA()
-
-
 @pytest.fixture
 def trusted(authority: trustme.CA, tmp_path: Path) -> Path:
     """A file with the authority."""
