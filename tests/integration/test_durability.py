@@ -23,15 +23,8 @@ SAFE = Facts(version=(7, 2), appendonly=True, fsync="always", eviction="noevicti
 def administered(folder: Path, redis_url: str) -> Iterator[tuple[Receiver, str]]:
     address = f"127.0.0.1:{free_port()}"
     with receiver(folder, redis_url, CREDHOOK_ADMIN=address) as process:
-        until(lambda: reaches(f"http://{address}/healthz"), what="the admin listener")
+        until(lambda: process.answers(f"http://{address}/healthz"), what="the admin listener")
         yield process, f"http://{address}"
-
-
-def reaches(url: str) -> bool:
-    try:
-        return plain.get(url).is_success
-    except httpx.TransportError:
-        return False
 
 
 def post(process: Receiver, webhook_id: str = "m") -> int:
@@ -79,6 +72,7 @@ def test_a_redis_that_fsyncs_or_can_say_when_it_has_is_safe(facts: Facts) -> Non
 def test_info_is_read_whatever_it_leaves_out() -> None:
     assert read({}, {}) == Facts((0, 0), False, "", "", False)
     assert read({"redis_version": "7"}, {}).version == (7, 0)
+    assert not read({"role": "slave"}, {}).master
 
 
 @pytest.mark.parametrize(
