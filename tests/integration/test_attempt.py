@@ -11,6 +11,7 @@ import pytest
 from accepting import record
 from attempts import Attempts, attempts
 from fleet_harness import Answer, Call, Stub, issuance, presentation
+from harness import DATA
 from pydantic import SecretStr
 from redis import Redis
 from redis.exceptions import RedisError
@@ -26,11 +27,7 @@ from credhook.worker.handlers.registry import Handlers
 from credhook.worker.queue.claims import Claims
 from credhook.worker.queue.replay import How, Replay, Settled
 
-DATA = "openid4vc.verification.data"
 REQUESTED = "openid4vc.verification.requested"
-
-#: As far as a run needs it.
-E1: Any = SimpleNamespace(webhook_id="e1")
 
 KEY = "a-key-of-thirty-two-characters-1"
 
@@ -307,7 +304,8 @@ async def test_nothing_is_fetched_for_an_event_whose_handlers_all_run_still(
     made: Attempts, told: Told, stub: Stub
 ) -> None:
     await made.accept("e1", DATA, "pre_1")
-    runs = [made.processor.runs.begin(E1, handler) for handler in told.handlers]
+    event: Any = SimpleNamespace(webhook_id="e1")  # As far as a run needs it.
+    runs = [made.processor.runs.begin(event, handler) for handler in told.handlers]
     for run in runs:
         assert run is not None
         run.hold()

@@ -32,10 +32,6 @@ def write(folder: Path, text: str) -> None:
         r' plugin\.py:5: ValueError: .* is no event type: write @handlers\.on\("', id="no type at all",
     ),
     pytest.param(
-        "@handlers.on('*', time_out=5)\nasync def f(event, context): ...\n", "plugin",
-        r" plugin\.py:5: ValueError: accounts\.f: time_out: Extra inputs are not permitted$", id="option",
-    ),
-    pytest.param(
         ONE + ONE, "plugin",
         r" plugin\.py:7: ValueError: 'accounts' already has a handler 'one', at \S+/plugin\.py:5; rename", id="twice",
     ),

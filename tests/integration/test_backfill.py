@@ -16,17 +16,16 @@ from harness import DATA
 from platform_settings import leading_to
 from redis import Redis
 from redis_keys import EVENT
-from stored_events import contents
+from stored_events import INDEX, contents
 from stores import store_on
 
 from credhook.events import Event
-from credhook.store import BACKFILLED, Keys
+from credhook.store import BACKFILLED
 from credhook.store.job import accept_arguments
 from credhook.worker.backfill.run import Backfill, BackfillResult, MissableEvent, TooLate, Window
 from credhook.worker.platform.shared_circuit import circuit_key
 
 OFFERED, COMPLETED = "openid4vc.issuance.offered", "openid4vc.issuance.completed"
-INDEX = Keys("credhook")
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 HAPPENED = [
     MissableEvent("iss_1", (OFFERED,)),

@@ -16,13 +16,6 @@ from structlog.testing import capture_logs
 from credhook.events import Event
 from credhook.receiver.inbox import Outcome, StoreUnavailable
 
-NO_TEXT = b"\xff\xfe"
-
-
-@pytest.fixture
-def queue(async_redis: AsyncRedis, redis_client: Redis) -> EventQueue:
-    return EventQueue(async_redis, redis_client)
-
 
 def lose_all(queue: EventQueue) -> None:
     """Leave only the records and the index of open events, as if a fleet had died long ago."""
@@ -43,7 +36,7 @@ def damage(redis: Redis, webhook_id: str, how: str) -> None:
         redis.hdel(key, how.removeprefix("without "))
     else:
         field, _, value = how.partition("=")
-        redis.hset(key, field, NO_TEXT if value == "no text" else value)
+        redis.hset(key, field, value)
 
 
 DAMAGES = [

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 from fleet_harness import Answer, Call, FleetHarness, presentation
+from harness import DATA
 from waiting import until
 
-DATA = "openid4vc.verification.data"
 VERIFIED = "openid4vc.verification.verified"
 
 KEY = "a-key-of-thirty-two-characters-1"
@@ -48,9 +48,6 @@ def first(number: int, then: Platform, before: Platform) -> Platform:
     return lambda call: before(call) if call.number <= number else then(call)
 
 
-GONE = [pytest.param(empty, id="without attributes"), pytest.param(unknown, id="not found")]
-
-
 def given(rig: FleetHarness) -> list[tuple[str, ...]]:
     return [note.words[1:] for note in rig.notes()]
 
@@ -78,7 +75,7 @@ def test_after_the_death_of_its_worker_an_event_has_the_data_or_says_that_it_is_
     assert not rig.redis.keys("credhook:credhook:snapshot:*")
 
 
-@pytest.mark.parametrize("late", GONE)
+@pytest.mark.parametrize("late", [empty, unknown])
 def test_data_that_lags_behind_its_event_is_waited_for(rig: FleetHarness, late: Platform) -> None:
     rig.stub.answer = first(1, full, before=late)
     rig.plugin(SECOND_TIME)

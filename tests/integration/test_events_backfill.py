@@ -14,25 +14,17 @@ from events_command import Run
 from platform_settings import leading_to
 from redis import Redis
 from redis_keys import EVENT, RECEIVERS
-from stored_events import contents
+from stored_events import INDEX, contents
 from waiting import until
-
-from credhook.store import Keys
 
 OFFERED, COMPLETED, PARTLY = (f"openid4vc.issuance.{each}" for each in ("offered", "completed", "partiallyIssued"))
 REQUESTED, VERIFIED, DATA = (f"openid4vc.verification.{each}" for each in ("requested", "verified", "data"))
-INDEX = Keys("credhook")
 
 
 @pytest.fixture
 def lossy(tmp_path: Path, redis_url: str, authority: trustme.CA) -> Iterator[Scene]:
     with scene(tmp_path, redis_url, authority) as made:
         yield made
-
-
-def arrive(scene: Scene, number: int) -> None:
-    """Return once so many events have."""
-    until(lambda: sum(1 for _ in scene.redis.scan_iter(match=EVENT + "*")) >= number, what="the deliveries")
 
 
 def written(redis: Redis) -> list[str]:
@@ -45,7 +37,7 @@ def test_what_was_lost_is_handled_once_and_in_order_and_what_arrived_is_not_hand
 ) -> None:
     whole = lossy.happen(OFFERED, lost=False, count=10)
     half = lossy.happen(OFFERED, lost=False, count=10)
-    arrive(lossy, 20)
+    until(lambda: sum(1 for _ in lossy.redis.scan_iter(match=EVENT + "*")) >= 20, what="the deliveries")
     for resource in half:
         lossy.happen(COMPLETED, lost=True, resourceId=resource)
     lossy.happen(OFFERED, lost=True, count=10)
