@@ -38,12 +38,12 @@ def test_what_was_lost_is_handled_once_and_in_order_and_what_arrived_is_not_hand
     whole = lossy.happen(OFFERED, lost=False, count=10)
     half = lossy.happen(OFFERED, lost=False, count=10)
     until(lambda: sum(1 for _ in lossy.redis.scan_iter(match=EVENT + "*")) >= 20, what="the deliveries")
+    lossy.sandbox.faults(drop=1_000_000)
     for resource in half:
-        lossy.happen(COMPLETED, lost=True, resourceId=resource)
-    lossy.happen(OFFERED, lost=True, count=10)
-    gone = lossy.happen(OFFERED, lost=True, count=5)
+        lossy.sandbox.make(COMPLETED, resourceId=resource)
+    gone = lossy.happen(OFFERED, lost=True, count=15)[10:]
     for resource in gone:
-        lossy.happen(COMPLETED, lost=True, resourceId=resource)
+        lossy.sandbox.make(COMPLETED, resourceId=resource)
     shown = lossy.happen(DATA, lost=True, count=10)
     before = written(lossy.redis)
     lossy.sandbox.faults(pageSize=7)
