@@ -58,8 +58,6 @@ async def test_all_that_is_asked_for_by_id_is_matched(noun: str, document: objec
             with pytest.raises(InvalidResponse) as refused:
                 await getattr(api, noun).get("mine")
             assert refused.value.cause == "other_id"
-        async with sending(server, match_ids=False) as api:
-            await getattr(api, noun).get("mine")
 
 
 async def test_an_answer_that_nobody_asked_for_never_answers_the_next_request() -> None:

@@ -65,14 +65,6 @@ NO_TOKEN = r"Error: token: no answer \(\w+, "
 # Whom we trust.
 
 
-def test_nobody_trusts_an_authority_of_ones_own_by_itself(authority: trustme.CA) -> None:
-    with platform(authority) as server:
-        told = asked(server)
-        assert re.match(NO_TOKEN + r"certificate\)", told)
-        assert "SSL_CERT_FILE" in told
-        assert server.heads == []
-
-
 def test_ssl_cert_file_names_the_authorities(authority: trustme.CA, trusted: Path) -> None:
     other = trustme.CA().cert_pem.bytes()
     before = "# é\n".encode("latin-1")

@@ -1,6 +1,6 @@
 """Why attempts fail, counted as it happens: on a real Redis, with real attempts at events."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -48,24 +48,15 @@ async def second(event: Any, context: Any) -> None:
 
 
 @pytest.fixture
-def stub() -> Iterator[Stub]:
+def stub(stub: Stub) -> Stub:
     BROKEN["on"] = True
-    with Stub().running() as stub:
-        yield stub
+    return stub
 
 
 @pytest.fixture
 async def made(stub: Stub, redis_url: str) -> AsyncIterator[Attempts]:
     async with attempts(redis_url, stub, handlers, MAX_ATTEMPTS=1) as made:
         yield made
-
-
-async def handled(made: Attempts, number: int) -> None:
-    """So many events, e0 and so on, each after one attempt."""
-    for each in range(number):
-        await made.accept(f"e{each}", COMPLETED, f"r{each}")
-    for _ in range(number):
-        await made.next()
 
 
 def causes(redis: Any) -> dict[tuple[str, str], dict[str, Any]]:
@@ -81,7 +72,10 @@ def causes(redis: Any) -> dict[tuple[str, str], dict[str, Any]]:
 async def test_a_replay_empties_a_cause_and_what_still_fails_comes_back(
     made: Attempts, redis_client: Redis, events: Run
 ) -> None:
-    await handled(made, 5)
+    for number in range(5):
+        await made.accept(f"e{number}", COMPLETED, f"r{number}")
+    for _ in range(5):
+        await made.next()
     assert events("replay", "--state", "dead").stdout == "replayed 3\n"
     assert [one["standing"] for one in causes(redis_client).values()] == [set()] * 3
     await made.next()
