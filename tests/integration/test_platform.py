@@ -133,14 +133,6 @@ async def test_while_one_probes_all_other_calls_are_refused(redis_url: str, stub
         assert [await one.breaker.admit(10) for one in fleet] == [1, 1, 1]
 
 
-@pytest.mark.parametrize("how", ["call", "call_in_thread"])
-async def test_a_handlers_call_may_be_the_probe(redis_url: str, stub: Stub, how: str) -> None:
-    async with members(2, redis_url, stub.url) as fleet:
-        await paused_briefly(fleet, stub)
-        assert await getattr(fleet[1], how)() == "verified"
-        await until_async(lambda: fleet[0].breaker._slow_start.allows(9) == 1, what="the good news")
-
-
 async def test_a_probe_that_is_cancelled_or_given_back_lets_the_next_try(
     redis_url: str, redis_client: Redis, stub: Stub
 ) -> None:
@@ -190,6 +182,7 @@ async def test_turns_that_are_given_back_serve_others(redis_url: str, stub: Stub
     async with members(2, redis_url, stub.url, rate=0.01) as (one, other):
         assert await one.breaker.admit(10) == 1
         assert await other.breaker.admit(10) == 0
+        assert 50 < other.breaker.retry_in() <= 100
         await one.breaker.give_back(1)
         other.breaker._ask_again_at = 0.0
         assert await other.breaker.admit(10) == 1
@@ -198,14 +191,18 @@ async def test_turns_that_are_given_back_serve_others(redis_url: str, stub: Stub
 # Rare interleavings of the probe with other calls and with messages to the fleet.
 
 
-async def test_a_process_that_was_refused_during_a_probe_may_probe_next(redis_url: str, stub: Stub) -> None:
+@pytest.mark.parametrize("how", ["call", "call_in_thread"])
+async def test_a_process_that_was_refused_during_a_probe_may_probe_next_with_a_handlers_call(
+    redis_url: str, stub: Stub, how: str
+) -> None:
     async with members(2, redis_url, stub.url) as (one, other):
         await paused_briefly([one, other], stub)
         assert await one.breaker.admit(1) == 1
-        assert isinstance(await other.call(), PlatformPaused)
+        assert isinstance(await getattr(other, how)(), PlatformPaused)
         assert await other.breaker.admit(1) == 0
         await one.breaker.give_back(1)
-        assert await other.call() == "verified"
+        assert await getattr(other, how)() == "verified"
+        await until_async(lambda: one.breaker._slow_start.allows(9) == 1, what="the good news")
 
 
 async def test_a_probe_lasts_as_long_as_its_call_may_take(redis_url: str, stub: Stub) -> None:
@@ -286,8 +283,12 @@ async def test_without_redis_only_what_was_admitted_is_called_for(tmp_path: Path
                     assert isinstance(refused, PlatformPaused)
                 assert [await each.fetch() for _ in range(2)] == ["verified"] * 2
             assert len(stub.calls) == 4
+            other.breaker._slow_start.begin()
+            with pytest.raises((RedisError, OSError)):
+                await other.breaker.admit(2)
+            assert other.breaker._slow_start.allows(2) == 1  # What was not admitted is still there.
             redis.start()
-            assert [await each.breaker.admit(2) for each in (one, other)] == [2, 2]
+            assert [await each.breaker.admit(2) for each in (one, other)] == [2, 1]
             assert await one.call() == await other.call_in_thread() == "verified"
 
 
