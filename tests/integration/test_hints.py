@@ -26,9 +26,6 @@ from waiting import until
 from credhook.sandbox.local.environment import free_port
 from credhook.store.errors import hint as store_hint
 
-#: A name that no name server knows: RFC 2606.
-NOWHERE = "nowhere.invalid"
-
 
 def hint(text: str, event: str) -> str:
     """The hint of the last line for that event."""
@@ -77,19 +74,6 @@ def test_a_full_redis_at_receiver_and_worker(harness: Harness, tmp_path: Path) -
     for said in told.values():
         assert "raise its maxmemory" in said
         assert "REDIS_URL" not in said
-
-
-def test_a_token_host_that_is_not_known(harness: Harness) -> None:
-    elsewhere = {"CREDHOOK_TOKEN_URL": f"https://{NOWHERE}/token"}
-    done = credhook("endpoints", "list", environment=harness.environment | elsewhere)
-    assert done.returncode == 1
-    harness.happens("m")
-    with harness.worker(**elsewhere) as worker:
-        until(lambda: '"event":"token_refused"' in worker.text, what="the failed token request")
-    said = next(line for line in worker.text.splitlines() if '"event":"token_refused"' in line)
-    for one in (done.stderr, said):
-        assert "host's name is not known here: check CREDHOOK_TOKEN_URL" in one
-        assert "CREDHOOK_API_URL" not in one
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """`credhook new`: what it writes is tested and typed as it stands, with no network and no Redis."""
 
 import os
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ def accounts(tmp_path: Path) -> Path:
     written = new(tmp_path, "accounts")
     assert (written.returncode, written.stderr) == (0, "")
     assert "cd accounts && credhook dev" in written.stdout
+    assert 'dependencies = ["credhook"]' in (tmp_path / "accounts" / "pyproject.toml").read_text()
     return tmp_path / "accounts"
 
 
@@ -35,14 +35,6 @@ def test_its_tests_notice_a_handler_that_may_not_run_again(accounts: Path) -> No
 def test_its_types_are_clean(accounts: Path, pytestconfig: pytest.Config) -> None:
     kept = f"--cache-dir={pytestconfig.rootpath / '.pytest_cache' / 'mypy'}", "--no-sqlite-cache"
     assert "no issues found in 2 source files" in run(accounts, "mypy", "--strict", *kept, ".")
-
-
-def test_its_entry_point_leads_to_its_handlers(accounts: Path) -> None:
-    project = tomllib.loads((accounts / "pyproject.toml").read_text())["project"]
-    (reference,) = project["entry-points"]["credhook.handlers"].values()
-    assert project["dependencies"] == ["credhook"]
-    environment = {"PATH": os.environ["PATH"], "CREDHOOK_HANDLERS": reference}
-    assert "accounts.note_issuance" in credhook("handlers", "list", environment=environment, folder=accounts).stdout
 
 
 @pytest.mark.parametrize(("name", "said"), [

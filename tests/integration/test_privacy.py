@@ -17,10 +17,9 @@ from typing import Any
 import forked_process
 import plain
 import pytest
-from accepting import RANGE, READ
+from accepting import everything
 from console import console
 from fleet_harness import Answer, Call, FleetHarness, presentation
-from redis import Redis
 from store_rules import EXPIRIES, pattern_of
 from trace_collector import Collector, collecting
 from waiting import until
@@ -162,17 +161,6 @@ def _base64(value: bytes) -> Iterator[bytes]:
         yield base64.b64decode(value, validate=True)
 
 
-def at_rest(redis: Redis) -> str:
-    """All keys and values."""
-    found: list[str] = []
-    for key in redis.scan_iter():
-        kind: Any = redis.type(key)
-        if kind in READ:  # A key may go between the two commands.
-            value = redis.execute_command(*READ[kind], key, *RANGE.get(kind, ()))  # type: ignore[no-untyped-call]
-            found += unpacked([key, value])
-    return "\n".join(found)
-
-
 def run(rig: FleetHarness, *command: str) -> str:
     """Return what a command prints, on either stream."""
     # Stock RQ does not look for plugins where it was started.
@@ -193,7 +181,8 @@ def rq(rig: FleetHarness, command: str, *arguments: str) -> str:
 
 def assert_nowhere(rig: FleetHarness, *texts: str) -> None:
     """No canary in Redis, in any log, or in these texts."""
-    for text in (at_rest(rig.redis), rig.logs(), *texts):
+    at_rest = everything(rig.redis, lambda value: "\n".join(unpacked(value)))
+    for text in (at_rest, rig.logs(), *texts):
         assert not CANARY.findall(text)
 
 
@@ -262,6 +251,7 @@ def test_when_the_platform_fails_in_any_way(rig: FleetHarness) -> None:
     with rig.worker(CREDHOOK_MAX_ATTEMPTS="2") as worker:
         for name in names:
             rig.reaches(name, "dead")
+        assert rig.record("broken")["attempts"] == "2"
         rig.reaches("gone", "data_gone")
         rig.accept(*((f"down_{number}", DATA, "pre_broken") for number in range(15)))
         until(lambda: '"platform_paused"' in worker.text, what="the breaker")
@@ -282,6 +272,7 @@ def test_when_the_token_endpoint_repeats_what_it_was_sent(rig: FleetHarness, sta
         until(lambda: "takes no events" in credhook(rig, "status"), what="its announcement")
         shown = credhook(rig, "status")
         called = credhook(rig, "api", "presentations", "get", "pre_1")
+        assert ('"hint":"check ' in worker.text) == (status in {400, 401})
         assert worker.stop() == 0
     assert_nowhere(rig, shown, called)
 

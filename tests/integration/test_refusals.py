@@ -1,4 +1,4 @@
-"""The table of refusals, over a raw socket against a process, and in process against the application."""
+"""The table of refusals, over a raw socket."""
 
 import json
 import socket
@@ -12,6 +12,15 @@ from serving import Receiver, receiver
 from waiting import until
 
 NAMES = [refusal.name for refusal in refusals()]
+#: Of the platform's errors.
+TITLES = {
+    400: "Validation Failed",
+    401: "Unauthorized",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    413: "Payload Too Large",
+    415: "Unsupported Media Type",
+}
 
 
 def refusal(name: str) -> Refusal:
@@ -40,8 +49,10 @@ def test_a_refusal_over_a_raw_socket(server: Receiver, redis_server: str, name: 
     assert status == row.status
     if headers.get("content-type") == "application/json":
         (error,) = json.loads(content)["errors"]
-        assert error["status"] == status
+        code = "VALIDATION_ERROR" if status == 400 else TITLES[status].upper().replace(" ", "_")
+        assert (error["status"], error["code"], error["title"]) == (status, code, TITLES[status])
         assert error["detail"]
+        assert error["id"]
     else:
         assert row.reason is None
     if row.reason is not None:

@@ -1,7 +1,7 @@
 """Events in the store as the receiver leaves them, without the socket."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -56,12 +56,12 @@ def reached(redis: Redis, webhook_id: str, state: str) -> dict[str, str]:
     return found if found.get("state") == state else {}
 
 
-def everything(redis: Redis) -> str:
+def everything(redis: Redis, text_of: Callable[[Any], str] = repr) -> str:
     """All that Redis holds, keys and values, as text to search in."""
     found = []
     for key in redis.scan_iter():
         kind: Any = redis.type(key)
         if kind in READ:  # A key may go between the two commands.
             value = redis.execute_command(*READ[kind], key, *RANGE.get(kind, ()))  # type: ignore[no-untyped-call]
-            found.append(f"{key!r} {value!r}")
+            found.append(f"{text_of(key)} {text_of(value)}")
     return "\n".join(found)
