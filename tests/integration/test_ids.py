@@ -2,18 +2,13 @@
 
 import http.client
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from urllib.parse import unquote
 
-import pytest
-from accepting import record
 from console import console
 from events_command import Run
-from harness import PLAIN, Workers
-from in_thread import Asked, http_server
-from redis import Redis
-from serving import Receiver, receiver
+from fleet_harness import FleetHarness, issuance
+from harness import PLAIN
+from serving import receiver
 from signing import body, headers
 
 #: Webhook-id, resource's id: those that are fetched, then those that cannot stand in a URL.
@@ -48,38 +43,20 @@ def deliver(port: int, webhook_id: str, resource_id: str) -> int:
     return answer.status
 
 
-def echo(asked: Asked) -> tuple[int, dict[str, str], bytes]:
-    """Answer with the id that the path names."""
-    if asked.path == "/token":
-        return 200, {}, b'{"access_token": "t", "expires_in": 300}'
-    prefix, _, segment = asked.path.rpartition("/")
-    assert prefix == "/me-creds/api/credentials"
-    return 200, {}, json.dumps({"data": {"id": unquote(segment), "status": "completed"}}).encode()
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, module_redis: str) -> Iterator[Receiver]:
-    with receiver(tmp_path_factory.mktemp("receiver"), module_redis) as process:
-        yield process
-
-
-def test_any_text_is_an_id_from_the_delivery_to_the_erasure(
-    server: Receiver, redis_client: Redis, redis_url: str, events: Run, tmp_path: Path
-) -> None:
-    for webhook_id, resource_id in [*FETCHED, *QUARANTINED] * 2:
-        assert deliver(server.port, webhook_id, resource_id) == 202, (webhook_id, resource_id)
-    with http_server(echo) as url:
-        platform = {"API_URL": url, "TOKEN_URL": f"{url}/token", "CLIENT_ID": "c", "CLIENT_SECRET": "s"}
-        workers = Workers(tmp_path, redis_url, {f"CREDHOOK_{name}": value for name, value in platform.items()})
-        workers.plugin(PLAIN)
-        with workers.worker() as worker:
-            for webhook_id, _ in FETCHED:
-                workers.reaches(webhook_id, "done")
-            replayed = events("replay", "--yes", "--id", FETCHED[3][0], "--id", FETCHED[6][0])
-            assert replayed.stdout == "replayed 2\n", replayed.output
-            for webhook_id, _ in (FETCHED[3], FETCHED[6]):
-                assert "replayed" in events("show", webhook_id).stdout
-                workers.reaches(webhook_id, "done")
+def test_any_text_is_an_id_from_the_delivery_to_the_erasure(rig: FleetHarness, events: Run) -> None:
+    with receiver(rig.folder, rig.redis_url) as server:
+        for webhook_id, resource_id in [*FETCHED, *QUARANTINED] * 2:
+            assert deliver(server.port, webhook_id, resource_id) == 202, (webhook_id, resource_id)
+    rig.stub.answer = lambda call: issuance(unquote(call.resource))  # Of what follows the last slash.
+    rig.plugin(PLAIN)
+    with rig.worker() as worker:
+        for webhook_id, _ in FETCHED:
+            rig.reaches(webhook_id, "done")
+        replayed = events("replay", "--yes", "--id", FETCHED[3][0], "--id", FETCHED[6][0])
+        assert replayed.stdout == "replayed 2\n", replayed.output
+        for webhook_id, _ in (FETCHED[3], FETCHED[6]):
+            assert "replayed" in events("show", webhook_id).stdout
+            rig.reaches(webhook_id, "done")
     assert "Traceback" not in worker.text + server.text
     assert "6 whose id cannot be fetched" in events("replay", "--yes", "--state", "quarantined").output
     for webhook_id, resource_id in FETCHED:
@@ -88,17 +65,17 @@ def test_any_text_is_an_id_from_the_delivery_to_the_erasure(
         listed = events("list", "--json", "--resource", resource_id).stdout.splitlines()
         assert [json.loads(line)["webhook_id"] for line in listed] == [webhook_id]
     for webhook_id, resource_id in QUARANTINED:
-        kept = record(redis_client, webhook_id)
+        kept = rig.record(webhook_id)
         assert kept["state"] == "quarantined"
         assert kept["resource"] in {resource_id, "ä" * 256 + "…[cut]", "x" * 512 + "…[cut]"}
-    with console(tmp_path, redis_url) as running, running.operator() as ada:
+    with console(rig.folder, rig.redis_url) as running, running.operator() as ada:
         for webhook_id, resource_id in FETCHED:
             assert ada.get("/event", params={"id": webhook_id}).status_code == 200
             assert str(ada.get("/events", params={"q": webhook_id}).url.path) == "/event"
             assert ">done</" in ada.get("/events", params={"resource": resource_id}).text
     ids = [part for webhook_id, _ in [*FETCHED, *QUARANTINED] for part in ("--id", webhook_id)]
     assert events("erase", "--yes", *ids).exit_code == 0
-    assert not [key for key in redis_client.scan_iter("credhook:credhook:*") if b":event:" in key or b":index:" in key]
+    assert not [key for key in rig.redis.scan_iter("credhook:credhook:*") if b":event:" in key or b":index:" in key]
 
 
 def test_an_id_that_no_redis_can_hold_is_no_crash(events: Run) -> None:

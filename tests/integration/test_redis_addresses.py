@@ -4,15 +4,14 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-import plain
 import pytest
+from floods import deliver
 from redis import Redis
 from redis_addresses import Reached, over_a_unix_socket, over_mutual_tls, over_tcp, over_tls, through_sentinel
 from serving import receiver
-from signing import body, headers
 from waiting import until
 
-from credhook.sandbox.local.environment import find_server, local_redis
+from credhook.sandbox.local.environment import local_redis
 
 
 @pytest.mark.parametrize("reach", [over_tcp, over_a_unix_socket, over_tls, over_mutual_tls, through_sentinel])
@@ -26,23 +25,10 @@ def test_a_delivery_is_stored_and_stored_again_when_the_connection_was_cut(
         receiver(tmp_path, address, options=(), **environment) as process,
         Redis.from_url(url.removesuffix("/0"), db=3 if reach is over_tcp else 0) as redis,
     ):
-
-        def post(webhook_id: str) -> int:
-            return plain.post(process.url, content=body(), headers=headers(webhook_id, body())).status_code
-
-        until(lambda: post("m1") == 202, what="a delivery that is stored")
+        until(lambda: deliver(process.port, "m1") == 202, what="a delivery that is stored")
         redis.client_kill_filter(_type="normal", skipme=True)
-        assert post("m2") == 202
+        assert deliver(process.port, "m2") == 202
         assert set(redis.scan_iter("credhook:credhook:event:*")) == {
             b"credhook:credhook:event:m1",
             b"credhook:credhook:event:m2",
         }
-
-
-@pytest.mark.parametrize("installed", ["redis-server", "valkey-server"])
-def test_a_server_on_path_goes_before_the_wheels(
-    installed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / installed).symlink_to("/bin/true")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert find_server() == str(tmp_path / installed)

@@ -5,14 +5,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import plain
 import pytest
 from commands import credhook
 from fleet_harness import FleetHarness, Stub
+from floods import deliver
 from harness import PLAIN
 from redis import Redis
 from serving import receiver
-from signing import SECRET, body, headers
+from signing import SECRET
 from waiting import until
 
 from credhook.sandbox.local.environment import PORTS, free_port, local_redis, start_server
@@ -62,15 +62,11 @@ def test_a_service_that_keeps_its_commands_to_itself(
         assert failed(credhook("doctor", "--json", environment=settings).stdout) <= {"redis.permissions"}
         rig.plugin("\n@handlers.on('*')\nasync def first(event, context): note(event.webhook_id)\n")
         with receiver(tmp_path, url, CREDHOOK_DURABILITY=durability) as server, rig.worker() as worker:
-            until(lambda: post(server.url) == 202, what=f"an event; {server.text}")
+            until(lambda: deliver(server.port, "m") == 202, what=f"an event; {server.text}")
             rig.settles()
             assert "redis_unusable" not in worker.text
         assert [note.words for note in rig.notes()] == [("m",)]
         rig.redis.close()
-
-
-def post(url: str) -> int:
-    return plain.post(url, content=body(), headers=headers("m", body())).status_code
 
 
 def failed(doctor: str) -> set[str]:
@@ -88,7 +84,7 @@ def test_a_cluster_is_refused_in_one_sentence_wherever_one_looks(tmp_path: Path,
         rig = FleetHarness(tmp_path, url, stub)
         rig.plugin(PLAIN)
         with receiver(tmp_path, url) as server, rig.worker() as worker:
-            assert post(server.url) == 503
+            assert deliver(server.port, "m") == 503
             for process in (server, worker):
                 until(lambda process=process: said in process.text, what="the sentence")  # type: ignore[misc]
                 assert '"uncaught"' not in process.text
