@@ -105,30 +105,24 @@ async def test_one_that_needs_another_waits_for_it_and_is_not_run_while_that_fai
     assert plugin.notes.count("other begins") == 1
 
 
-async def test_one_that_needs_another_is_given_up_with_it(plugin: Plugin, redis_client: Redis) -> None:
-    plugin.handler("account")
+@pytest.mark.parametrize(
+    ("event_type", "options", "state", "notes", "mail"),
+    [
+        pytest.param(DATA, {}, State.DEAD, ["account begins"], "dead: test.account was given up", id="given up"),
+        pytest.param(DATA, {"condition": lambda _: False}, State.DONE, [], "skipped", id="skipped"),
+        pytest.param(REQUESTED, {}, State.DONE, ["mail begins", "mail ends"], "done ", id="not wanted"),
+    ],
+)
+async def test_one_that_needs_another_ends_as_that_does_and_runs_alone_where_that_is_not_wanted(
+    plugin: Plugin, redis_client: Redis, event_type: str, options: Any, state: State, notes: list[str], mail: str
+) -> None:
+    plugin.handler("account", DATA, **options)
     plugin.handler("mail", after="account")
     plugin.ends["account"] = GiveUp("closed")
-    async with plugin.worker() as made:
-        assert (await made.next()).state is State.DEAD
-    assert plugin.notes == ["account begins"]
-    assert record(redis_client, "e1")["h:test.mail"] == "dead: test.account was given up"
-
-
-async def test_one_that_needs_another_is_skipped_with_it(plugin: Plugin, redis_client: Redis) -> None:
-    plugin.handler("account", condition=lambda _: False)
-    plugin.handler("mail", after="account")
-    async with plugin.worker() as made:
-        assert (await made.next()).state is State.DONE
-    assert (plugin.notes, record(redis_client, "e1")["h:test.mail"]) == ([], "skipped")
-
-
-async def test_one_that_needs_another_runs_alone_for_events_that_the_other_does_not_want(plugin: Plugin) -> None:
-    plugin.handler("account", DATA)
-    plugin.handler("mail", after="account")
-    async with plugin.worker(REQUESTED) as made:
-        assert (await made.next()).state is State.DONE
-    assert plugin.notes == ["mail begins", "mail ends"]
+    async with plugin.worker(event_type) as made:
+        assert (await made.next()).state is state
+    assert plugin.notes == notes
+    assert record(redis_client, "e1")["h:test.mail"].startswith(mail)
 
 
 async def test_a_condition_decides_with_the_details_and_is_asked_once(plugin: Plugin, redis_client: Redis) -> None:

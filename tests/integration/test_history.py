@@ -1,7 +1,7 @@
 """The history of an event, as scripts append to it and `credhook events show` prints it."""
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -42,14 +42,8 @@ async def bad(event: Any, context: Any) -> None:
 
 
 @pytest.fixture
-def stub() -> Iterator[Stub]:
-    TROUBLE.clear()
-    with Stub().running() as stub:
-        yield stub
-
-
-@pytest.fixture
 async def made(stub: Stub, redis_url: str) -> AsyncIterator[Attempts]:
+    TROUBLE.clear()
     async with attempts(redis_url, stub, handlers) as made:
         await made.accept("e1", COMPLETED, "r1")
         yield made

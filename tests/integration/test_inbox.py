@@ -4,11 +4,11 @@ import asyncio
 import os
 import resource
 import signal
-import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from waiting import until, until_async
 
 from credhook.events import Event
 from credhook.receiver.inbox import Outcome, StoreUnavailable
-from credhook.sandbox.local.environment import find_server, free_port, local_redis
+from credhook.sandbox.local.environment import free_port, local_redis, start_server
 from credhook.store.health import ask, examine
 
 EVENT = Event("openid4vc.issuance.completed", "iss_1")
@@ -40,10 +40,18 @@ async def test_a_delivery_that_cannot_be_written_is_refused_alone(async_redis: r
         assert await inbox.accept("m1", EVENT) is Outcome.DUPLICATE
 
 
-async def test_requests_that_come_at_once_each_get_their_own_outcome(async_redis: redis.asyncio.Redis) -> None:
+async def test_requests_that_come_at_once_each_get_their_own_outcome_and_a_script_writes_at_most_500(
+    async_redis: redis.asyncio.Redis,
+) -> None:
+    def groups(up_to: str) -> float:
+        return REGISTRY.get_sample_value("credhook_group_size_bucket", {"le": up_to}) or 0.0
+
     async with inbox_on(async_redis) as inbox:
-        ids = [f"m{number // 3}" for number in range(2_100)]  # More than one group, each id thrice in a group or two.
+        before = groups("500.0")
+        ids = [f"m{number // 3}" for number in range(2_100)]  # Each id thrice in a group or two.
         outcomes = await asyncio.gather(*(inbox.accept(one, EVENT) for one in ids))
+        assert groups("500.0") - before == 5
+        assert groups("500.0") == groups("+Inf")
     assert outcomes == [Outcome.ACCEPTED, Outcome.DUPLICATE, Outcome.DUPLICATE] * 700
 
 
@@ -160,36 +168,16 @@ async def test_replicated_acknowledges_what_a_replica_has_and_needs_no_file(
                 await inbox.accept("m2", EVENT)  # The profiles without replicas need a file.
 
 
-@contextmanager
-def redis_on_a_full_disk(folder: Path) -> Iterator[tuple[str, Callable[[], None]]]:
-    """Its URL, and what fills the disk: a limit on the size of files, whose signal it ignores as we do."""
+async def test_a_full_disk_is_named_and_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # With the signals of its parent, it ignores the one that says that a file is too large.
+    monkeypatch.setattr(subprocess, "Popen", partial(subprocess.Popen, restore_signals=False))
     port = free_port()
-    options = [*("--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", ""), "--appendonly", "yes"]
-    process = subprocess.Popen([find_server(), *options], stdout=subprocess.DEVNULL, restore_signals=False)
-
-    def fill() -> None:
-        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (1, 1))
-
-    def answers() -> bool:
-        with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-            return True
-        return False
-
-    try:
-        until(answers, what="the Redis")
-        yield f"redis://127.0.0.1:{port}/0", fill
-    finally:
-        process.kill()
-        process.wait()
-
-
-async def test_a_full_disk_is_named_and_refused(tmp_path: Path) -> None:
-    with redis_on_a_full_disk(tmp_path) as (url, fill):
-        async with AsyncRedis.from_url(url) as client, inbox_on(client) as inbox:
+    with start_server(tmp_path, port, ("--appendfsync", "everysec")) as server:
+        async with AsyncRedis(port=port) as client, inbox_on(client) as inbox:
             store = store_on(client)
             assert await inbox.accept("m1", EVENT) is Outcome.ACCEPTED
             assert not any(check.failed for check in await examine(store, durability="standard"))
-            fill()
+            resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (1, 1))
             await client.set("what", "does not fit")
             for _ in range(1_000):  # While an fsync is under way, Redis puts the write off.
                 failed = [check.name for check in await examine(store, durability="standard") if check.failed]
@@ -199,6 +187,7 @@ async def test_a_full_disk_is_named_and_refused(tmp_path: Path) -> None:
             assert failed == ["disk"]
             with pytest.raises(StoreUnavailable):
                 await inbox.accept("m2", EVENT)
+        server.kill()
 
 
 @pytest.mark.parametrize("after", ["a reconnect", "a while"])
@@ -239,17 +228,6 @@ async def test_the_inbox_finishes_its_groups_before_it_closes(redis_url: str) ->
             proxy.hold = False
             assert [await under_way, await waiting] == [Outcome.ACCEPTED] * 2
             await closing
-
-
-async def test_no_script_writes_more_than_500_events(async_redis: AsyncRedis) -> None:
-    def groups(up_to: str) -> float:
-        return REGISTRY.get_sample_value("credhook_group_size_bucket", {"le": up_to}) or 0.0
-
-    async with inbox_on(async_redis) as inbox:
-        before = groups("500.0")
-        await asyncio.gather(*(inbox.accept(f"m{number}", EVENT) for number in range(1_001)))
-        assert groups("500.0") - before == 3
-        assert groups("500.0") == groups("+Inf")
 
 
 async def test_readiness_costs_redis_one_look_a_second(redis_url: str) -> None:

@@ -22,7 +22,7 @@ FORK = ("--isolation", "fork")
 ISOLATIONS = [(), FORK]
 
 
-def test_each_event_is_handled_in_a_process_of_its_own(harness: Harness) -> None:
+def test_each_event_is_handled_in_a_process_of_its_own_and_sigterm_ends_the_idle_worker(harness: Harness) -> None:
     harness.plugin("""
 import os
 
@@ -39,9 +39,16 @@ def second(event, context):
     with harness.worker("worker", *FORK) as worker:
         for one in ("m1", "m2"):
             assert "attempts" not in harness.reaches(one, "done")
+        until(lambda: _waits(harness), what="an idle worker")
         assert worker.stop() == 0
+    assert "Traceback" not in worker.text
     first, second, third, fourth = harness.notes()
     assert first == second != third == fourth
+
+
+def _waits(harness: Harness) -> bool:
+    """Return True if a worker blocks on the queue."""
+    return any(client["cmd"] in {"blmove", "brpoplpush"} for client in harness.redis.client_list())
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS, ids=["loop", "fork"])
@@ -142,21 +149,6 @@ def test_a_stop_finishes_the_event_at_hand_and_leaves_the_next_to_others(
     with harness.worker("other", *FORK):
         harness.reaches("m2", "done")
     assert harness.notes() == ["begun m1", "first m1", "begun m2", "first m2"]
-
-
-def test_sigterm_ends_an_idle_worker(harness: Harness) -> None:
-    harness.happens("m1")
-    with harness.worker("worker", *FORK) as worker:
-        harness.reaches("m1", "done")
-        until(lambda: _waits(harness), what="an idle worker")
-        worker.process.send_signal(signal.SIGTERM)
-        assert worker.process.wait(60) == 0
-    assert "Traceback" not in worker.text
-
-
-def _waits(harness: Harness) -> bool:
-    """Return True if a worker blocks on the queue."""
-    return any(client["cmd"] in {"blmove", "brpoplpush"} for client in harness.redis.client_list())
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS, ids=["loop", "fork"])

@@ -5,7 +5,7 @@ Receivers under load, one of which is killed, are in test_processes.py.
 
 import os
 import signal
-from collections.abc import Iterator
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from harness import COMPLETED, Harness
 from redis import Redis
 from redis_keys import EVENT
 from scraping import PROMTOOL, Scrape, fallen, promtool, well_formed
-from serving import Receiver, children, receiver
+from serving import children, receiver
 from waiting import until
 
 from credhook.sandbox.local.environment import free_port
@@ -25,15 +25,6 @@ SHARED = {"credhook_queue_length", "credhook_oldest_open_event_age_seconds", "cr
 @pytest.fixture
 def admin() -> str:
     return f"127.0.0.1:{free_port()}"
-
-
-@pytest.fixture
-def receivers(tmp_path: Path, redis_url: str) -> Iterator[tuple[Receiver, str]]:
-    """Two processes on one port, and their admin listener."""
-    address = f"127.0.0.1:{free_port()}"
-    with receiver(tmp_path, redis_url, options=("--workers", "2"), CREDHOOK_ADMIN=address) as process:
-        until(lambda: SHARED - {"credhook_workers"} <= Scrape.of(address).names)
-        yield process, address
 
 
 def valid(scrape: Scrape) -> Scrape:
@@ -127,13 +118,15 @@ def test_each_event_in_a_process_of_its_own_is_counted_too(harness: Harness, adm
 
 
 def test_receiver_and_worker_together_tell_the_truth_in_sum(
-    harness: Harness, receivers: tuple[Receiver, str], admin: str, redis_client: Redis
+    harness: Harness, tmp_path: Path, admin: str, redis_client: Redis
 ) -> None:
-    _, receiving = receivers
     for number in range(9):
         redis_client.hset(f"{EVENT}dead{number}", "state", "dead")
         redis_client.zadd("credhook:credhook:dead", {f"dead{number}": 2e12 + number})
-    with harness.worker("worker", "--processes", "2", CREDHOOK_ADMIN=admin) as worker:
+    receiving, two = f"127.0.0.1:{free_port()}", ("--workers", "2")
+    with receiver(tmp_path, harness.redis_url, options=two, CREDHOOK_ADMIN=receiving) as process, ExitStack() as stack:
+        until(lambda: SHARED - {"credhook_workers"} <= Scrape.of(receiving).names)
+        worker = stack.enter_context(harness.worker("worker", "--processes", "2", CREDHOOK_ADMIN=admin))
         until(lambda: "worker_started" in worker.text)
         until(lambda: Scrape.of(receiving).total("credhook_workers") == 2)
         until(lambda: "credhook_platform_breaker" in Scrape.of(admin).names)
@@ -142,6 +135,6 @@ def test_receiver_and_worker_together_tell_the_truth_in_sum(
         assert sum(one.total("credhook_workers") for one in scrapes) == 2
         assert scrapes[0].names >= SHARED
         assert not SHARED & scrapes[1].names
-        receivers[0].kill()
+        process.kill()
         until(lambda: Scrape.of(admin).names >= SHARED, what="the worker's turn")
         assert Scrape.of(admin).total("credhook_events") == 9

@@ -116,33 +116,29 @@ print(signal.getsignal(signal.SIGHUP).name)
     assert run("-c", program.format(has_terminal)).stdout == f"{expected}\n"
 
 
-def test_a_slow_question_to_the_admin_listener_does_not_hold_the_end_up(tmp_path: Path, redis_url: str) -> None:
-    admin = free_port()
-    with (
-        receiver(tmp_path, redis_url, CREDHOOK_ADMIN=f"127.0.0.1:{admin}") as process,
-        socket.create_connection(("127.0.0.1", admin)) as slow,
-    ):
-        slow.sendall(b"POST /healthz HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n")
-        process.process.send_signal(signal.SIGTERM)
-        assert process.process.wait(60) == 0
-
-
-def test_it_speaks_https_and_an_idle_connection_does_not_hold_the_end_up(tmp_path: Path, redis_url: str) -> None:
+def test_it_speaks_https_and_neither_idle_connections_nor_a_slow_question_of_an_operator_hold_the_end_up(
+    tmp_path: Path, redis_url: str
+) -> None:
     authority, certificate = trustme.CA(), tmp_path / "cert.pem"
     authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(certificate))
     trust = ssl.create_default_context()
     authority.configure_trust(trust)
-    port = free_port()
+    port, admin = free_port(), free_port()
     environment = {
         "REDIS_URL": redis_url,
         "PORT": str(port),
+        "CREDHOOK_ADMIN": f"127.0.0.1:{admin}",
         "CREDHOOK_WEBHOOK_SECRETS": SECRET,
         "CREDHOOK_TLS_CERTFILE": str(certificate),
     }
     with running(tmp_path / "tls.log", "receiver", environment=environment) as process:
         until(lambda: '"receiver_started"' in process.text)
         raw = socket.create_connection(("127.0.0.1", port))
-        with trust.wrap_socket(raw, server_hostname="127.0.0.1") as idle:
+        with (
+            trust.wrap_socket(raw, server_hostname="127.0.0.1") as idle,
+            socket.create_connection(("127.0.0.1", admin)) as slow,
+        ):
+            slow.sendall(b"POST /healthz HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n")
             idle.sendall(request(*signed("m1")))
             assert idle.recv(12) == b"HTTP/1.1 202"
             process.process.send_signal(signal.SIGTERM)

@@ -103,16 +103,8 @@ async def slow(proxy: Proxy, kind: int, handshakes: asyncio.Semaphore) -> None:
             await asyncio.gather(closed, return_exceptions=True)
 
 
-async def test_slow_connections_do_not_keep_deliveries_out(proxy: Proxy) -> None:
-    await delivered_beside(proxy, 200)
-
-
-@pytest.mark.soak
-async def test_a_thousand_slow_connections_do_not_keep_deliveries_out(proxy: Proxy) -> None:
-    await delivered_beside(proxy, 1_000)
-
-
-async def delivered_beside(proxy: Proxy, connections: int) -> None:
+@pytest.mark.parametrize("connections", [200, pytest.param(1_000, marks=pytest.mark.soak)])
+async def test_slow_connections_do_not_keep_deliveries_out(proxy: Proxy, connections: int) -> None:
     handshakes = asyncio.Semaphore(50)  # All at once, they would keep this process busy for longer than a proxy waits.
     crowd = [asyncio.create_task(slow(proxy, number % 3, handshakes)) for number in range(connections)]
     statuses: Counter[int] = Counter()

@@ -33,24 +33,17 @@ def registered(sandbox: Platform) -> list[dict[str, object]]:
     return found
 
 
-def test_apply_twice_changes_nothing_the_second_time(endpoints: Run, sandbox: Platform) -> None:
-    assert endpoints("plan").returncode == 3
-    first = endpoints("apply")
+def test_apply_twice_changes_nothing_and_a_change_of_types_replaces_the_endpoint_and_says_what_overlaps(
+    endpoints: Run, sandbox: Platform
+) -> None:
+    assert endpoints("plan", "--all").returncode == 3
+    first = endpoints("apply", "--all")
     assert (first.returncode, first.stderr) == (0, "")
-    before = registered(sandbox)
-    assert [one["url"] for one in before] == [URL]
-
-    second = endpoints("apply")
-    assert second.returncode == 0
-    assert "nothing to do" in second.stdout
-    assert registered(sandbox) == before
-    assert endpoints("plan").returncode == 0
-
-
-def test_a_change_of_types_replaces_the_endpoint_and_says_what_overlaps(endpoints: Run, sandbox: Platform) -> None:
-    endpoints("apply", "--all")
-    assert "nothing to do" in endpoints("apply", "--all").stdout
     (old,) = registered(sandbox)
+    assert old["url"] == URL
+    assert "nothing to do" in endpoints("apply", "--all").stdout
+    assert registered(sandbox) == [old]
+    assert endpoints("plan", "--all").returncode == 0
     types = ["--type", "openid4vc.issuance.completed", "--type", "openid4vc.verification.data"]
     planned = endpoints("plan", *types)
     assert planned.returncode == 3

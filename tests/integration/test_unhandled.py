@@ -283,32 +283,21 @@ async def test_a_handler_that_catches_up_does_not_wait_for_one_that_does_not_run
     assert fleet.ran == ["a", "a"]
 
 
-def test_only_what_is_wanted_here_is_put_back_and_in_the_order_in_which_it_came(redis_client: Redis) -> None:
-    for number, kind in enumerate((COMPLETED, OFFERED, FAILED, OFFERED, COMPLETED)):
-        plant(redis_client, f"m{number}", State.UNHANDLED, kind, age=number, attempts="0", error="NoHandler")
-    assert Unhandled(store_on(redis_client), wanted=NEW).put_back() == 4
-    assert redis_client.lrange(INDEX.jobs, 0, -1) == [
-        job_id("m4").encode(),
-        job_id("m3").encode(),
-        job_id("m1").encode(),
-        job_id("m0").encode(),
-    ]
-    assert record(redis_client, "m2")["state"] == "unhandled"
-    assert not {"error", "settled"} & record(redis_client, "m0").keys()
-    assert Unhandled(store_on(redis_client), wanted=NEW).put_back() == 0
-
-
-def test_many_are_put_back_round_by_round_and_none_overtakes_an_older_one_of_its_resource(
+def test_what_is_wanted_here_is_put_back_round_by_round_and_none_overtakes_an_older_one_of_its_resource(
     redis_client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replay, "PAGE", 4)
     for number in range(12):  # Of one type there are more than of the other.
-        plant(redis_client, f"m{number:02}", State.UNHANDLED, COMPLETED if number % 3 else OFFERED, age=100 - number)
-        redis_client.zadd(INDEX.unhandled + (COMPLETED if number % 3 else OFFERED), {f"m{number:02}": number})
+        kind = COMPLETED if number % 3 else OFFERED
+        plant(redis_client, f"m{number:02}", State.UNHANDLED, kind, age=100 - number, error="NoHandler")
+        redis_client.zadd(INDEX.unhandled + kind, {f"m{number:02}": number})
+    plant(redis_client, "unwanted", State.UNHANDLED, FAILED)
     worker = Unhandled(store_on(redis_client), wanted=NEW)
     assert [worker.put_back() for _ in range(3)] == [6, 6, 0]
     jobs: Any = redis_client.lrange(INDEX.jobs, 0, -1)
     assert jobs == sorted(jobs)
+    assert record(redis_client, "unwanted")["state"] == "unhandled"
+    assert not {"error", "settled"} & record(redis_client, "m00").keys()
 
 
 def test_those_for_a_handler_of_other_workers_do_not_hide_the_ones_behind_them(
