@@ -1,5 +1,6 @@
 """A backfill beside deliveries that come at the worst moment, and a platform that says less than it should."""
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import Callable
@@ -56,6 +57,11 @@ async def test_what_is_accepted_is_written_as_the_receiver_does_but_for_its_mark
     assert await accepted(async_redis) == {}
     await Backfill(store_on(async_redis), result=BackfillResult()).accept_missing([MissableEvent("pre_1", (DATA,))])
     assert not redis_client.exists(INDEX.urgent)  # What a backfill brings does not overtake deliveries.
+
+
+async def test_two_backfills_at_once_accept_each_event_once(async_redis: redis.asyncio.Redis) -> None:
+    one, other = await asyncio.gather(accepted(async_redis), accepted(async_redis))
+    assert one + other == {OFFERED: 2, COMPLETED: 1}
 
 
 def deliver(redis: Redis, webhook_id: str, kind: str, resource: str) -> None:
