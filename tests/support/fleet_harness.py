@@ -6,11 +6,10 @@ of times a second.
 
 import asyncio
 import json
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
@@ -18,6 +17,7 @@ from urllib.parse import parse_qs
 import httptools
 import pytest
 from accepting import record
+from anyio.from_thread import start_blocking_portal
 from growing_files import whole_lines
 from harness import Workers
 from platform_settings import leading_to
@@ -117,36 +117,26 @@ class Stub:
         self.connections: set[asyncio.Transport] = set()
         self.under_way = 0
         self._of_resource: Counter[str] = Counter()
-        self._loop = asyncio.new_event_loop()
-        self._listens = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
 
     @contextmanager
     def running(self) -> Iterator["Stub"]:
-        self._thread.start()
-        self._listens.wait()
-        try:
+        with start_blocking_portal() as portal, portal.wrap_async_context_manager(self._listening()):
             yield self
-        finally:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
 
     def since(self, moment: float) -> list[Call]:
         return [call for call in self.calls if call.at >= moment]
 
-    def _run(self) -> None:
-        server = self._loop.run_until_complete(
-            self._loop.create_server(lambda: _Connection(self, self._loop), "127.0.0.1", 0, backlog=1_024)
-        )
+    @asynccontextmanager
+    async def _listening(self) -> AsyncIterator[None]:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(lambda: _Connection(self, loop), "127.0.0.1", 0, backlog=1_024)
         self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        self._listens.set()
-        self._loop.run_forever()
-        server.close()
-        for connection in list(self.connections):
-            connection.abort()
-        self._loop.run_until_complete(server.wait_closed())
-        self._loop.run_until_complete(asyncio.sleep(0))  # The connections are closed in the loop's next turn.
+        try:
+            yield
+        finally:
+            server.close()
+            for connection in list(self.connections):
+                connection.abort()
 
     def ask(self, resource: str) -> Answer:
         self._of_resource[resource] += 1

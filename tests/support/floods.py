@@ -5,7 +5,6 @@ Each flood is a number of connections and what each of them sends. One thread se
 
 import asyncio
 import socket
-import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from anyio.from_thread import start_blocking_portal
 from refusals import BODY, request, signed
 
 #: Begins as a delivery does, so that the application waits for the body before it can tell that no key signed it.
@@ -112,22 +112,13 @@ async def _offer(writer: asyncio.StreamWriter, flood: Flood) -> None:
 def attack(port: int, floods: Sequence[Flood]) -> Iterator[Counter[str]]:
     """Flood from a thread, one connection for each of `floods`. Yield the number of closed connections by flood."""
     cut: Counter[str] = Counter()
-    loop = asyncio.new_event_loop()
-    flooding = asyncio.gather(*(loop.create_task(_send_again_and_again(port, flood, cut)) for flood in floods))
-
-    def run() -> None:
-        with suppress(asyncio.CancelledError):
-            loop.run_until_complete(flooding)
-        loop.run_until_complete(asyncio.sleep(0.1))  # Until the sockets are closed.
-        loop.close()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield cut
-    finally:
-        loop.call_soon_threadsafe(flooding.cancel)
-        thread.join()
+    with start_blocking_portal() as portal:
+        flooding = [portal.start_task_soon(_send_again_and_again, port, flood, cut) for flood in floods]
+        try:
+            yield cut
+        finally:
+            for one in flooding:
+                one.cancel()
 
 
 def resident(pid: int) -> float:

@@ -6,13 +6,13 @@ Commands pass one at a time, so that each reply belongs to the command before it
 import asyncio
 import hashlib
 import re
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from typing import Any
 from urllib.parse import urlsplit
 
 import hiredis
+from anyio.from_thread import start_blocking_portal
 
 from credhook.sandbox.local.environment import free_port
 from credhook.store import lua
@@ -47,45 +47,32 @@ class RedisProxy:
         self.waitaof: tuple[int, int] | None = None
         self.version: bytes | None = None
         #: Nobody else holds those whose client has gone: they would be collected in the middle of a reply.
-        self._conversations: set[asyncio.Task[None] | None] = set()
+        self._conversations: set[asyncio.Task[Any]] = set()
 
-    async def serve(self, ready: Callable[[], object]) -> None:
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[None]:
         server = await asyncio.start_server(self._client, "127.0.0.1", self.port)
-        ready()
-        async with server:
-            await server.serve_forever()
+        try:
+            yield
+        finally:
+            server.close()
 
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         conversation = asyncio.current_task()
+        assert conversation
         self._conversations.add(conversation)
-        try:
-            upstream, downstream = await asyncio.open_connection(self._host, self._port)
-            try:
-                await self._converse(reader, writer, upstream, downstream)
-            finally:
-                downstream.close()
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass
-        finally:
-            writer.close()
-            self._conversations.discard(conversation)
-
-    async def _converse(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        upstream: asyncio.StreamReader,
-        downstream: asyncio.StreamWriter,
-    ) -> None:
+        conversation.add_done_callback(self._conversations.discard)
         parser = hiredis.Reader()
-        while data := await reader.read(1 << 20):
-            parser.feed(data)
-            while (command := parser.gets()) is not False:
-                reply = await self._reply(command, upstream, downstream)
-                if reply is None:
-                    return
-                writer.write(reply)
-            await writer.drain()
+        with closing(writer), suppress(ConnectionError):
+            upstream, downstream = await asyncio.open_connection(self._host, self._port)
+            with closing(downstream):
+                while data := await reader.read(1 << 20):
+                    parser.feed(data)
+                    while (command := parser.gets()) is not False:
+                        if (reply := await self._reply(command, upstream, downstream)) is None:
+                            return
+                        writer.write(reply)
+                    await writer.drain()
 
     async def _reply(
         self, command: list[bytes], upstream: asyncio.StreamReader, downstream: asyncio.StreamWriter
@@ -127,33 +114,9 @@ async def _one_reply(upstream: asyncio.StreamReader) -> tuple[bytes, Any]:
     return raw, value
 
 
-async def _end_the_others() -> None:
-    """Have conversations end, each with its connections."""
-    for one in (others := asyncio.all_tasks() - {asyncio.current_task()}):
-        one.cancel()
-    if others:
-        await asyncio.wait(others)
-    await asyncio.sleep(0)  # A turn in which transports are closed.
-
-
 @contextmanager
 def redis_proxy(redis_url: str) -> Iterator[RedisProxy]:
-    """Run one in a thread of its own."""
-    proxy, ready = RedisProxy(redis_url), threading.Event()
-    loop = asyncio.new_event_loop()
-    task = loop.create_task(proxy.serve(ready.set))
-
-    def run() -> None:
-        with suppress(asyncio.CancelledError):
-            loop.run_until_complete(task)
-        loop.run_until_complete(_end_the_others())
-        loop.close()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    assert ready.wait(60)
-    try:
+    """Run one in a thread of its own, whose end cancels all conversations."""
+    proxy = RedisProxy(redis_url)
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(proxy.listening()):
         yield proxy
-    finally:
-        loop.call_soon_threadsafe(task.cancel)
-        thread.join(60)
