@@ -5,24 +5,25 @@ import asyncio
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
-import httpx
-import plain
 import pytest
 from redis import Redis
+from redis_addresses import sentinel
 from redis_keys import job_id
+from repeating_sender import SENDERS, deliver_all
 from rq.utils import as_text
 from serving import receiver
-from signing import body, headers
 from waiting import until
 
-from credhook.sandbox.local.environment import find_server, free_port, start_server
+from credhook.sandbox.local.environment import free_port, start_server
 
-SENDERS, RATE = 16, 300
+#: Deliveries a second.
+RATE = 300
 #: Of a store whose replicas are its only memory.
 WITHOUT_FILE = ("--appendonly", "no")
 
@@ -34,7 +35,6 @@ class ReplicatedRedis:
         self._folder, self._options = folder, options
         self._ports = [free_port() for _ in range(3)]
         self._servers: dict[int, subprocess.Popen[bytes]] = {}
-        self._sentinel_port = free_port()
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -42,16 +42,8 @@ class ReplicatedRedis:
             for port in self._ports:
                 (self._folder / str(port)).mkdir()
                 self._start(port, master=self._ports[0])
-            configuration = self._folder / "sentinel.conf"
-            configuration.write_text(
-                f"port {self._sentinel_port}\nbind 127.0.0.1\nlogfile {self._folder}/sentinel.log\n"
-                f"sentinel monitor main 127.0.0.1 {self._ports[0]} 1\n"
-                "sentinel down-after-milliseconds main 1500\nsentinel failover-timeout main 3000\n"
-            )
-            sentinel = subprocess.Popen(
-                [find_server(), str(configuration), "--sentinel"], stdout=subprocess.DEVNULL, start_new_session=True
-            )
-            stack.callback(self._end, sentinel)
+            patience = ("down-after-milliseconds main 1500", "failover-timeout main 3000")
+            self._sentinel_port = stack.enter_context(sentinel(self._folder, self._ports[0], *patience))
             self._stack = stack.pop_all()
         return self
 
@@ -110,42 +102,6 @@ class ReplicatedRedis:
         server.wait()
 
 
-class Sender:
-    """Deliveries at a steady rate, each repeated until it is acknowledged."""
-
-    def __init__(self, url: str) -> None:
-        self._url, self._began, self._number = url, time.monotonic(), 0
-        self.ends = False
-        #: webhook-id → when it was acknowledged.
-        self.acknowledged: dict[str, float] = {}
-
-    async def run(self) -> None:
-        await asyncio.gather(*(self._send() for _ in range(SENDERS)))
-
-    async def _send(self) -> None:
-        async with plain.AsyncClient(timeout=60) as client:
-            while not self.ends:
-                number, self._number = self._number, self._number + 1
-                await asyncio.sleep(max(0.0, self._began + number / RATE - time.monotonic()))
-                webhook_id = f"msg_{number:06}"
-                content = body(resource_id=f"iss_{number}")
-                while webhook_id not in self.acknowledged:
-                    try:
-                        answer = await client.post(self._url, content=content, headers=headers(webhook_id, content))
-                    except httpx.TransportError:
-                        continue
-                    if answer.status_code == httpx.codes.ACCEPTED:
-                        self.acknowledged[webhook_id] = time.monotonic()
-                    else:
-                        await asyncio.sleep(0.05)
-
-    @property
-    def gaps(self) -> list[float]:
-        """Seconds without an acknowledgement, the longest first."""
-        times = sorted(self.acknowledged.values())
-        return sorted((after - before for before, after in pairwise(times)), reverse=True)
-
-
 @pytest.mark.parametrize(
     ("durability", "how", "times"),
     [
@@ -158,27 +114,36 @@ class Sender:
     ],
 )
 async def test_a_failover_under_load(tmp_path: Path, durability: str, how: str, times: int) -> None:
+    #: webhook-id → when it was first sent. Each sender waits for 202 before it begins the next delivery.
+    begun: dict[str, float] = {}
+    ends = False
+
+    def supply() -> Iterator[str]:
+        while not ends:
+            webhook_id = f"msg_{len(begun):06}"
+            begun[webhook_id] = time.monotonic()
+            yield webhook_id
+
     with ReplicatedRedis(tmp_path, () if durability == "strict" else WITHOUT_FILE) as redis:
         with receiver(tmp_path, redis.url, CREDHOOK_DURABILITY=durability) as process:
-            sender = Sender(process.url)
-            sending = asyncio.create_task(sender.run())
+            sending = asyncio.create_task(deliver_all(lambda: process.url, supply(), pause=SENDERS / RATE))
             for _ in range(times):
                 await asyncio.sleep(1.0)
                 await asyncio.to_thread(redis.fails, how)
-            sender.ends = True
+            ends = True
             await sending
             assert "Traceback" not in process.text
         with Redis(port=redis.master) as client:
-            missing = [one for one in sender.acknowledged if not client.exists("credhook:credhook:event:" + one)]
+            missing = [one for one in begun if not client.exists("credhook:credhook:event:" + one)]
             jobs = [as_text(job) for job in client.lrange("rq:queue:credhook", 0, -1)]
-    gaps = ", ".join(f"{gap:.1f}" for gap in sender.gaps[:times])
+    gaps = sorted((after - before for before, after in pairwise(begun.values())), reverse=True)
     print(
-        f"\n{durability}, {times} times {how} of the master: {len(sender.acknowledged)} accepted, {len(missing)} lost, "
-        f"{len(jobs) - len(set(jobs))} doubled; seconds without 202: {gaps}"
+        f"\n{durability}, {times} times {how} of the master: {len(begun)} accepted, {len(missing)} lost, "
+        f"{len(jobs) - len(set(jobs))} doubled; seconds without 202: {', '.join(f'{gap:.1f}' for gap in gaps[:times])}"
     )
     assert len(jobs) == len(set(jobs))
     # With fewer than all replicas, Sentinel may choose one that lags. Or a master that stalls, is replaced and goes on
     # still has the other replica, and acknowledges what is then discarded.
     if durability == "replicated:2":
         assert missing == []
-        assert {job_id(one) for one in sender.acknowledged} <= set(jobs)
+        assert {job_id(one) for one in begun} <= set(jobs)

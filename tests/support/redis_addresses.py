@@ -47,13 +47,21 @@ def over_mutual_tls(folder: Path, url: str) -> Iterator[Reached]:
 
 @contextmanager
 def through_sentinel(folder: Path, url: str) -> Iterator[Reached]:
+    with sentinel(folder, urlsplit(url).port or 0) as port:
+        yield f"redis+sentinel://127.0.0.1:{port}/main", {}
+
+
+@contextmanager
+def sentinel(folder: Path, master: int, *options: str) -> Iterator[int]:
+    """Run a Sentinel that watches the Redis on the port `master`, as `main`. Yield its own port."""
     port, configuration = free_port(), folder / "sentinel.conf"
-    configuration.write_text(f"port {port}\nbind 127.0.0.1\nsentinel monitor main 127.0.0.1 {urlsplit(url).port} 1\n")
-    sentinel = subprocess.Popen(
+    lines = (f"monitor main 127.0.0.1 {master} 1", *options)
+    configuration.write_text(f"port {port}\nbind 127.0.0.1\n" + "".join(f"sentinel {line}\n" for line in lines))
+    process = subprocess.Popen(
         [find_server(), str(configuration), "--sentinel"], stdout=subprocess.DEVNULL, cwd=folder, start_new_session=True
     )
     try:
-        yield f"redis+sentinel://127.0.0.1:{port}/main", {}
+        yield port
     finally:
-        sentinel.kill()
-        sentinel.wait()
+        process.kill()
+        process.wait()
