@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from email.message import Message
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import NamedTuple, TypeVar
 
 S = TypeVar("S", bound=socketserver.BaseServer)
@@ -35,13 +35,15 @@ class Asked(NamedTuple):
     body: bytes
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
+class Server(socketserver.ThreadingTCPServer):
+    """A thread for each connection. Nothing is said of clients that hang up."""
+
+    allow_reuse_address = daemon_threads = True
     block_on_close = False
     request_queue_size = 64
 
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing of clients that hang up."""
+    def handle_error(self, *_: object) -> None:
+        pass
 
 
 @contextmanager
@@ -65,7 +67,7 @@ def http_server(
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002  The base class's name for it.
             pass
 
-    server = _Server(("127.0.0.1", port), Handler)
+    server = Server(("127.0.0.1", port), Handler)
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True)
     with in_thread(server):

@@ -1,18 +1,20 @@
 """The proxies of deploy/ in front of receivers at two addresses: the real programs with the files that are shipped."""
 
-import os
 import shutil
+import socket
+import socketserver
 import ssl
-import subprocess
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
+import plain
 import pytest
 import trustme
-from name_server import name_server
+from in_thread import in_thread
+from serving import Executed
 from waiting import until
 
 from credhook.sandbox.local.environment import free_port
@@ -34,14 +36,20 @@ class Proxy:
         return f"https://localhost:{self.port}"
 
     def post(self, content: bytes, headers: dict[str, str], path: str = "/webhooks") -> int:
-        url = self.url + path
-        return httpx.post(url, content=content, headers=headers, verify=self.trust, timeout=60).status_code
+        return plain.post(self.url + path, content=content, headers=headers, verify=self.trust).status_code
 
-    def is_ready(self) -> bool:
-        try:
-            return httpx.get(f"{self.url}/readyz", verify=self.trust, timeout=60).is_success
-        except httpx.TransportError:
-            return False
+
+class _NameServer(socketserver.BaseRequestHandler):
+    """Answers every question with the receivers' addresses, as Docker's name server does for a service."""
+
+    def handle(self) -> None:
+        query, server = self.request
+        end = query.index(b"\0", 12) + 5  # After a head of 12 bytes: the name, its end, type and class.
+        found = ADDRESSES if query[end - 4 : end - 2] == b"\0\1" else []  # The type of IPv4.
+        head = query[:2] + struct.pack(">HHHHH", 0x8180, 1, len(found), 0, 0)
+        # Each answer names the place of the question's name, type, class, and seconds that it lasts.
+        records = [struct.pack(">HHHIH", 0xC00C, 1, 1, 1, 4) + socket.inet_aton(address) for address in found]
+        server.sendto(head + query[12:end] + b"".join(records), self.client_address)
 
 
 def needs(name: str) -> None:
@@ -54,45 +62,32 @@ def needs(name: str) -> None:
 def proxied(name: str, folder: Path, receivers_port: int, authority: trustme.CA) -> Iterator[Proxy]:
     """Run the proxy of that name until the end of the block. It is ready once a receiver is."""
     needs(name)
-    certificate, port, log_path = folder / "credhook.pem", free_port(), folder / f"{name}.log"
+    certificate, port = folder / "credhook.pem", free_port()
     authority.issue_cert("localhost", "inbox").private_key_and_cert_chain_pem.write_to_path(str(certificate))
     trust = ssl.create_default_context()
     authority.configure_trust(trust)
     first, second = (f"{address}:{receivers_port}" for address in ADDRESSES)
-    text = (DEPLOY / "nginx.conf").read_text()
-    places = {
-        "/tmp": str(folder),
-        "127.0.0.1:8000": first,
-        "127.0.0.1:8001": second,
-        "8443": str(port),
-        "/etc/nginx/tls": str(folder),
-    }
-    for place, ours in places.items():
-        text = text.replace(place, ours)
+    text = (DEPLOY / "nginx.conf").read_text().replace("/tmp", str(folder)).replace("/etc/nginx/tls", str(folder))
+    text = text.replace("127.0.0.1:8000", first).replace("127.0.0.1:8001", second).replace("8443", str(port))
     (folder / "nginx.conf").write_text(text)
-    with name_server(ADDRESSES) as resolver, log_path.open("wb") as log:
+    with in_thread(socketserver.UDPServer(("127.0.0.1", 0), _NameServer)) as names:
         environment = {
             "PROXY_BIND": f"127.0.0.1:{port}",
             "PROXY_CERTIFICATE": str(certificate),
             "RECEIVER": f"receiver:{receivers_port}",
-            "RESOLVER": resolver,
+            "RESOLVER": f"127.0.0.1:{names.server_address[1]}",
             "SITE": f"https://localhost:{port}, https://inbox:{port}",
             "TLS_FILES": f"{certificate} {certificate}",
             "RECEIVERS": f"{first} {second}",
             "BUFFERS": "buffer_requests",  # Debian's Caddy is 2.6.2.
             "HOME": str(folder),
         }
-        commands: dict[str, list[str | Path]] = {
-            "haproxy": ["haproxy", "-db", "-f", DEPLOY / "haproxy.cfg"],
-            "nginx": ["nginx", "-e", "stderr", "-c", folder / "nginx.conf", "-g", "daemon off;"],
-            "caddy": ["caddy", "run", "--config", DEPLOY / "Caddyfile", "--adapter", "caddyfile"],
+        options = {
+            "haproxy": ("-db", "-f", f"{DEPLOY}/haproxy.cfg"),
+            "nginx": ("-e", "stderr", "-c", f"{folder}/nginx.conf", "-g", "daemon off;"),
+            "caddy": ("run", "--config", f"{DEPLOY}/Caddyfile", "--adapter", "caddyfile"),
         }
-        process = subprocess.Popen(commands[name], env=os.environ | environment, stdout=log, stderr=log)
-        proxy = Proxy(name, port, trust, log_path)
-        try:
-            until(lambda: proxy.is_ready() or process.poll() is not None, what=f"{name} with a receiver")
-            assert process.poll() is None, log_path.read_text()
+        proxy = Proxy(name, port, trust, folder / f"{name}.log")
+        with Executed(proxy.log, name, *options[name], environment=environment) as process:
+            until(lambda: process.answers(f"{proxy.url}/readyz", verify=trust), what=f"{name} with a receiver")
             yield proxy
-        finally:
-            process.terminate()  # nginx has children, which end with it.
-            process.wait()

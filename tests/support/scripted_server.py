@@ -8,7 +8,7 @@ import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from in_thread import in_thread
+from in_thread import Server, in_thread
 
 #: What the script is given: the request line's target, and how many requests came before. What it returns is sent as it
 #: is; nothing means to hang up, `CUT` at its end to hang up after it, and `RESET` to tear the connection down.
@@ -33,7 +33,7 @@ def presentation(id: str, **more: object) -> bytes:  # noqa: A002  The platform'
     return ok({"data": {"id": id, "status": "verified", **more}})
 
 
-class Answering(socketserver.ThreadingTCPServer):
+class Answering(Server):
     """Grants tokens, and answers everything else by the script.
 
     Attributes:
@@ -42,9 +42,6 @@ class Answering(socketserver.ThreadingTCPServer):
         heads: of all requests, their headers.
         url: its root.
     """
-
-    daemon_threads = True
-    block_on_close = False
 
     def __init__(self, script: Script, tls: ssl.SSLContext | None) -> None:
         super().__init__(("127.0.0.1", 0), _Connection)
@@ -114,9 +111,7 @@ class _Connection(socketserver.StreamRequestHandler):
 
 @contextmanager
 def answering(script: Script, tls: ssl.SSLContext | None = None) -> Iterator[Answering]:
-    server = Answering(script, tls)
-    server.handle_error = lambda *_: None  # type: ignore[method-assign]  # A client that hangs up is no news.
-    with in_thread(server):
+    with in_thread(Answering(script, tls)) as server:
         yield server
 
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import httpx
 import plain
@@ -62,11 +62,11 @@ class Process:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(60)
 
-    def answers(self, url: str) -> bool:
+    def answers(self, url: str, **options: Any) -> bool:
         """Return True once it answers there with success. It must not end before."""
         assert self.process.poll() is None, self.text
         try:
-            return plain.get(url).is_success
+            return plain.get(url, **options).is_success
         except httpx.TransportError:
             return False
 
@@ -116,13 +116,11 @@ class Receiver(Process):
 
     def __init__(self, folder: Path, redis_url: str, *, options: tuple[str, ...] = (), **settings: str) -> None:
         self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}/webhooks"
+        self.url = f"http{'s' * ('CREDHOOK_TLS_CERTFILE' in settings)}://127.0.0.1:{self.port}/webhooks"
         environment = {"REDIS_URL": redis_url, "PORT": str(self.port), "CREDHOOK_WEBHOOK_SECRETS": SECRET} | settings
         super().__init__(folder / "receiver.log", "-m", "credhook.receiver", *options, environment=environment)
-        until(self._alive, what="the receiver's /healthz")
-
-    def _alive(self) -> bool:
-        return self.answers(f"http://127.0.0.1:{self.port}/healthz")
+        alive = self.url.replace("/webhooks", "/healthz")
+        until(lambda: self.answers(alive, verify=False), what="the receiver's /healthz")
 
 
 receiver = Receiver

@@ -3,10 +3,12 @@
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from socketserver import BaseRequestHandler
 
 import trustme
+from in_thread import Server, in_thread
 
 
 @contextmanager
@@ -20,33 +22,31 @@ def tunnel(certificate: trustme.LeafCert, port: int, *, known: trustme.CA | None
     if known:
         known.configure_trust(context)
         context.verify_mode = ssl.CERT_REQUIRED
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        threading.Thread(target=_accept, args=(listener, context, port), daemon=True).start()
-        yield f"https://127.0.0.1:{listener.getsockname()[1]}"
+
+    class Carried(BaseRequestHandler):
+        def handle(self) -> None:
+            with (
+                context.wrap_socket(self.request, server_side=True) as outside,
+                socket.create_connection(("127.0.0.1", port)) as inside,
+            ):
+                join(outside, inside)
+
+    with in_thread(Server(("127.0.0.1", 0), Carried)) as server:
+        yield f"https://127.0.0.1:{server.server_address[1]}"
 
 
-def _accept(listener: socket.socket, context: ssl.SSLContext, port: int) -> None:
-    with suppress(OSError):  # It ends when it is closed.
-        while True:
-            connection, _ = listener.accept()
-            threading.Thread(target=_carry, args=(connection, context, port), daemon=True).start()
+def join(outside: socket.socket, inside: socket.socket, *, hung_up: Callable[[], object] = lambda: None) -> None:
+    """Pass on whatever comes from either side until both are through. `hung_up` is called when the outside is."""
+    back = threading.Thread(target=_pump, args=(inside, outside), daemon=True)
+    back.start()
+    _pump(outside, inside)
+    hung_up()
+    back.join(60)
 
 
-def _carry(connection: socket.socket, context: ssl.SSLContext, port: int) -> None:
-    """One request and its answer, as the sandbox sends them."""
-    with (
-        suppress(OSError),
-        context.wrap_socket(connection, server_side=True) as outside,
-        socket.create_connection(("127.0.0.1", port)) as inside,
-    ):
-        back = threading.Thread(target=_pump, args=(inside, outside), daemon=True)
-        back.start()
-        _pump(outside, inside)
-        back.join(60)
-
-
-def _pump(source: socket.socket, target: socket.socket) -> None:
+def _pump(source: socket.socket, sink: socket.socket) -> None:
     with suppress(OSError):
         while data := source.recv(65_536):
-            target.sendall(data)
-        target.shutdown(socket.SHUT_WR)
+            sink.sendall(data)
+    with suppress(OSError):
+        sink.shutdown(socket.SHUT_WR)
