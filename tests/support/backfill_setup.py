@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -30,18 +29,6 @@ async def seen(event, context):
 """
 
 
-class TlsReceiver(Receiver):
-    """`credhook receiver` with a certificate of its own, as the sandbox wants it."""
-
-    def _alive(self) -> bool:
-        assert self.process.poll() is None, self.text
-        try:
-            socket.create_connection(("127.0.0.1", self.port), 1).close()
-        except OSError:
-            return False
-        return True
-
-
 class Scene(Harness):
     """What a test of lost deliveries needs: it makes things happen, and loses what is to announce them."""
 
@@ -50,12 +37,11 @@ class Scene(Harness):
         self.plugin(NOTING)
 
     def happen(self, event_type: str, *, lost: bool, count: int = 1, **more: Any) -> list[str]:
-        """Let it happen; the resources. What is lost the platform gives up: its tries all fail on the way."""
-        self.sandbox.faults(drop=1_000_000 if lost else 0)
-        found = [each["resourceId"] for each in happen(self.sandbox, event_type, count=count, **more)]
-        if lost:
+        """Let it happen; the resources. Deliveries are lost until the platform gives them up."""
+        if not lost:
             self.given_up()
-        return found
+        self.sandbox.faults(drop=1_000_000 if lost else 0)
+        return [each["resourceId"] for each in happen(self.sandbox, event_type, count=count, **more)]
 
     def given_up(self) -> None:
         """Return once the platform tries no delivery any more."""
@@ -94,9 +80,9 @@ def scene(folder: Path, redis_url: str, authority: trustme.CA, *, scale: float =
         sandbox = stack.enter_context(platform(folder, "--ca", str(ca), "--time-scale", str(scale)))
         secret = sandbox.environment["CREDHOOK_WEBHOOK_SECRETS"]
         settings = {"CREDHOOK_TLS_CERTFILE": str(certificate), "CREDHOOK_WEBHOOK_SECRETS": secret}
-        listening = TlsReceiver(folder, redis_url, **settings)
+        listening = Receiver(folder, redis_url, **settings)
         stack.callback(listening.kill)
-        register(sandbox, listening.url.replace("http:", "https:"))
+        register(sandbox, listening.url)
         made = Scene(folder, redis_url, sandbox)
         stack.callback(made.redis.close)
         yield made
