@@ -1,28 +1,23 @@
-"""Two versions whose data have different layouts, on one store: the one that the store's number names works.
+"""Two versions whose data have different layouts, on one store: the one that the store's number names works."""
 
-The newer version is a wheel of this tree, with the next number.
-"""
-
-import shutil
 from collections import Counter
-from pathlib import Path
-from typing import Any
+from functools import partial
 
-import pytest
-from accepting import RANGE, READ
 from commands import credhook
 from fleet_harness import FleetHarness
-from other_version import Member, installed
+from other_version import Member
 from redis import Redis
-from serving import Start
+from redis_keys import INDEX
+from stored_events import contents
 from waiting import until
 
-from credhook.store import SCHEMA, Keys
+from credhook.store import SCHEMA
 
-ROOT = Path(__file__).parents[2]
-KEYS = Keys("credhook")
 #: What the keys of events, their lists and their jobs begin with. Others say which processes are there.
 DATA = ("event:", "history:", "resource:", "index:", "open", "leases", "locks", "dead", "causes", "rq:queue:")
+
+#: Run by Python before anything else.
+NEWER = "import credhook.store\ncredhook.store.SCHEMA += 1\n"
 
 HELD = """
 @handlers.on("*")
@@ -34,28 +29,9 @@ async def first(event, context):
 """
 
 
-@pytest.fixture(scope="module")
-def newer(tmp_path_factory: pytest.TempPathFactory) -> Start:
-    """The next version: it starts processes that need the next schema number."""
-    folder = tmp_path_factory.mktemp("newer")
-    shutil.copytree(ROOT / "credhook", folder / "source/credhook", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, folder / "source")
-    layout = folder / "source/credhook/store/__init__.py"
-    was, becomes = (f"SCHEMA: Final = {number}\n" for number in (SCHEMA, SCHEMA + 1))
-    assert was in layout.read_text()
-    layout.write_text(layout.read_text().replace(was, becomes))
-    return installed(folder / "source", folder)
-
-
-def data(redis: Redis) -> dict[str, Any]:
+def data(redis: Redis) -> list[str]:
     """Return what the store holds of events."""
-    keys = {key.decode().removeprefix(KEYS.prefix): key for key in redis.scan_iter()}
-    kinds: dict[str, Any] = {name: redis.type(key) for name, key in keys.items() if name.startswith(DATA)}
-    return {
-        name: redis.execute_command(*READ[kind], keys[name], *RANGE.get(kind, ()))  # type: ignore[no-untyped-call]
-        for name, kind in kinds.items()
-    }
+    return [line for line in contents(redis) if line.removeprefix("b'").removeprefix(INDEX.prefix).startswith(DATA)]
 
 
 def runs(rig: FleetHarness) -> Counter[tuple[str, ...]]:
@@ -69,8 +45,11 @@ def refuses(member: Member, sentence: str) -> None:
     assert sentence in member.readiness()[1]
 
 
-def test_only_the_version_that_the_stores_number_names_writes(rig: FleetHarness, newer: Start) -> None:
+def test_only_the_version_that_the_stores_number_names_writes(rig: FleetHarness) -> None:
     rig.plugin(HELD)
+    (rig.folder / "newer").mkdir()
+    (rig.folder / "newer/sitecustomize.py").write_text(NEWER)
+    newer = partial(Member, rig, PYTHONPATH=str(rig.folder / "newer"))
     is_lower = f"the data of queue credhook has schema {SCHEMA} and this version needs {SCHEMA + 1}"
     is_higher = f"changed the data of queue credhook to schema {SCHEMA + 1} and this one knows {SCHEMA}"
     with (
@@ -78,8 +57,8 @@ def test_only_the_version_that_the_stores_number_names_writes(rig: FleetHarness,
         Member(rig, "worker", "worker", CREDHOOK_GRACE="0.5") as worker,
     ):
         with (
-            Member(rig, "receiver", "newer_receiver", newer) as newer_receiver,
-            Member(rig, "worker", "newer_worker", newer) as newer_worker,
+            newer("receiver", "newer_receiver") as newer_receiver,
+            newer("worker", "newer_worker") as newer_worker,
         ):
             assert newer_receiver.deliver("before") == 503
             for member in (newer_receiver, newer_worker):
@@ -90,7 +69,7 @@ def test_only_the_version_that_the_stores_number_names_writes(rig: FleetHarness,
             assert newer_worker.stop() == 0
         assert '"worker_started"' not in newer_worker.text
 
-        rig.redis.set(KEYS.schema, SCHEMA + 1)  # As a newer version does before it changes the layout.
+        rig.redis.set(INDEX.schema, SCHEMA + 1)  # As a newer version does before it changes the layout.
         at_the_change = data(rig.redis)
         assert receiver.deliver("refused") == 503
         (rig.folder / "go").touch()
@@ -103,8 +82,8 @@ def test_only_the_version_that_the_stores_number_names_writes(rig: FleetHarness,
         assert data(rig.redis) == at_the_change
 
         with (
-            Member(rig, "receiver", "newer_receiver", newer) as newer_receiver,
-            Member(rig, "worker", "newer_worker", newer),
+            newer("receiver", "newer_receiver") as newer_receiver,
+            newer("worker", "newer_worker"),
         ):
             assert newer_receiver.deliver("refused") == 202
             rig.reaches("refused", "done")
