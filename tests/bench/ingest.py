@@ -144,14 +144,11 @@ def run(competitor: Competitor, deliveries: Deliveries, folder: Path, *, connect
     try:
         with local_redis(folder, options=machine.NO_REWRITES) as url, Redis.from_url(url) as redis:
             redis.config_set("appendfsync", competitor.appendfsync)
-            server = Process(competitor.command(), {**environment, "REDIS_URL": url}, folder / "server.log")
-            try:
+            with Process(competitor.command(), {**environment, "REDIS_URL": url}, folder / "server.log") as server:
                 server.await_answer(port)
                 running = Run(competitor, server, port, redis, deliveries, connections)
                 running.prove()
                 yield running
-            finally:
-                server.stop()
     except RunFailed as error:
         raise RunFailed(f"{competitor.title}: {error}") from error
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import click
 from redis import Redis
@@ -169,7 +169,10 @@ class Process:
     def wait(self, seconds: float) -> int:
         return self._process.wait(seconds)
 
-    def stop(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         """Send SIGTERM, and SIGKILL if the process does not end."""
         self._process.terminate()
         try:

@@ -65,35 +65,21 @@ _PLAN: Final = Plan()
 _SMALL: Final = Plan(rounds=1, events=200, seconds=1, limit=60)
 
 
-@dataclass(frozen=True, slots=True)
-class Api:
-    """The stub of the platform's API."""
-
-    url: str
-
-    def seen(self) -> dict[str, Any]:
-        """Return the numbers of requests, of their resources and answers, and the seconds from first to last."""
-        with urllib.request.urlopen(f"{self.url}/seen", timeout=10) as answer:
-            counts: dict[str, Any] = json.loads(answer.read())
-            return counts
-
-
 @contextmanager
-def stopped_after(process: Process) -> Iterator[Process]:
-    try:
-        yield process
-    finally:
-        process.stop()
-
-
-@contextmanager
-def answering(latency: float, folder: Path) -> Iterator[Api]:
-    """Run the stub on a free port. It answers after `latency` seconds."""
+def answering(latency: float, folder: Path) -> Iterator[str]:
+    """Run the stub of the platform's API on a free port. It answers after `latency` seconds. Yield its URL."""
     port = free_port()
     command = (sys.executable, PROGRAMS / "stub.py", str(port), str(latency))
-    with stopped_after(Process(command, {}, folder / "api.log", machine.LOAD)) as process:
+    with Process(command, {}, folder / "api.log", machine.LOAD) as process:
         process.await_answer(port)
-        yield Api(f"http://127.0.0.1:{port}")
+        yield f"http://127.0.0.1:{port}"
+
+
+def seen_by(api: str) -> dict[str, Any]:
+    """Return the stub's numbers of requests, of their resources and answers, and the seconds from first to last."""
+    with urllib.request.urlopen(f"{api}/seen", timeout=10) as answer:
+        counts: dict[str, Any] = json.loads(answer.read())
+        return counts
 
 
 def environment(competitor: Competitor, redis_url: str, api_url: str, events: int) -> dict[str, str]:
@@ -122,12 +108,12 @@ def measure(competitor: Competitor, plan: Plan, folder: Path) -> dict[str, Any]:
             answering(plan.latency, folder) as api,
         ):
             memory_before = _memory(redis)
-            told = environment(competitor, url, api.url, events)
+            told = environment(competitor, url, api, events)
             redis.config_set("appendfsync", "everysec")  # Filling the queue need not wait for the disk.
             _fill(competitor, told, folder)
             redis.config_set("appendfsync", competitor.appendfsync)
             trips_before = _round_trips(redis)
-            with stopped_after(Process(competitor.command(), told, folder / "worker.log")) as worker:
+            with Process(competitor.command(), told, folder / "worker.log") as worker:
                 work = _watch_work(competitor, plan, worker, redis, api, events)
                 work["trips"] = (_round_trips(redis) - trips_before) / work["events"]
                 work["kept"] = (_memory(redis) - memory_before) / work["events"] if work["whole"] else None
@@ -137,7 +123,7 @@ def measure(competitor: Competitor, plan: Plan, folder: Path) -> dict[str, Any]:
 
 
 def _watch_work(
-    competitor: Competitor, plan: Plan, worker: Process, redis: Redis, api: Api, events: int
+    competitor: Competitor, plan: Plan, worker: Process, redis: Redis, api: str, events: int
 ) -> dict[str, Any]:
     # Costs are counted from the first request on. The start of the worker belongs to no event.
     begun, start = _watch(api, worker, lambda seen: seen["requests"] > 0, _START_SECONDS), time.monotonic()
@@ -146,7 +132,7 @@ def _watch_work(
     whole = seen["answered"] >= events
     if whole:
         _await_settled(competitor, redis, plan.patience)
-        seen = api.seen()
+        seen = seen_by(api)
     seconds = max(seen["seconds"], time.monotonic() - start)
     answered = seen["answered"]
     if not answered:
@@ -157,11 +143,11 @@ def _watch_work(
     return {"rate": answered / seconds, "events": answered, "whole": whole, **costs}
 
 
-def _watch(api: Api, worker: Process, enough: Callable[[dict[str, Any]], bool], seconds: float) -> dict[str, Any]:
+def _watch(api: str, worker: Process, enough: Callable[[dict[str, Any]], bool], seconds: float) -> dict[str, Any]:
     """Return the API's counts once they are enough or the time is up."""
     deadline = time.monotonic() + seconds
     while True:
-        seen = api.seen()
+        seen = seen_by(api)
         if enough(seen) or time.monotonic() > deadline:
             return seen
         if not worker.lives:
@@ -191,7 +177,7 @@ def _memory(redis: Redis) -> int:
 
 def _fill(competitor: Competitor, told: Mapping[str, str], folder: Path) -> None:
     command = (*competitor.interpreter(), *competitor.filler)
-    with stopped_after(Process(command, told, folder / "fill.log", machine.ALL)) as filling:
+    with Process(command, told, folder / "fill.log", machine.ALL) as filling:
         if filling.wait(_FILL_SECONDS):
             raise RunFailed(f"its queue could not be filled: {filling.last_words}")
 
