@@ -3,24 +3,17 @@
 import os
 import pwd
 import shutil
-import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-
-import psycopg
 
 #: Debian keeps the programs of each version apart, outside of PATH.
 DEBIAN = "usr/lib/postgresql/*/bin/initdb"
 
 #: Why tests are skipped without PostgreSQL.
 MISSING = "no PostgreSQL on PATH or in /usr/lib/postgresql; `make debian` installs it where apt is there"
-
-#: Seconds until it must answer.
-PATIENCE = 60.0
 
 
 def programs() -> Path | None:
@@ -37,41 +30,27 @@ def postgres_server(programs: Path) -> Iterator[str]:
 
     The folder is in /tmp and not in TMPDIR: a socket's path must be short, and another user must be able to reach it.
     """
-    with TemporaryDirectory(prefix="postgres-", dir="/tmp", ignore_cleanup_errors=True) as kept:
-        folder = Path(kept)
+    with TemporaryDirectory(prefix="postgres-", dir="/tmp", ignore_cleanup_errors=True) as folder:
         become = _drop_root(folder)
-        initialise = [*become, f"{programs}/initdb", "-D", "data", "-U", "postgres", "--auth=trust", "--no-sync"]
-        subprocess.run(initialise, check=True, capture_output=True, cwd=folder)
-        options = ["-c", "listen_addresses=", "-c", "fsync=off", "-c", "shared_buffers=16MB"]
-        with (folder / "log").open("wb") as log:
-            command = [*become, f"{programs}/postgres", "-D", "data", "-k", kept, *options]
-            server = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
-        url = f"postgresql:///postgres?host={folder}&user=postgres"
+
+        def run(program: str, *options: str) -> None:
+            subprocess.run(
+                [*become, programs / program, "-D", "data", *options], check=True, stdout=subprocess.DEVNULL, cwd=folder
+            )
+
+        run("initdb", "-U", "postgres", "--auth=trust", "--no-sync")
+        settings = f"-k {folder} -c listen_addresses= -c fsync=off -c shared_buffers=16MB"
+        run("pg_ctl", "start", "-l", "log", "-o", settings)  # It returns once the server answers.
         try:
-            _answers(server, url, folder / "log")
-            yield url
+            yield f"postgresql:///postgres?host={folder}&user=postgres"
         finally:
-            server.send_signal(signal.SIGINT)  # Fast shutdown: it does not wait for clients.
-            server.wait(PATIENCE)
+            run("pg_ctl", "stop")
 
 
-def _drop_root(folder: Path) -> list[str]:
+def _drop_root(folder: str) -> list[str]:
     """Return the command prefix that leaves root, because PostgreSQL refuses to run as root. Chown the folder."""
     if os.geteuid() != 0:
         return []
     nobody = pwd.getpwnam("nobody")
     os.chown(folder, nobody.pw_uid, nobody.pw_gid)
     return ["setpriv", f"--reuid={nobody.pw_uid}", f"--regid={nobody.pw_gid}", "--clear-groups"]
-
-
-def _answers(server: "subprocess.Popen[bytes]", url: str, log: Path) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        try:
-            psycopg.connect(url).close()
-        except psycopg.OperationalError:
-            assert server.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, f"no answer within {PATIENCE} s: {log.read_text()}"
-            time.sleep(0.05)
-        else:
-            return
