@@ -12,7 +12,7 @@ import httpx
 import pytest
 from fleet_harness import SHORT, SIZES
 from redis import Redis
-from redis_keys import job_id
+from redis_keys import EVENT, INDEX, job_id
 from redis_proxy import redis_proxy
 from redis_server import MortalRedis
 from repeating_sender import deliver_all
@@ -22,20 +22,6 @@ from signing import body, headers
 from waiting import until_async
 
 Breaks = Callable[[], Awaitable[None]]
-
-
-def assert_each_is_kept_once(redis: Redis, acknowledged: list[str]) -> tuple[int, int]:
-    """Every acknowledged delivery has one record and one job, and there is nothing else."""
-    pipeline = redis.pipeline(transaction=False)
-    for webhook_id in acknowledged:
-        pipeline.exists("credhook:credhook:event:" + webhook_id)
-    missing = sum(not exists for exists in pipeline.execute())
-    queued = Counter(as_text(job) for job in redis.lrange("rq:queue:credhook", 0, -1))
-    doubled = sum(count - 1 for count in queued.values())
-    assert (missing, doubled) == (0, 0)
-    assert queued.keys() == {job_id(webhook_id) for webhook_id in acknowledged}
-    assert redis.zcard("credhook:credhook:open") == len(acknowledged)
-    return missing, doubled
 
 
 @dataclass
@@ -68,13 +54,19 @@ class Ingestion:
             self.supplied.append(f"msg_{len(self.supplied):06}")
             yield self.supplied[-1]
 
-    def report(self, what: str, redis: Redis) -> None:
-        missing, doubled = assert_each_is_kept_once(redis, self.supplied)
-        print(
-            f"\n{len(self.supplied)} deliveries, {self.broken} times {what}: missing {missing}, doubled {doubled}; ",
-            end="",
-        )
-        print(", ".join(f"{times} answers of {status or 'nothing'}" for status, times in sorted(self.answers.items())))
+    def is_kept(self, what: str, redis: Redis) -> None:
+        """Assert that every delivery has one record and one job, and that there is nothing else. Print the counts."""
+        pipeline = redis.pipeline(transaction=False)
+        for webhook_id in self.supplied:
+            pipeline.exists(EVENT + webhook_id)
+        missing = sum(not exists for exists in pipeline.execute())
+        queued = Counter(as_text(job) for job in redis.lrange(INDEX.jobs, 0, -1))
+        doubled = sum(count - 1 for count in queued.values())
+        print(f"\n{len(self.supplied)} deliveries, {self.broken} times {what}: missing {missing}, doubled {doubled}; ")
+        print(f"answers {dict(self.answers)}, 0 where there was none")
+        assert (missing, doubled) == (0, 0)
+        assert queued.keys() == {job_id(webhook_id) for webhook_id in self.supplied}
+        assert redis.zcard(INDEX.open) == len(self.supplied)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -92,7 +84,7 @@ async def test_receiver_killed_at_random_instants(
 
     await ingestion.run(lambda: process.url, kill)
     process.kill()
-    ingestion.report("kill -9 of the receiver", redis_client)
+    ingestion.is_kept("kill -9 of the receiver", redis_client)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -109,7 +101,7 @@ async def test_redis_killed_at_random_instants(tmp_path: Path, size: str) -> Non
             await ingestion.run(lambda: process.url, kill)
             assert "Traceback" not in process.text
         with Redis.from_url(redis.url) as client:
-            ingestion.report("kill -9 of Redis", client)
+            ingestion.is_kept("kill -9 of Redis", client)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -126,7 +118,7 @@ async def test_replies_to_the_script_are_lost(tmp_path: Path, redis_url: str, re
         assert proxy.lost == ingestion.times
     # The script is run again, finds what it wrote, and the sender never knows.
     assert ingestion.answers == {202: len(ingestion.supplied)}
-    ingestion.report("a reply of Redis lost", redis_client)
+    ingestion.is_kept("a reply of Redis lost", redis_client)
 
 
 async def test_a_stalled_redis_is_503_for_all_who_wait_and_recovers(
@@ -142,4 +134,4 @@ async def test_a_stalled_redis_is_503_for_all_who_wait_and_recovers(
             assert {response.headers["retry-after"] for response in answers} == {"5"}
         proxy.hold = False
         await deliver_all(lambda: process.url, ids)
-    assert redis_client.zcard("credhook:credhook:open") == 60
+    assert redis_client.zcard(INDEX.open) == 60

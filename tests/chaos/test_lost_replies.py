@@ -3,11 +3,11 @@
 import pytest
 from accepting import inbox_on, record
 from claiming import take_one
-from handled_events import INDEX, handled_once
+from handled_events import handled_once
 from harness import COMPLETED, Harness
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
-from redis_keys import job_id
+from redis_keys import INDEX, job_id
 from redis_proxy import redis_proxy
 from stores import store_on
 from waiting import until

@@ -7,11 +7,10 @@ from datetime import datetime
 
 import pytest
 from fleet_harness import SHORT, SIZES, Answer, Call, FleetHarness, well
+from harness import COMPLETED
 from waiting import until
 
 from credhook.worker.platform.circuit import THRESHOLD
-
-COMPLETED = "openid4vc.issuance.completed"
 
 HANDLER = """
 @handlers.on("*")
@@ -36,13 +35,6 @@ def rig(rig: FleetHarness) -> FleetHarness:
 
 def events(start: int, count: int) -> list[tuple[str, str, str]]:
     return [(f"m{number}", COMPLETED, f"iss_{number}") for number in range(start, start + count)]
-
-
-def spent(rig: FleetHarness, count: int) -> int:
-    """Attempts that all these events have taken beyond the one each that handled them."""
-    records = rig.records(f"m{number}" for number in range(count)).values()
-    assert {one["state"] for one in records} == {"done"}
-    return sum(int(one.get("attempts", 1)) - 1 for one in records)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -74,7 +66,9 @@ def test_an_outage_costs_few_attempts_and_ends_without_a_herd(rig: FleetHarness,
         down, ended = False, time.time()
         rig.settles(within=300)
         log = worker.text
-    lost = spent(rig, accepted)
+    records = rig.records(f"m{number}" for number in range(accepted)).values()
+    assert {one["state"] for one in records} == {"done"}
+    lost = sum(int(one.get("attempts", 1)) - 1 for one in records)  # Beyond the one each that handled them.
     later = rig.stub.since(ended)
     gentle = sum(call.at < later[0].at + BEGINNING for call in later)
     first = later[0].at - ended

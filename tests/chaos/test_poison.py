@@ -6,8 +6,7 @@ import random
 import commands
 import pytest
 from fleet_harness import SHORT, SIZES, FleetHarness
-
-COMPLETED = "openid4vc.issuance.completed"
+from harness import COMPLETED
 
 #: What a handler can do to its worker. Each of these events ends dead; what one of the others returns is as bad.
 POISONS = (

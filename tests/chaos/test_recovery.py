@@ -8,10 +8,9 @@ from contextlib import ExitStack
 
 import pytest
 from fleet_harness import FleetHarness
+from harness import COMPLETED
 from serving import children
 from waiting import until
-
-COMPLETED = "openid4vc.issuance.completed"
 
 HELD = """
 @handlers.on("*")

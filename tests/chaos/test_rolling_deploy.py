@@ -7,6 +7,7 @@ other while events keep coming. Then a second handler is brought, and catches up
 
 import time
 from collections import Counter
+from contextlib import ExitStack
 
 import commands
 import pytest
@@ -43,17 +44,6 @@ def version(rig: FleetHarness, name: str, *handlers: str) -> str:
     return name
 
 
-def fleet(rig: FleetHarness, handlers: str) -> list[Process]:
-    started = [rig.worker(f"{handlers}{number}", CREDHOOK_HANDLERS=handlers) for number in range(WORKERS)]
-    rig.started(*started)
-    return started
-
-
-def stop(fleet: list[Process]) -> None:
-    for process in fleet:
-        assert process.stop() == 0
-
-
 def states(rig: FleetHarness, webhook_ids: list[str]) -> Counter[str]:
     return Counter(fields["state"] for fields in rig.records(webhook_ids).values())
 
@@ -70,10 +60,14 @@ def test_each_event_is_handled_once_by_the_first_handler_and_once_by_a_second_th
     count = 200 if size == SHORT else 2_000
     ids = [f"m{number:04}" for number in range(count)]
     before, during = ids[: count // 2], ids[count // 2 :]
-    running: list[Process] = []
-    try:
-        old = fleet(rig, version(rig, "old"))
-        running += old
+    with ExitStack() as stack:
+
+        def started(number: int, handlers: str) -> Process:
+            return stack.enter_context(rig.worker(f"{handlers}{number}", CREDHOOK_HANDLERS=handlers))
+
+        no_handler = version(rig, "old")
+        old = [started(number, no_handler) for number in range(WORKERS)]
+        rig.started(*old)
         rig.accept(*((one, COMPLETED, f"iss_{one}") for one in before))
         until(lambda: states(rig, before) == {"unhandled": len(before)}, what="the end of what nobody handles")
         assert not rig.stub.calls
@@ -81,21 +75,20 @@ def test_each_event_is_handled_once_by_the_first_handler_and_once_by_a_second_th
         one_handler = version(rig, "one", FIRST)
         new: list[Process] = []
         for number, leaving in enumerate(old):
-            new.append(rig.worker(f"new{number}", CREDHOOK_HANDLERS=one_handler))
-            running.append(new[-1])
+            new.append(started(number, one_handler))
             part = during[number::WORKERS]
             for start in range(0, len(part), 20):
                 rig.accept(*((one, COMPLETED, f"iss_{one}") for one in part[start : start + 20]))
                 time.sleep(0.05)
             rig.started(new[-1])
-            stop([leaving])
+            assert leaving.stop() == 0
         until(lambda: states(rig, ids) == {"done": count}, what="each event's handler", within=120)
         assert handled(rig) == {("first", one): 1 for one in ids}
         passed_on = sum(process.text.count('"event_unhandled"') for process in old) - len(before)
 
         two_handlers = version(rig, "two", FIRST, SECOND, THIRD)
-        running += fleet(rig, two_handlers)
-        stop(new)
+        rig.started(*(started(number, two_handlers) for number in range(WORKERS)))
+        assert [process.stop() for process in new] == [0] * WORKERS
         environment = rig.environment | {"CREDHOOK_HANDLERS": two_handlers}
         replay = ("events", "replay", "--handler", "test.second", "--since", "1h")
         replayed = commands.credhook(*replay, environment=environment, folder=rig.folder)
@@ -103,10 +96,6 @@ def test_each_event_is_handled_once_by_the_first_handler_and_once_by_a_second_th
         until(lambda: states(rig, ids) == {"done": count}, what="the second handler's end", within=120)
         expected = {(name, one): 1 for name in ("first", "second") for one in ids}
         assert handled(rig) == expected
-    finally:
-        for process in running:
-            if process.process.poll() is None:
-                process.kill()
     print(
         f"\n{count} events of a type whose first handler was being deployed: each handled once, {passed_on} taken by a "
         "worker without it while there was one with it; a second handler ran once for each, and no other again"

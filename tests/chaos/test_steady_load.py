@@ -29,15 +29,14 @@ from floods import deliver, resident
 from harness import COMPLETED, DATA
 from line_chart import svg
 from other_version import Member
+from redis_keys import INDEX
 from scraping import Scrape
 from serving import Process, children
 from signing import body
 from waiting import until
 
-from credhook.store import Keys
-
 MINUTES, RATE = (float(os.environ.get(name, default)) for name, default in (("SOAK_MINUTES", 30), ("SOAK_RATE", 200)))
-KEYS, SENDERS = Keys("credhook"), 4
+SENDERS = 4
 #: Unit → how much more of it each may have at the end than after a third of the run.
 MORE = {"MiB": 4.0, "descriptors": 20.0}
 #: Events that the worker has under way at most. A slow machine has more of them, and so more connections.
@@ -94,7 +93,7 @@ def sample(rig: FleetHarness, parts: Mapping[str, Process]) -> dict[str, float]:
         figures[f"{name} MiB"] = sum(map(resident, family))
         figures[f"{name} descriptors"] = float(sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in family))
     counts = rig.redis.pipeline(transaction=False)
-    for key in (KEYS.open, *KEYS.event_indexes()):
+    for key in (INDEX.open, *INDEX.event_indexes()):
         counts.zcard(key)
     open_events, *remembered = counts.execute()
     return figures | {"open events": float(open_events), "remembered events": float(sum(remembered))}

@@ -8,10 +8,10 @@ import os
 import signal
 from typing import Any
 
-from handled_events import INDEX, begun, handled_once
+from handled_events import begun, handled_once
 from harness import HELD, Harness
 from redis import Redis
-from redis_keys import job_id
+from redis_keys import INDEX, job_id
 from rq import Queue
 from rq import Worker as StockWorker
 from rq.job import Job, JobStatus

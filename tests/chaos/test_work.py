@@ -31,6 +31,7 @@ from pathlib import Path
 import billing
 import pytest
 from fleet_harness import SHORT, SIZES, FleetHarness, Note, Stub
+from harness import COMPLETED, DATA
 from redis.exceptions import RedisError
 from redis_server import MortalRedis
 from serving import Process, children
@@ -41,9 +42,6 @@ from credhook.receiver.inbox import StoreUnavailable
 CONCURRENCY = 10
 #: Bytes of notes between two deaths: of some tens of runs to some hundreds.
 BETWEEN = (5_000, 50_000)
-
-COMPLETED = "openid4vc.issuance.completed"
-DATA = "openid4vc.verification.data"
 
 TWO_HANDLERS = """
 from billing import bill, create_tables

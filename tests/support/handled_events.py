@@ -2,11 +2,8 @@
 
 from harness import Harness
 from redis import Redis
+from redis_keys import INDEX
 from waiting import until
-
-from credhook.store import Keys
-
-INDEX = Keys("credhook")
 
 
 def handled(harness: Harness) -> list[str]:

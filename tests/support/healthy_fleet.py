@@ -11,14 +11,13 @@ from typing import Any
 import commands
 import trustme
 from redis import Redis
-from redis_keys import RECEIVERS
+from redis_keys import INDEX, RECEIVERS
 from serving import Platform, Process, Receiver, receiver, running
 from signing import SECRET
 from tunnel import tunnel
 from waiting import until
 
 from credhook.sandbox.local.environment import local_redis
-from credhook.store import Keys
 
 HANDLERS = """
 from credhook import Handlers
@@ -111,7 +110,7 @@ def clinic(folder: Path, sandbox: Platform, authority: trustme.CA, ca: Path) -> 
         worker: Process = stack.enter_context(running(folder / "worker.log", "worker", environment=environment))
         one = Clinic(folder, redis, server, sandbox, authority, environment)
         one._apply()
-        until(lambda: redis.hlen(RECEIVERS) and redis.hlen(Keys("credhook").handlers), what=f"both; {worker.text}")
+        until(lambda: redis.hlen(RECEIVERS) and redis.hlen(INDEX.handlers), what=f"both; {worker.text}")
         yield one
         listed = commands.credhook("api", "endpoints", "list", environment=environment, folder=folder).stdout
         for endpoint in json.loads(listed):
