@@ -32,15 +32,9 @@ class TurningLoop(asyncio.SelectorEventLoop):
 
 def on_turning_loop(work: Callable[[TurningLoop], Coroutine[Any, Any, T]]) -> T:
     """Run the work on such a loop, and return its result."""
-    loops: list[TurningLoop] = []
-
-    def make() -> TurningLoop:
-        loops.append(TurningLoop())
-        return loops[0]
-
-    with asyncio.Runner(loop_factory=make) as runner:
-        runner.get_loop()
-        return runner.run(work(loops[0]))
+    loop = TurningLoop()
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        return runner.run(work(loop))
 
 
 async def cancelled_after(

@@ -20,16 +20,11 @@ def own_logs() -> Iterator[None]:
     if not structlog.is_configured():
         return
     structlog.reset_defaults()
-    _forget_ways()
+    # A logger that was first used meanwhile would go on as it was configured then, and nobody could capture it.
+    for name, module in list(sys.modules.items()):
+        for logger in vars(module).values() if name.startswith("credhook") else ():
+            if isinstance(logger, structlog._config.BoundLoggerLazyProxy):
+                vars(logger).pop("bind", None)
     root.handlers[:], warnings.showwarning = handlers, warn
     root.setLevel(level)
     sys.excepthook, threading.excepthook, sys.unraisablehook = hooks
-
-
-def _forget_ways() -> None:
-    """A logger that was first used meanwhile would go on as it was configured then, and nobody could capture it."""
-    for name, module in list(sys.modules.items()):
-        if name.startswith("credhook"):
-            for logger in vars(module).values():
-                if isinstance(logger, structlog._config.BoundLoggerLazyProxy):
-                    vars(logger).pop("bind", None)
