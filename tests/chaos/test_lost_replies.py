@@ -1,6 +1,5 @@
 """Replies of Redis that are lost, late or errors: nothing is written or run twice, and no worker ends."""
 
-import pytest
 from accepting import inbox_on, record
 from claiming import take_one
 from handled_events import handled_once
@@ -35,22 +34,6 @@ async def test_a_hand_back_whose_reply_is_lost_is_written_once(redis_url: str, r
     assert ours
     assert record(redis_client, "m1")["attempts"] == "0"
     assert redis_client.lrange(INDEX.jobs, 0, -1) == [job_id("m1").encode()]
-
-
-@pytest.mark.parametrize("state", [State.WAITING, State.ACCEPTED])
-async def test_a_renewal_that_comes_after_the_settlement_does_not_bring_the_lease_back(
-    redis_client: Redis, async_redis: AsyncRedis, state: State
-) -> None:
-    """They go over two connections: an event with a lease and no holder would be dropped from the queue when popped."""
-    claims = claims_of(async_redis)
-    async with inbox_on(async_redis) as inbox:
-        await inbox.accept("m1", Event(COMPLETED, "iss_1"))
-    claim = await take_one(claims)
-    await claims.settle(claim, Settlement(state, wait=0.0))
-    assert await claims.renew([claim]) == [claim]
-    assert not redis_client.exists(INDEX.leases)
-    assert not redis_client.exists(INDEX.locks)
-    assert (await take_one(claims)).event_id == "m1"
 
 
 def test_replies_lost_after_our_own_scripts_run_nothing_twice(harness: Harness) -> None:
