@@ -69,6 +69,16 @@ def test_off_a_terminal_each_line_is_json_with_a_stable_name() -> None:
     assert line == {"event": "event_accepted", "level": "info", "logger": "credhook.receiver", "webhook_id": "m"}
 
 
+@pytest.mark.parametrize("name", ["debug", "info", "warning", "error", "exception", "critical", "fatal", "log"])
+async def test_every_method_of_a_logger_writes_its_line(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv("CREDHOOK_LOG_LEVEL", "debug")
+    output, log = configured(), structlog.get_logger("a")
+    level = [logging.INFO] if name == "log" else []
+    getattr(log, name)(*level, "sync")
+    await getattr(log, f"a{name}")(*level, "async")
+    assert [json.loads(line)["event"] for line in output.getvalue().splitlines()] == ["sync", "async"]
+
+
 @pytest.mark.parametrize(
     ("level", "written"),
     [
