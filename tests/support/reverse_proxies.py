@@ -83,9 +83,9 @@ def proxied(name: str, folder: Path, receivers_port: int, authority: trustme.CA)
             "HOME": str(folder),
         }
         options = {
-            "haproxy": ("-db", "-f", f"{DEPLOY}/haproxy.cfg"),
+            "haproxy": ("-db", "-f", str(DEPLOY / "haproxy.cfg")),
             "nginx": ("-e", "stderr", "-c", f"{folder}/nginx.conf", "-g", "daemon off;"),
-            "caddy": ("run", "--config", f"{DEPLOY}/Caddyfile", "--adapter", "caddyfile"),
+            "caddy": ("run", "--config", str(DEPLOY / "Caddyfile"), "--adapter", "caddyfile"),
         }
         proxy = Proxy(name, port, trust, folder / f"{name}.log")
         with Executed(proxy.log, name, *options[name], environment=environment) as process:
