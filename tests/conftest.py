@@ -13,7 +13,7 @@ import redis.asyncio
 import structlog
 import trustme
 from fleet_harness import FleetHarness, Stub
-from guarded_redis import GUARDS, SWITCH, Guard
+from guarded_redis import GUARDS, Guard
 from harness import PLAIN, Harness
 from hypothesis import HealthCheck, settings
 from log_configuration import own_logs
@@ -69,11 +69,10 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory, authority: trustme.CA
     folder: Path = tmp_path_factory.mktemp("redis")
     guard = Guard(folder, authority)
     with local_redis(folder, options=guard.options()) as url:
-        if SWITCH:
-            guard.url = url
-            GUARDS.append(guard)
+        guard.url = url
+        GUARDS.append(guard)
         yield url
-        assert not SWITCH or guard.denied() == []
+        assert guard.denied() == []
 
 
 @pytest.fixture(scope="module")

@@ -32,8 +32,8 @@ _ALL: Final = (
 #: What else the parts send themselves; of a worker, the second line is sent by RQ alone.
 _SENT: Final = {
     Part.RECEIVER: "set sadd hdel wait waitaof",
-    Part.WORKER: "set hdel zrem zrangebyscore zremrangebyscore lrange zmscore blmove lmove del exists hincrby hmget "
-    "subscribe unsubscribe hexists watch unwatch hincrbyfloat xadd lpos zadd srem scard",
+    Part.WORKER: "set hdel zrem zrangebyscore zremrangebyscore lrange zmscore zscan blmove del exists hincrby hmget "
+    "lmove subscribe unsubscribe hexists watch unwatch hincrbyfloat xadd lpos zadd srem scard",
     Part.OPERATOR: "set exists hget hmget hkeys hscan zscan scan hdel zrem zscore lrange del expire sismember "
     "srandmember srem zadd copy renamenx watch subscribe unsubscribe",
 }
@@ -114,7 +114,7 @@ def patterns(part: Part, keys: Keys) -> tuple[list[str], list[str]]:
     own = f"{keys.prefix}*"
     if part is Part.RECEIVER:
         job = job_id(keys.queue, "-")[1:-1]
-        return [own, "rq:queues", keys.jobs, f"rq:job:e{job}*", f"rq:job:x{job}*"], [own]
+        return [own, "rq:queues", keys.jobs, keys.scheduled, f"rq:job:e{job}*", f"rq:job:x{job}*"], [own]
     # Any job: a job that is not ours is moved out of RQ's reach.
     shared = ["rq:queues", "rq:suspended", "rq:worker*", "rq:job:*", "rq:execution*", "rq:results:*", "rq:groups"]
     shared += [f"rq:{name}:{keys.queue}" for name in ("clean_registries", "finished", "deferred", "canceled")]

@@ -91,7 +91,6 @@ BROKEN = {
     "keys are closed": Broken(lambda one: one.user("~other:* &* +@all"), "redis.permissions", "fail", "no access to our keys", "~credhook:credhook:* ~rq:queues"),
     "channels are closed": Broken(lambda one: one.user("~* resetchannels &other:* +@all"), "redis.permissions", "fail", "no access to our channels", "&credhook:credhook:* &rq:pubsub:*"),
     "PING is forbidden, and more": Broken(lambda one: one.user("~* &* +@all -ping -time"), "redis.permissions", "fail", "PING, TIME", "+ping +time"),
-    "CONFIG is forbidden": Broken(lambda one: one.user("~* &* +@all -config"), "redis.fsync", "fail", "CONFIG GET is denied", "+config|get"),
     "INFO is forbidden": Broken(lambda one: one.user("~* &* +@all -info"), "redis.reached", "fail", "does not tell about itself", "+info"),
     "a wrong value": Broken(set_(CREDHOOK_RETENTION="soon"), "settings.store", "fail", "CREDHOOK_RETENTION", "deploy/README.md", code=2),
     "a key that is none": Broken(set_(CREDHOOK_WEBHOOK_SECRETS="whsec_short"), "settings.receiver", "fail", "CREDHOOK_WEBHOOK_SECRETS", "keys are separated by spaces", code=2),

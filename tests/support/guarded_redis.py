@@ -1,8 +1,8 @@
-"""The switch `TEST_REDIS`: `tls`, `acl`, or both.
+"""Our processes reach the tests' Redis as users with no more than the rules of `credhook doctor --acl`.
 
-With it, our processes reach the tests' Redis over TLS with a client certificate, and as users with no more than the
-rules of `credhook doctor --acl`. The tests themselves stay administrators, on a plain port. `tls` wants a redis-server
-or valkey-server on PATH that is built with TLS: the wheel's is not.
+The tests themselves stay administrators. What Redis has refused fails the last test of each test process. With
+`TEST_REDIS=tls`, our processes also reach it over TLS with a client certificate. That wants a redis-server or
+valkey-server on PATH that is built with TLS: the wheel's is not.
 
 These keep the administrator: a process that plays several parts with one REDIS_URL (`dev`, `demo`, and `doctor` on
 a host with every setting), and servers that a test starts for itself.
@@ -10,19 +10,20 @@ a host with every setting), and servers that a test starts for itself.
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
 import trustme
-from redis import Redis
+from redis import Redis, RedisError
 
 from credhook.sandbox.local.environment import free_port
 from credhook.store import Keys
 from credhook.store.permissions import Part, rule
 
-SWITCH: Final = frozenset(os.environ.get("TEST_REDIS", "").split())
+OVER_TLS: Final = os.environ.get("TEST_REDIS") == "tls"
 _PASSWORD: Final = "of-nobody"
 #: What runs as the operator.
 _OPERATING: Final = {"events", "causes", "status", "console"}
@@ -39,7 +40,7 @@ class Guard:
 
     def options(self) -> tuple[str, ...]:
         """Write the certificates, and return the server's options."""
-        if "tls" not in SWITCH:
+        if not OVER_TLS:
             return ()
         own = self.folder / "own.pem"
         self.authority.issue_cert("127.0.0.1", "credhook").private_key_and_cert_chain_pem.write_to_path(str(own))
@@ -53,13 +54,13 @@ class Guard:
         if not self.url or environment.get("REDIS_URL") != self.url:
             return guarded
         user, port = "", urlsplit(self.url).port
-        if "acl" in SWITCH and (part := _part(command, environment)):
+        if part := _part(command, environment):
             user = f"{self._user(part, environment.get('CREDHOOK_QUEUE', 'credhook'))}:{_PASSWORD}@"
-        if "tls" in SWITCH:
+        if OVER_TLS:
             port = self.port
             guarded["CREDHOOK_REDIS_CERTFILE"] = str(self.folder / "own.pem")
             guarded["SSL_CERT_FILE"] = self._trusted(environment.get("SSL_CERT_FILE"))
-        guarded["REDIS_URL"] = f"redis{'s' * ('tls' in SWITCH)}://{user}127.0.0.1:{port}/0"
+        guarded["REDIS_URL"] = f"redis{'s' * OVER_TLS}://{user}127.0.0.1:{port}/0"
         return guarded
 
     def denied(self) -> list[str]:
@@ -71,7 +72,7 @@ class Guard:
 
     def _user(self, part: Part, queue: str) -> str:
         name = f"test-{part}-{queue}"
-        with Redis.from_url(self.url) as redis:
+        with suppress(RedisError), Redis.from_url(self.url) as redis:  # A test may have stopped or filled it.
             major, minor = redis.info("server")["redis_version"].split(".")[:2]
             command = rule(part, Keys(queue), (int(major), int(minor)))
             redis.execute_command(command.replace(f"credhook-{part} ", f"{name} ").replace("PASSWORD", _PASSWORD))
@@ -97,10 +98,10 @@ def _part(command: Sequence[str], environment: Mapping[str, str]) -> Part | None
     return Part.OPERATOR if any(f"-m credhook {one}" in text for one in _OPERATING) else None
 
 
-#: That of this test process, if the switch is set.
+#: That of this test process, once it has a Redis.
 GUARDS: Final[list[Guard]] = []
 
 
 def guarded(command: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of this command; the same one where the switch is not set."""
+    """Return the environment of this command; the same one if it uses another Redis."""
     return GUARDS[0].environment(command, environment) if GUARDS else dict(environment)
