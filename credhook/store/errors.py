@@ -104,7 +104,7 @@ _LATE: Final = "it does not answer in time: check REDIS_URL and the way there, a
 #: The more precise classes first.
 _BY_CLASS: Final = (
     # Redis's own words about a client certificate are lost if it closes the connection while we write.
-    (ssl.SSLEOFError, f"Redis ends the TLS connection: it may not speak TLS, or {_NO_CERTIFICATE}"),
+    (ssl.SSLEOFError, f"Redis ends the connection: it may not speak TLS, be at its maxclients, or {_NO_CERTIFICATE}"),
     (ssl.SSLError, "check REDIS_URL: rediss:// is for a Redis that speaks TLS, redis:// for one that does not"),
     (socket.gaierror, "the host's name in REDIS_URL is not known here"),
     (ConnectionRefusedError, _GONE),

@@ -85,7 +85,7 @@ def test_a_redis_that_goes_in_the_middle_is_one_line_and_the_rest_can_follow(
 
 def test_a_redis_that_is_not_there_is_one_line(events: Run) -> None:
     for arguments in (("list",), ("show", "m1"), ("replay", "--all"), ("erase", "--all", "--yes")):
-        result = events(*arguments, REDIS_URL="redis://127.0.0.1:1/0")
+        result = events(*arguments, REDIS_URL="redis://127.0.0.1:1/0", CREDHOOK_REDIS_CERTFILE="")
         assert result.exit_code == 1
         assert result.stderr == (
             "Error: Redis does not answer (ConnectionError); "

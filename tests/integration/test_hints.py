@@ -116,7 +116,7 @@ def test_a_redis_that_has_no_connection_left(redis_client: Redis, redis_url: str
     finally:
         redis_client.config_set("maxclients", 10_000)
     assert refused.returncode == 1
-    assert "raise its maxclients" in refused.stderr
+    assert "its maxclients" in refused.stderr
 
 
 @pytest.mark.parametrize(
