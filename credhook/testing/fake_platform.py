@@ -96,6 +96,8 @@ class FakeApi(AsyncApi):
         self._recording = _Transport(self._tenant)
         credentials = ClientCredentials(_URL + _TOKEN_PATH, CLIENT_ID, CLIENT_SECRET)
         super().__init__(_URL, credentials, transport=self._recording)
+        #: What an `async def` handler gets: a worker's client has no method of this class.
+        self.plain = AsyncApi(_URL, credentials, transport=self._recording)
 
     @property
     def calls(self) -> tuple[ApiCall, ...]:

@@ -43,6 +43,6 @@ def credhook_context(credhook_api: "FakeApi") -> "Callable[..., Context[Any, Any
     def make(handler: Any, event: Any, **options: Any) -> Any:
         subject = handler_of(handler)
         credhook_api.know(event)
-        return make_context(subject, event, credhook_api if subject.is_async else credhook_api.sync, **options)
+        return make_context(subject, event, credhook_api.plain if subject.is_async else credhook_api.sync, **options)
 
     return make

@@ -200,9 +200,16 @@ class Trial:
     async def _attempt(self, age: float) -> tuple[Ending, Exception | None, float | None]:
         """Return how the handler ended, its error, and the seconds until the next attempt. `age`: of the event."""
         handler = self._handler
-        if handler.condition is not None and not handler.condition(self._event):
-            return "skipped", None, None
-        error = await self._run(handler)
+        try:
+            is_wanted = handler.condition is None or bool(handler.condition(self._event))
+        except Exception as raised:  # The author's code. A worker counts it as a failure, too.
+            error: Exception | None = raised
+            log.warning("%s attempt %s", handler.name, self._event.attempt, exc_info=error)
+            self._runs += 1
+        else:
+            if not is_wanted:
+                return "skipped", None, None
+            error = await self._run(handler)
         if error is None:
             return "done", None, None
         decision = after_handler(
@@ -228,7 +235,7 @@ class Trial:
 
     async def _run(self, handler: Handler) -> Exception | None:
         self._runs += 1
-        api = self._api if handler.is_async else SyncApi(self._api)
+        api = self._api.plain if handler.is_async else SyncApi(self._api)
         context = make_context(handler, self._event, api, stale=self._stale, state=self._state, capture=self._log)
         before = asyncio.all_tasks()
         threads, runs = running.ThreadRunner(1), running.Runs(1)  # As in a new process.

@@ -255,7 +255,18 @@ async def looks_up(event: FetchedEvent, context: Context) -> None:
 async def comes_later(event: FetchedEvent, context: Context) -> None: ...
 
 
+@said.on(COMPLETED, retries=1, condition=lambda event: event.detail)
+async def is_misspelt(event: FetchedEvent, context: Context) -> None: ...
+
+
+@said.on(COMPLETED)
+async def takes_the_tests_client(event: FetchedEvent, context: Context) -> None:
+    context.api.sync.users.list()  # type: ignore[attr-defined]
+
+
 def test_the_options_of_a_handler_hold_in_its_trial() -> None:
+    assert ended(run(takes_the_tests_client, EVENT))[2] == "AttributeError"
+    assert ended(run(is_misspelt, EVENT, attempts="until settled")) == ("dead", None, "AttributeError")
     assert run(comes_later, EVENT).outcome == "skipped"
     assert run(comes_later, replace(EVENT, attempt=2)).outcome == "done"
     assert ended(run(looks_up, EVENT)) == ("waiting", 7, "ValueError")
