@@ -1,5 +1,6 @@
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -160,14 +161,15 @@ def test_in_a_group_one_that_decides_does_so_as_if_it_were_raised_alone(
     assert error_text(group) == text
 
 
-@pytest.mark.parametrize("after", [-1, float("nan"), float("inf"), 1e13, timedelta(days=8)])
-def test_a_wait_that_makes_no_sense_fails_where_it_is_written(after: float) -> None:
+@pytest.mark.parametrize("after", [-1, float("nan"), float("inf"), 1e13, timedelta(days=8), "30"])
+def test_a_wait_that_makes_no_sense_fails_where_it_is_written(after: Any) -> None:
     with pytest.raises(ValueError, match="604,800"):
         Retry(after=after)
 
 
 def test_a_cause_never_holds_the_message() -> None:
     assert error_text(ValueError("Jane Doe, born 1990")) == "ValueError"
+    assert error_text(GiveUp(ValueError("Jane Doe"))) == "ValueError"  # type: ignore[arg-type]
     assert error_text(api_error(Unavailable, 503)) == "Unavailable 503"
     assert error_text(Unavailable("https://platform.example/…", cause="certificate")) == "Unavailable certificate"
     assert error_text(InvalidResponse("no", status=200, cause="credentials.3.attributes: dict type")) == (

@@ -3,7 +3,6 @@
 A handler may raise `Retry` or `GiveUp` itself; that is then the decision.
 """
 
-import math
 import random
 import re
 from collections.abc import Callable
@@ -50,8 +49,8 @@ class Retry(Exception):
             ValueError: `after` is negative, not a number, or longer than a week.
         """
         seconds = after.total_seconds() if isinstance(after, timedelta) else after
-        if seconds is not None and not (math.isfinite(seconds) and 0 <= seconds <= LONGEST_SECONDS):
-            raise ValueError("Retry(after=…) should be from 0 to 604,800 seconds")
+        if seconds is not None and not (isinstance(seconds, int | float) and 0 <= seconds <= LONGEST_SECONDS):
+            raise ValueError("Retry(after=…) should be a number of seconds from 0 to 604,800, or a timedelta")
         super().__init__(seconds)
         self.after = seconds
 
@@ -63,9 +62,10 @@ class GiveUp(Exception):
     """
 
     def __init__(self, reason: str) -> None:
-        """`reason`: a few words for the operator."""
-        super().__init__(reason)
-        self.reason = str(reason)[:200].encode("utf-8", "replace").decode()
+        """`reason`: a few words for the operator. Of anything but a str only the class is kept: it may hold claims."""
+        words = reason if isinstance(reason, str) else type(reason).__name__
+        super().__init__(words)
+        self.reason = words[:200].encode("utf-8", "replace").decode()
 
 
 class DataGone(Exception):
