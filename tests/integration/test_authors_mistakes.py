@@ -32,6 +32,10 @@ def write(folder: Path, text: str) -> None:
         r' plugin\.py:5: ValueError: .* is no event type: write @handlers\.on\("', id="no type at all",
     ),
     pytest.param(
+        "@handlers.on(['openid4vc.issuance.failed', 'openid4vc.issuance.expire'])\n" + ONE, "plugin",
+        r'write @handlers\.on\("openid4vc\.issuance\.failed", "openid4vc\.issuance\.expired"\)', id="a list",
+    ),
+    pytest.param(
         ONE + ONE, "plugin",
         r" plugin\.py:7: ValueError: 'accounts' already has a handler 'one', at \S+/plugin\.py:5; rename", id="twice",
     ),

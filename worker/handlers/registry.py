@@ -355,8 +355,10 @@ class Handlers(Generic[State]):
         wanted = EVENT_TYPES if types == ("*",) else types or ("",)
         for name in wanted:
             if name not in EVENT_TYPES:
-                (near,) = difflib.get_close_matches(str(name), EVENT_TYPES, n=1, cutoff=0)
-                raise ValueError(f'{name!r} is no event type: write @handlers.on("{near}"), or "*" for all')
+                wrong: Iterable[object] = name if isinstance(name, list | tuple | set) else [name]
+                matches = [difflib.get_close_matches(str(one), EVENT_TYPES, n=1, cutoff=0) for one in wrong]
+                near = ", ".join(f'"{match}"' for (match,) in matches)
+                raise ValueError(f'{name!r} is no event type: write @handlers.on({near}), or "*" for all')
 
         def register(function: Function) -> Function:
             if not callable(function):
