@@ -24,6 +24,8 @@ class Running(Protocol):
 
     #: The coroutines that it has made and not awaited.
     dropped: tuple[str, ...]
+    #: Each `Retry` and `GiveUp` that it has made.
+    decisions: tuple[Exception, ...]
 
     @property
     def at(self) -> str:
@@ -43,6 +45,12 @@ def dropped_coroutine(warning: Warning | str) -> str | None:
     if dropped and (running := runs_now.get()):
         running.dropped += (dropped[1],)
     return dropped and dropped[1]
+
+
+def note_decision(decision: Exception) -> None:
+    """Note it for the handler that runs now, so that a missing `raise` is noticed."""
+    if running := runs_now.get():
+        running.decisions += (decision,)
 
 
 #: Tasks and threads that the function starts with a copy of its context have it as well.

@@ -108,6 +108,9 @@ def handler(line: str) -> str:
     ("return event.details", 60, "handler_returned", 1, {
         "handler": r"accounts\.f", "at": r"/plugin\.py:[67]$", "returned": "Issuance", "hint": "raise Retry or GiveUp",
     }),
+    ("Retry(after=30)", 60, "decision_not_raised", 1, {
+        "handler": r"accounts\.f", "at": r"/plugin\.py:[67]$", "decision": "Retry", "hint": r"raise before Retry\(",
+    }),
     ("await asyncio.sleep(600)", 0.1, "handler_failed", 2, {
         "handler": r"accounts\.f", "error": "HandlerTimeout", "hint": "CREDHOOK_HANDLER_TIMEOUT",
         "at": r"/plugin\.py:8 f'",

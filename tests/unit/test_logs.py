@@ -225,9 +225,10 @@ def test_a_coroutine_that_was_never_awaited_is_named_with_its_place() -> None:
 def test_the_place_of_one_that_ends_with_its_handler_is_the_handlers() -> None:
     output = configured()
     run: Any = SimpleNamespace(at="app/handlers.py:5", fields=dict, dropped=())
-    runs_now.set(run)
+    token = runs_now.set(run)  # Later tests of this process have no handler.
     for category, text in ((RuntimeWarning, "coroutine 'A.b' was never awaited"), (UserWarning, "Jane Doe")):
         warnings.showwarning(category(text), category, running.__file__, 1)
+    runs_now.reset(token)
     first, second = map(json.loads, output.getvalue().splitlines())
     assert first["at"] == "app/handlers.py:5"
     assert (second["event"], second["at"]) == ("python_warning", "attempt/running.py:1")

@@ -11,7 +11,7 @@ from http import HTTPStatus
 from typing import Final
 
 from credhook.backoff import Backoff
-from credhook.logs.places import leaves
+from credhook.logs.places import leaves, note_decision
 from credhook.worker.api.errors import ApiError, InvalidRequest, NotFound, Unauthorized, Unavailable
 from credhook.worker.platform.circuit import PlatformPaused
 
@@ -53,6 +53,7 @@ class Retry(Exception):
             raise ValueError("Retry(after=…) should be a number of seconds from 0 to 604,800, or a timedelta")
         super().__init__(seconds)
         self.after = seconds
+        note_decision(self)
 
 
 class GiveUp(Exception):
@@ -66,6 +67,7 @@ class GiveUp(Exception):
         words = reason if isinstance(reason, str) else type(reason).__name__
         super().__init__(words)
         self.reason = words[:200].encode("utf-8", "replace").decode()
+        note_decision(self)
 
 
 class DataGone(Exception):

@@ -73,6 +73,8 @@ class Run:
         self.thread: threading.Thread | None = None
         #: The coroutines that it has made and not awaited.
         self.dropped: tuple[str, ...] = ()
+        #: Each `Retry` and `GiveUp` that it has made.
+        self.decisions: tuple[Exception, ...] = ()
         #: When its attempt stopped waiting for it, or None.
         self.abandoned_at: float | None = None
         #: True if an attempt was deferred because of it.
@@ -294,7 +296,7 @@ def _harmless(error: BaseException) -> Exception:
 
 
 async def _check_result(result: object, run: Run) -> None:
-    """Await a result whose `return` lacks an await, and log any other, which is ignored.
+    """Await a result whose `return` lacks an await. Log any other, and a `Retry` that was not raised: no effect.
 
     Raises:
         CoroutineNotAwaited: a call has not run, so the handler is not done.
@@ -304,10 +306,15 @@ async def _check_result(result: object, run: Run) -> None:
     if run.dropped:
         raise CoroutineNotAwaited(run.dropped[0])
     name = run.handler.name
-    if result is not None and name not in _reported:
+    unraised = next((type(one).__name__ for one in run.decisions if one.__traceback__ is None), None)
+    if (result is not None or unraised) and name not in _reported:
         _reported.add(name)
-        hint = "Results are ignored. Return nothing; raise Retry or GiveUp to decide"
-        log.warning("handler_returned", handler=name, at=run.at, returned=type(result).__name__, hint=hint)
+        if result is not None:
+            hint = "Results are ignored. Return nothing; raise Retry or GiveUp to decide"
+            log.warning("handler_returned", handler=name, at=run.at, returned=type(result).__name__, hint=hint)
+        else:
+            hint = f"It has no effect, and the handler is done. Write raise before {unraised}(…)"
+            log.warning("decision_not_raised", handler=name, at=run.at, decision=unraised, hint=hint)
 
 
 async def _call(
@@ -329,12 +336,13 @@ async def _call(
             result = await threads.call(handler, event, context, held)
         if isinstance(result, Awaitable):  # A decorator may hide an `async def` behind a plain function.
             result = await result
-        if result is not None or held.dropped:
+        if result is not None or held.dropped or held.decisions:
             await _check_result(result, held)
     except (Exception, asyncio.CancelledError):
         raise
     except BaseException as error:  # noqa: BLE001  Such as SystemExit.
         raise _harmless(error) from None
     finally:
+        held.decisions = ()  # One that was raised refers to this frame.
         held.release()
         _set(ended)
