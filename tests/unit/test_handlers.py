@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from credhook import AsyncContext, Backoff, FetchedEvent, Handlers
 from credhook.events import EVENT_TYPES
 from credhook.worker.attempt.retry import BACKOFF, Retry, after_handler
+from credhook.worker.handlers import loading
 from credhook.worker.handlers.registry import Handler, Registry
 from credhook.worker.platform.circuit import PlatformPaused
 
@@ -241,3 +243,14 @@ def test_a_plugin_has_one_function_for_start_up_and_one_for_the_end() -> None:
         Handlers("y").startup(lambda state: 1)  # type: ignore[arg-type, misc]
     with pytest.raises(ValueError, match="the shutdown function should take one argument, the state"):
         Handlers("y").shutdown(lambda: None)  # type: ignore[arg-type, misc]
+
+
+def test_an_import_that_takes_long_is_named_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = "[one.join() for one in threading.enumerate() if isinstance(one, threading.Timer)]"
+    (tmp_path / "slow_import.py").write_text(f"import threading, credhook\nx = credhook.Handlers('x')\n{waits}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(loading, "SLOW_SECONDS", 0.3)
+    with capture_logs() as logs:
+        loading.load(["slow_import"])
+    assert logs[0]["event"] == "handlers_load_slowly"
+    assert logs[0]["at"][0].rpartition("/")[2].startswith("slow_import.py:3 ")

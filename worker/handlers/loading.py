@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+import threading
 from collections.abc import Iterable
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -12,11 +13,14 @@ import structlog
 
 from credhook.logs import configure_logs, in_development
 from credhook.logs.places import authors_frames, loaded_from
+from credhook.worker.attempt.running import where_thread_is
 from credhook.worker.handlers.registry import Handlers, Registry
 
 #: Entry point group under which a package offers its `Handlers`.
 ENTRY_POINTS: Final = "credhook.handlers"
 _BUILT_IN: Final = "credhook.worker.handlers.logging_handler"
+#: Seconds after which an import is slow. It may wait for another system, and nothing else would say so.
+SLOW_SECONDS: Final = 5.0
 
 log = structlog.get_logger("credhook.worker")
 
@@ -64,12 +68,17 @@ def load(names: Iterable[str] = ()) -> Registry:
 def _load(reference: str, source: str) -> Handlers:
     module_name, _, name = reference.partition(":")
     loaded_from(module_name)
+    slow = threading.Timer(SLOW_SECONDS, _warn, (source, threading.get_ident()))
+    slow.daemon = True
+    slow.start()
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # The module is the author's code.
         if in_development():
             log.exception("handlers_not_loaded", handlers=source)
         raise CannotLoad(f"handlers {source}: {_import_error(module_name, error)}") from error
+    finally:
+        slow.cancel()
     offered = {key: value for key, value in vars(module).items() if isinstance(value, Handlers)}
     found = [value for key, value in offered.items() if name in {"", key}]
     if len(found) != 1:
@@ -78,6 +87,13 @@ def _load(reference: str, source: str) -> Handlers:
         hint = f"it offers {names}" if names else 'add handlers = Handlers("accounts") to it'
         raise CannotLoad(f"handlers {source}: {module_name} has {what}; {hint}")
     return found[0]
+
+
+def _warn(source: str, thread: int) -> None:
+    """Warn about an import that has not ended, with the author's line."""
+    at = authors_frames(TimeoutError().with_traceback(where_thread_is(thread)))[-1:]
+    hint = "Connect to other systems in a start-up function. It is tried again if it fails"
+    log.warning("handlers_load_slowly", handlers=source, at=at, hint=hint)
 
 
 def _import_error(module: str, error: BaseException) -> str:
