@@ -1,5 +1,7 @@
 """`credhook events list` on a real Redis: what is selected, counted and printed."""
 
+import json
+
 from events_command import Run, listed, process
 from harness import DATA
 from redis import Redis
@@ -27,6 +29,10 @@ def test_the_options_select_what_is_listed_newest_first(redis_client: Redis, eve
         ("--id", "m1") * 501: ["m1"],
     }.items():
         assert listed(events("list", "--json", *arguments)) == expected, arguments
+    received = json.loads(events("list", "--json", "--id", "m2").stdout)["received_at"]
+    for arguments in ("--id", "m2"), ("--state", "dead"), ("--type", "verification.data", "--limit", "9"):
+        assert "m2" in listed(events("list", "--json", *arguments, "--since", received)), arguments
+        assert "m2" not in listed(events("list", "--json", *arguments, "--until", received)), arguments
 
 
 def test_an_index_that_is_behind_the_record_is_not_believed(redis_client: Redis, events: Run) -> None:
