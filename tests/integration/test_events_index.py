@@ -20,6 +20,7 @@ from stores import store_on
 from credhook.events import EVENT_TYPES, Event
 from credhook.store import State
 from credhook.store.counts import counts_of
+from credhook.worker.commands import search
 from credhook.worker.commands.search import Selection, read_page
 from credhook.worker.queue.claims import Claimant, Claims, Settlement
 from credhook.worker.queue.sweeper import Sweeper
@@ -134,6 +135,17 @@ def test_pages_meet_no_event_twice_and_miss_none_while_others_arrive(
         accept(redis_url, f"new_{len(found)}", DATA, f"p{len(found)}")
     assert sorted(found) == sorted(before)
     assert len(before) == 100
+
+
+def test_more_events_of_one_millisecond_than_two_pages_are_each_read_once(
+    redis_client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant_many(redis_client, 40, State.DONE)
+    listed_at = redis_client.zrange(INDEX.event_index(COMPLETED, "r1"), 0, 0, withscores=True)[0][1]
+    redis_client.zadd(INDEX.event_index(COMPLETED, "r1"), {f"msg_{each:05}": listed_at for each in range(40)})
+    monkeypatch.setattr(search, "_LONGEST_PAGE", 8)
+    page = read_page(store_on(redis_client), Selection(), patience=400)
+    assert (len(page.events), page.after) == (40, None)
 
 
 def test_a_look_for_what_is_rare_says_how_far_it_has_come_and_goes_on_from_there(redis_client: Redis) -> None:
