@@ -111,6 +111,8 @@ def test_what_is_done_while_they_are_read_is_not_done_again(
 @pytest.mark.usefixtures("failed")
 def test_one_is_counted_replayed_and_erased(events: Run, failed: Redis) -> None:
     assert len(events("replay", "--cause", BAD, "--dry-run", "--json").stdout.splitlines()) == 3
+    left = "replayed 0, left 3 (1 open, 2 that the handler does not want)\n"  # For one handler, none is hurried.
+    assert events("replay", "--cause", BAD, "--handler", "a.bad").stdout.endswith(left)
     assert events("replay", "--cause", BAD).stdout == "replayed 3\n"  # One of them has waited.
     assert listed(events("list", "--json", "--cause", BAD)) == []
     assert events("erase", "--cause", SLOW, "--yes").stdout == "erased 1\n"

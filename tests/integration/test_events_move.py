@@ -65,7 +65,7 @@ def test_every_state_keeps_its_place_and_its_progress(redis_client: Redis, redis
     assert {one: redis_client.hgetall(HERE.event + one) for one in before} == before
     for one in ("done", "dead", "unhandled", "odd"):
         assert 0 < redis_client.ttl(HERE.event + one) <= 3_600
-    assert redis_client.zrange(HERE.dead, 0, -1) == [b"dead"]
+    assert redis_client.zrange(HERE.dead, 0, -1, withscores=True) == [(b"dead", NOW)]
     assert redis_client.zrange(HERE.unhandled + COMPLETED, 0, -1) == [b"unhandled"]
     assert redis_client.zrange(HERE.quarantined, 0, -1) == [b"odd"]
     assert sorted(redis_client.zrange(HERE.open, 0, -1)) == [b"new", b"waiting"]
