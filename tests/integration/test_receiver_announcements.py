@@ -82,6 +82,20 @@ def test_what_it_has_acknowledged_is_counted_round_by_round(
     assert counted[0]["conflicts"] == 1
 
 
+async def test_a_delivery_is_counted_in_one_round_alone(
+    async_redis: AsyncRedis, redis_client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CREDHOOK_WEBHOOK_SECRETS", SECRET)
+    monkeypatch.setattr("credhook.receiver.announcement.ANNOUNCE_EVERY_SECONDS", 0.01)
+    async with inbox_on(async_redis) as inbox:
+        announcer = Announcer(store_on(async_redis), ReceiverSettings(), inbox, RefusalLog())
+        await inbox.accept("m1", Event("openid4vc.issuance.completed", "r1"))
+        keeping = asyncio.create_task(announcer.keep())
+        await until_async(lambda: [one for one in said(redis_client) if not one["acknowledged"]], what="a quiet round")
+        keeping.cancel()
+        assert said(redis_client)[0]["idle"] is not None
+
+
 async def test_why_redis_does_not_take_deliveries_is_said_until_it_takes_one(
     async_redis: AsyncRedis, redis_client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
