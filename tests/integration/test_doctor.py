@@ -177,18 +177,22 @@ def test_redis_takes_the_rules_that_are_named_and_then_all_is_allowed(one: Clini
 HOSTS: dict[str, tuple[tuple[str, ...], set[str]]] = {
     "a receiver's": (("REDIS_URL", "CREDHOOK_WEBHOOK_SECRETS", "CREDHOOK_PATH_SECRET"), {"settings.worker", "settings.endpoint", "platform.api", "handlers.load", "public_url.reached"}),
     "a worker's": (("REDIS_URL", "CREDHOOK_API_URL", "CREDHOOK_TOKEN_URL", "CREDHOOK_CLIENT_ID", "CREDHOOK_CLIENT_SECRET", "CREDHOOK_HANDLERS"), {"settings.receiver", "settings.endpoint", "platform.endpoints", "public_url.reached"}),
-    "somebody's": (("REDIS_URL",), {"settings.receiver", "settings.worker", "platform.api", "handlers.load"}),
+    "somebody's": (("REDIS_URL",), {"settings.receiver", "settings.worker", "settings.endpoint", "platform.api", "handlers.load"}),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("host", HOSTS)
-def test_a_host_with_a_part_of_the_settings_is_told_what_was_skipped(one: Clinic, host: str) -> None:
+def test_a_host_with_a_part_of_the_settings_is_told_what_was_skipped(one: Clinic, host: str, tmp_path: Path) -> None:
     names, skipped = HOSTS[host]
-    environment = {name: one.environment[name] for name in names}
+    for name in names:  # In files, as systemd and Kubernetes give them; other tests have them in the environment.
+        (tmp_path / name).write_text(one.environment[name])
+    environment = {"CREDENTIALS_DIRECTORY": str(tmp_path)}
     done = commands.credhook("doctor", "--json", environment=environment, folder=one.folder)
     found = {row["name"]: row for row in map(json.loads, done.stdout.splitlines())}
     assert {name: found[name]["verdict"] for name in skipped} == dict.fromkeys(skipped, "skipped")
     assert all(found[name]["what"] for name in skipped)
+    settings = {name for name in found if name.startswith("settings.")}
+    assert {name for name in settings if found[name]["verdict"] == "ok"} == settings - skipped
     assert found["redis.reached"]["verdict"] == found["fleet.workers"]["verdict"] == "ok"
     assert done.returncode == 0
 
