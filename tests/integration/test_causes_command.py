@@ -22,7 +22,7 @@ BAD, SLOW = "0badc0de", "510e0000"
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner().invoke(command, arguments, catch_exceptions=False)
+    return CliRunner().invoke(command, arguments, env={"CREDHOOK_RETENTION": "3600"}, catch_exceptions=False)
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def failed(redis_client: Redis, events: Run) -> Redis:
     plant(redis_client, "moved", State.DEAD)
     plant(redis_client, "settled", State.DONE)  # By a worker of the version before.
     now = int(time.time()) * 1_000
-    standing = {"m1": now, "m2": now, "m3": -now, "settled": -now, "expired": 1, "forgotten": -1, "moved": 1}
+    standing = {"m1": now, "m2": now, "m3": -now, "settled": -now, "expired": now - 10**7, "forgotten": -1, "moved": 1}
     cause(redis_client, BAD, "a.bad", standing, last=2_000, failures=7)
     redis_client.hset(EVENT + "moved", "c:a.bad", "0721e2e5")
     cause(redis_client, SLOW, "a.slow", {"m4": now}, last=1_000, failures=1)

@@ -123,6 +123,7 @@ async def test_one_that_needs_another_ends_as_that_does_and_runs_alone_where_tha
         assert (await made.next()).state is state
     assert plugin.notes == notes
     assert record(redis_client, "e1")["h:test.mail"].startswith(mail)
+    assert "c:test.mail" not in record(redis_client, "e1")  # The failure is the other's alone.
 
 
 async def test_a_condition_decides_with_the_details_and_is_asked_once(plugin: Plugin, redis_client: Redis) -> None:
