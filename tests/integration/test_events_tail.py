@@ -113,12 +113,13 @@ def test_it_ends_at_the_next_change_when_its_reader_is_gone(redis_client: Redis,
 
 
 def test_a_connection_that_is_lost_is_said_and_made_anew(redis_client: Redis, redis_url: str) -> None:
-    with watching(redis_client, redis_url) as running:
+    with watching(redis_client, redis_url, "--id", "m1", "--id", "m2", "--resource", "r1") as running:
         redis_client.client_kill_filter(_type="pubsub")
         assert running.stdout is not None
         assert running.stderr is not None
         told = [running.stderr.readline() for _ in range(3)]
-        accept(redis_url, "m1", COMPLETED, "r1")
+        for one, resource in ("m0", "r1"), ("m2", "r2"), ("m1", "r1"):
+            accept(redis_url, one, COMPLETED, resource)
         assert running.stdout.readline().rstrip().endswith("accepted     issuance.completed        r1  m1")
         assert ended(running) == ("", "")
     assert told[1:] == [
