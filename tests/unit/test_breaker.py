@@ -206,3 +206,5 @@ async def test_what_was_not_admitted_is_still_there_for_a_slow_start(breaker: Ci
         await breaker.admit(10)
     bucket.says = 1, 0.0
     assert await breaker.admit(10) == 1
+    await breaker.give_back(1)  # No event was there.
+    assert await breaker.admit(10) == 1
