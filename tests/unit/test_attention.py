@@ -149,6 +149,14 @@ def test_events_that_fail_are_not_called_well_while_they_are_tried_again() -> No
     assert list(lines(Fleet(**{**WELL, "workers": ()}), ()))[-1].startswith("no worker runs")
 
 
+@pytest.mark.parametrize(
+    ("idle", "expected"), [([30.0, 5.0, None], "7.5/s, last 5 s ago"), ([None], "2.5/s, none since the start")]
+)
+def test_what_arrives_is_that_of_all_receivers(idle: list[float | None], expected: str) -> None:
+    receivers = *(receiver(idle=one) for one in idle), receiver(queue="other", idle=1.0)
+    assert f"arriving     {expected}" in lines(Fleet(**{**WELL, "receivers": receivers}), ())
+
+
 def test_the_page_names_processes_missing_ones_and_other_queues() -> None:
     facts = {**WELL, "others": {"typo": EventCounts(open=3, oldest_age=300)}, "missing": (worker(pid=7, silent=200.0),)}
     facts["workers"] = worker(), worker(in_flight=None)

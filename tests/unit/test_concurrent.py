@@ -107,14 +107,25 @@ async def test_no_event_follows_where_none_would_be_taken(why: str) -> None:
     assert processor.asked == [not why]
 
 
-@pytest.mark.parametrize(("grace", "passed"), [(0.05, 0), (3_600, 3_600)], ids=["over", "over before the drain"])
-async def test_a_drain_interrupts_the_events_for_which_the_grace_does_not_suffice(grace: float, passed: float) -> None:
+@pytest.mark.parametrize(
+    ("grace", "passed", "handed_back"),
+    [
+        pytest.param(0.05, 0, False, id="over"),
+        pytest.param(3_600, 3_600, False, id="over before the drain"),
+        pytest.param(3_600, 0, True, id="started after the others were handed back"),
+    ],
+)
+async def test_a_drain_interrupts_the_events_for_which_the_grace_does_not_suffice(
+    grace: float, passed: float, handed_back: bool
+) -> None:
     processor = Processor()
     processor.may_settle.set()
     one = worker(1, processor, grace=grace)
+    one._stop()
+    if handed_back:
+        one._interrupt_all()
     one._start("held")
     (held,) = one._attempts
-    one._stop()
     one._stopped_at -= passed
     draining = asyncio.create_task(one._drain())
     await until_async(lambda: held.interruption is Interruption.DRAINED)
