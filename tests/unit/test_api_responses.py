@@ -94,6 +94,7 @@ def test_a_status_says_what_to_do(status: int, error: type[ApiError]) -> None:
         b"NaN",
         b'{"id": "p", "status": "\\ud8"}',
         b"[" * 200_000,
+        b'{"id": "p", "status": "verified", "a": ' + b"[" * 250 + b"]" * 250 + b"}",
         b"1" * 10_000,
         {"data": None},
         {"data": []},
@@ -149,6 +150,7 @@ def test_what_is_there_is_taken_in_whatever_shape(document: dict[str, Any], expe
     ("attributes", "expected"),
     [
         (rb'{"a": "x\ud83d", "b": "\ud83d\ude00", "c": "\\ud83d"}', {"a": "x\ufffd", "b": "😀", "c": r"\ud83d"}),
+        (rb'{"a": "\ude00\ud83d\ude00\\\uD83D"}', {"a": "\ufffd😀\\\ufffd"}),
         (b'{"a": NaN, "b": 1}', {"b": 1}),
         (b'{"a": 1, "a": 2, "id": 1, "id": 2, "data": 1, "data": 2}', {"a": 2, "id": 2, "data": 2}),
         (b'{"a": "\xff"}', {"a": "\ufffd"}),

@@ -50,8 +50,9 @@ _WORD = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
 #: Names that decide what an answer is about. None may stand twice in the envelope or in the resource.
 _DECIDING: Final = ("id", "status", "data")
-#: The escape of half a surrogate pair. Whole pairs and escaped backslashes are the group.
-_LONE: Final = re.compile(r"(?i)(\\ud[89ab]..\\ud[c-f]..|\\[^u])|\\ud[89a-f][0-9a-f]{2}")
+#: The escape of half a surrogate pair, in text without escaped backslashes.
+_HIGH, _LOW = r"\\ud[89ab][0-9a-f]{2}", r"\\ud[c-f][0-9a-f]{2}"
+_LONE: Final = re.compile(f"(?i){_HIGH}(?!{_LOW})|(?<!{_HIGH}){_LOW}")
 
 
 def read(operation: Operation[R], response: Response, now: datetime, *, asked_for: str | None = None) -> R:
@@ -157,7 +158,9 @@ def _document(operation: str, response: Response, most: int) -> Any:
     with suppress(ValueError, RecursionError):
         text = body.removeprefix(BOM_UTF8).decode(errors="replace")
         if "\\ud" in text or "\\uD" in text:
-            text = _LONE.sub(lambda escape: escape[1] or "\ufffd", text)
+            # A NUL is no JSON, so it can stand for an escaped backslash.
+            text = _LONE.sub("\ufffd", text.replace("\0", "\1").replace(r"\\", "\0")).replace("\0", r"\\")
+        jiter.from_json(text.encode())  # Refuses more than 200 levels. Pydantic could not write them again.
         return _DECODER.decode(text)
     # Raised outside of the handler, so that no traceback leads to an exception that holds the body.
     raise _not_understood(operation, response.status, "the body is not JSON", "not_json")
