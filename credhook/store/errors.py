@@ -99,7 +99,7 @@ _LOADING: Final = "Redis loads its data: wait"
 _GONE: Final = "nothing listens there: check REDIS_URL, whether Redis runs, and why not: a full disk ends it"
 _NO_CERTIFICATE: Final = "ask for a client certificate: set CREDHOOK_REDIS_CERTFILE to one that it trusts"
 _NO_USER: Final = "Redis refuses user or password: check REDIS_URL, its encoding, and aclfile: restarts lose users"
-_LATE: Final = "it does not answer in time: check REDIS_URL and the way there, and whether Redis is busy"
+_LATE: Final = "no answer in time: check REDIS_URL and the way there, and whether Redis or this process is busy"
 
 #: The more precise classes first.
 _BY_CLASS: Final = (
