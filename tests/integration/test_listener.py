@@ -94,11 +94,21 @@ async def test_who_takes_too_long_is_cut_off(sent: bytes, dripped: bytes, answer
         assert counted == ({reason: 1} if reason else {})
 
 
-async def test_who_does_not_read_the_answer_is_cut_off() -> None:
+@pytest.mark.parametrize(("header", "reason"), [(b"", "answer_unread"), (b"content-length: 9\r\n", "slow_request")])
+async def test_who_does_not_read_the_answer_is_cut_off(
+    monkeypatch: pytest.MonkeyPatch, header: bytes, reason: str
+) -> None:
+    monkeypatch.setattr(server, "_CLOSE_SECONDS", 0.1)
     async with listening() as (port, counted):
         _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)
-        writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
-        await until_async(lambda: counted == {"answer_unread": 1})
+        writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n" + header + b"\r\n")
+        await until_async(lambda: counted)
+        with suppress(ConnectionError):  # Once the connection is closed.
+            while counted == {reason: 1}:
+                writer.write(b"a")
+                await writer.drain()
+                await asyncio.sleep(0.05)
+        assert counted == {reason: 1}
         writer.close()
 
 
