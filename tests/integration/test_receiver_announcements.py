@@ -80,6 +80,7 @@ def test_what_it_has_acknowledged_is_counted_round_by_round(
     assert counted[0]["idle"] is not None
     assert counted[0]["other_refusals"] == {"path": 1}
     assert counted[0]["conflicts"] == 1
+    assert counted[0]["idle"] <= counted[0]["conflicted"] < 60  # Seconds ago.
 
 
 async def test_a_delivery_is_counted_in_one_round_alone(

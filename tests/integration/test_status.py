@@ -79,9 +79,13 @@ def test_what_is_wrong_is_said_with_what_to_do(redis_client: Redis, redis_url: s
     redis_client.hset(INDEX.handlers, "gone", f"{now - 90_000} {now - 20_000} {json.dumps(worker | {'pid': 2})}")
     redis_client.sadd("rq:queues", Keys("other").jobs)
     redis_client.hset(Keys("other").handlers, "gone", f"{now - 90_000} {now - 20_000} {json.dumps(worker)}")
+    redis_client.sadd("rq:workers", "rq:worker:stock")
+    redis_client.hset("rq:worker:stock", "queues", "mails,typo")  # No list of RQ's has this queue.
+    redis_client.zadd(Keys("typo").open, {"m5": now})
     found = facts(redis_url)
-    expected = ["redis.maxmemory", "fleet.receivers", "fleet.missing", "platform.breaker", "events.suspended"]
-    assert named(found) == [*expected, "events.oldest_open", "events.dead", "events.unhandled"]
+    expected = ["redis.maxmemory", "fleet.receivers", "fleet.missing", "fleet.queues", "platform.breaker"]
+    assert named(found) == [*expected, *(f"events.{one}" for one in ("suspended", "oldest_open", "dead", "unhandled"))]
+    assert list(found["others"]) == ["typo"]
     assert ([one["pid"] for one in found["workers"]], [one["pid"] for one in found["missing"]]) == ([1], [2])
     assert (found["counts"]["dead"], found["counts"]["dead_recently"]) == (2, 1)
     assert found["oldest_open"] >= 3_600

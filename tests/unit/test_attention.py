@@ -86,6 +86,11 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("fleet.missing", {"missing": (worker(pid=7, silent=200.0),)}, "1 worker has ended without a goodbye"),
     ("fleet.missing", {"missing": (worker(pid=7, silent=200.0),)}, "w1 pid 7 3 min ago"),
     (
+        "fleet.missing",
+        {"missing": tuple(worker(pid=pid, silent=1_000.0 - pid) for pid in range(1, 8))},  # The longest silence first.
+        "7 workers have ended without a goodbye and without a replacement, the last: w1 pid 3 17 min ago, w1 pid 4",
+    ),
+    (
         "fleet.unavailable",
         {"receivers": (receiver(pid=5, unavailable="CONFIG is denied; allow it"),)},
         "the receiver r1 pid 5 answered its last delivery with 503: CONFIG is denied allow it",
