@@ -203,10 +203,8 @@ def test_a_job_that_ends_badly_says_why_and_lets_the_next_one_run(go: threading.
 def test_old_jobs_are_forgotten(go: threading.Event) -> None:
     queue = Jobs(None)  # type: ignore[arg-type]  # Nothing asks for either.
     go.set()
-    for _ in range(60):
-        last = added(queue)
-    until(lambda: last.is_over, what="the jobs")
+    old = [added(queue) for _ in range(60)]
+    until(lambda: old[-1].is_over, what="the jobs")
     last = added(queue)
-    assert len(queue.all()) == 51
-    assert queue.all()[0] is last
+    assert queue.all() == [last, *reversed(old[10:])]
     queue.stop()
