@@ -161,7 +161,8 @@ async def swallows(event: FetchedEvent, context: Context) -> None:
             continue
 
 
-def hangs(event: FetchedEvent, context: Context) -> None:
+@handlers.on(COMPLETED, timeout=60)  # The run's own wins.
+def hangs(event: FetchedEvent, context: SyncContext) -> None:
     threading.Event().wait(30)
 
 
