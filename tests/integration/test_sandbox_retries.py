@@ -77,11 +77,12 @@ def test_a_removed_endpoint_gets_no_more(sandbox: Platform, receiver: Receiver) 
 
 def test_a_restart_keeps_everything_and_goes_on_delivering(ca: Path, receiver: Receiver, tmp_path: Path) -> None:
     options = ["--ca", str(ca), "--state", str(tmp_path / "state.db")]
-    receiver.statuses = [500] * 1_000
-    with platform(tmp_path, *options, "--time-scale", "0.01") as sandbox:  # The last attempt is minutes away.
+    receiver.statuses = [200] + [500] * 1_000
+    # The last attempt is minutes away. One of three copies arrives before the restart.
+    with platform(tmp_path, *options, "--time-scale", "0.01", "--duplicate", "3") as sandbox:
         register(sandbox, receiver.url)
         (made,) = happen(sandbox)
-        until(lambda: len(receiver.received) >= 2)
+        until(lambda: len(receiver.received) >= 3)
         csrs = plain.get(f"{sandbox.url}/sandbox/csrs").json()["data"]
         assert sandbox.stop() == 0
     receiver.statuses.clear()

@@ -3,6 +3,7 @@
 import io
 import json
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 import structlog
 
 from credhook.logs import configure_logs
+from credhook.sandbox.local import dev
 from credhook.sandbox.local.dev_log import LogReader, warnings_of
+from credhook.sandbox.local.environment import CREDHOOK, LocalEnvironment, Stopped
 
 
 @pytest.fixture(autouse=True)
@@ -158,3 +161,23 @@ def test_another_process_is_heard_of_when_something_is_wrong() -> None:
     assert warnings_of("no line") == []
     (text,) = warnings_of(line("delivery_refused", level="warning", reason="no signature"))
     assert "delivery_refused  reason=no signature" in text
+
+
+def test_a_url_is_registered_no_longer_than_the_session_lasts_however_that_ends(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registered: set[str] = set()
+
+    def run(_: LocalEnvironment, *command: str) -> str:
+        match command[len(CREDHOOK) :]:
+            case "endpoints", "apply", "--all":
+                registered.add("e1")
+            case "endpoints", "delete", endpoint_id:
+                registered.remove(endpoint_id)
+        return json.dumps([{"id": one, "url": "https://a.example"} for one in registered])
+
+    monkeypatch.setattr(LocalEnvironment, "run", run)
+    with suppress(Stopped), dev._registered(LocalEnvironment(folder, {}, "", ""), "https://a.example"):
+        assert registered == {"e1"}
+        raise Stopped
+    assert not registered
