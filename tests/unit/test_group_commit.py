@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
 from virtual_time import in_own_time
 from waiting import until_async
 
@@ -33,11 +35,14 @@ async def test_settlements_wait_for_each_other_until_something_else_is_written()
     assert groups == [[("s1",), ("s2",), ("r1",)], [("s3",), ("r2",)]]
 
 
-def test_operations_beyond_the_size_of_a_group_go_out_with_the_next() -> None:
+@pytest.mark.parametrize("away", [0, 1, 2])
+def test_operations_beyond_the_size_of_a_group_go_out_with_the_next_also_if_redis_was_away(away: int) -> None:
     sizes: list[int] = []
 
     async def run(operations: Sequence[Operation]) -> list[Any]:
         sizes.append(len(operations))
+        if len(sizes) == away:
+            raise RedisConnectionError
         return [name for (name,) in operations]
 
     async def write() -> list[Any]:
@@ -45,7 +50,7 @@ def test_operations_beyond_the_size_of_a_group_go_out_with_the_next() -> None:
         return await asyncio.gather(*(commit.write((number,)) for number in range(2 * MOST_WRITTEN + 1)))
 
     assert in_own_time(write()) == list(range(2 * MOST_WRITTEN + 1))
-    assert sizes == [MOST_WRITTEN, MOST_WRITTEN, 1]
+    assert sizes == [MOST_WRITTEN] * (2 + (away > 0)) + [1]
 
 
 def test_an_operation_is_its_name_and_so_many_arguments_as_redis_reads_them() -> None:
