@@ -211,12 +211,16 @@ def test_a_round_looks_at_the_index_from_where_the_last_one_ended(redis_client: 
     for number in range(4):
         plant(redis_client, f"kept{number}", State.DONE, age=2 * RETENTION)
     redis_client.zadd(index, {f"gone{number}": int(time.time() - 1.5 * RETENTION) * 1_000 for number in range(4)})
+    keys = INDEX.event_indexes()
+    following = keys[keys.index(index) + 1]
+    redis_client.zadd(following, {"gone": 1})
     sweeper = Sweeper(store_on(redis_client, retention=RETENTION), name="n", interval=1, index_page=2, index_pages=1)
     left = []
     for _ in range(5):
         sweeper.run()
         left.append(redis_client.zcard(index))
     assert left == [8, 8, 6, 4, 4]
+    assert not redis_client.exists(following)
     redis_client.zadd(index, {"early": 1})
     sweeper.run()
     assert redis_client.zcard(index) == 4
