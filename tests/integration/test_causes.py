@@ -172,10 +172,13 @@ async def test_a_settlement_that_is_written_twice_is_counted_once(queue: EventQu
     assert causes(queue.redis)["test.first", "ValueError"]["failures"] == "1"
 
 
-async def test_a_handler_that_gives_up_is_counted_at_once_and_once(queue: EventQueue) -> None:
+@pytest.mark.parametrize("before", ["", "KeyError", "GiveUp"])
+async def test_a_handler_that_gives_up_is_counted_at_once_and_once(queue: EventQueue, before: str) -> None:
     """The process may die before the event is settled, and no worker runs that handler again."""
     await queue.accept("e0")
     claim, failure = await queue.take_one(), Failure("test.second", "GiveUp")
+    if before:  # The handler had failed so at an earlier attempt.
+        queue.redis.hset(EVENT + "e0", "c:test.second", Failure("test.second", before).cause)
     for _ in range(2):  # The reply to the first was lost.
         await queue.worker().record(claim, "test.second", "dead: no account", failure=failure)
     assert reclaim(store_on(queue.redis), "w", "host")

@@ -33,7 +33,7 @@ from credhook.worker.commands import bulk
 from credhook.worker.commands.history import records
 from credhook.worker.commands.search import EventSummary, Selection
 from credhook.worker.queue.claims import Claim, Claimant, Claims, Settlement
-from credhook.worker.queue.failure import worker_died
+from credhook.worker.queue.failure import Failure, worker_died
 from credhook.worker.queue.group_commit import GroupCommit, Operation
 from credhook.worker.queue.leases import Leases, put_back, reclaim, reclaim_all
 from credhook.worker.queue.replay import Replay, Settled
@@ -62,8 +62,12 @@ async def test_a_worker_that_lost_its_lease_still_records_its_handlers(queue: Ev
     queue.lapse()
     assert queue.sweep() == 1
     await queue.take_one()
-    assert await queue.worker("stalled").settle(old, DONE._replace(records={"a.b": "done"})) == (False, None)
+    failure = Failure("a.c", "GiveUp")
+    settlement = DONE._replace(records={"a.b": "done", "a.c": "dead: no"}, failures=(failure,))
+    assert await queue.worker("stalled").settle(old, settlement) == (False, None)
     assert (queue.record("m1")["h:a.b"], queue.record("m1")["state"]) == ("done", "accepted")
+    assert queue.redis.hget(INDEX.cause(failure.cause), "failures") == b"1"
+    assert queue.record("m1")["c:a.c"] == failure.cause
 
 
 async def test_an_event_that_waited_for_another_is_queued_when_a_worker_that_drains_settles_that(
@@ -427,9 +431,10 @@ def test_settled_events_are_forgotten_after_the_retention_time_and_lists_agree_w
             queue.redis.zadd(key, {"moved": now, "gone": now})
     for key in INDEX.event_indexes():
         queue.redis.zadd(key, {"torn": now})
-    queue.redis.zadd(INDEX.open, {"torn": 1})
+    for key in (INDEX.open, INDEX.open_by_received):
+        queue.redis.zadd(key, {"torn": 1})
     queue.sweep()
-    assert not queue.redis.exists(INDEX.open, *INDEX.event_indexes())
+    assert not queue.redis.exists(INDEX.open, INDEX.open_by_received, *INDEX.event_indexes())
     assert {key: queue.redis.zrange(key, 0, -1) for key in lists.values()} == {
         key: [state.encode()] for state, key in lists.items()
     }
@@ -472,6 +477,7 @@ async def test_an_event_that_was_alone_when_its_worker_died_is_isolated_from_the
     await queue.accept("good")
     busy = await claims.take(10, urgent=0)
     assert ([claim.event_id for claim in busy.claims], busy.poison_candidates) == (["good"], True)
+    await queue.accept("better")
     alone = await claims.take(10, urgent=0, idle=True)
     assert [(claim.event_id, claim.killed, claim.attempt) for claim in alone.claims] == [("bad", 1, 2)]
     assert not alone.poison_candidates
