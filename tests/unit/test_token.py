@@ -105,6 +105,7 @@ def test_a_lifetime_is_read_in_every_form_that_servers_give_it(expires_in: str |
         (httpx.Response(302, headers={"location": "https://elsewhere.example/"}), InvalidResponse),
         (httpx.Response(200, content=b"not json"), InvalidResponse),
         (httpx.Response(200, content=b"[" * 100_000), InvalidResponse),
+        (httpx.Response(200, text='{"access_token": "a", "x": ' + "[" * 850 + "]" * 850 + "}"), InvalidResponse),
         (httpx.Response(200, json=[]), InvalidResponse),
         (httpx.Response(200, json={"token_type": "Bearer"}), InvalidResponse),
         (httpx.Response(200, json={"access_token": "a", "token_type": ""}), InvalidResponse),
