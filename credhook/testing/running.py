@@ -201,7 +201,7 @@ class Trial:
         """Return how the handler ended, its error, and the seconds until the next attempt. `age`: of the event."""
         handler = self._handler
         try:
-            is_wanted = handler.condition is None or bool(handler.condition(self._event))
+            is_wanted = handler.wants(self._event)
         except Exception as raised:  # The author's code. A worker counts it as a failure, too.
             error: Exception | None = raised
             log.warning("%s attempt %s", handler.name, self._event.attempt, exc_info=error)

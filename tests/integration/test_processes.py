@@ -22,7 +22,7 @@ from redis import Redis
 from redis_proxy import redis_proxy
 from refusals import request, signed
 from repeating_sender import deliver_all
-from serving import Process, children, receiver, running
+from serving import Process, children, nobody_listens, receiver, running
 from signing import SECRET
 from waiting import until
 
@@ -90,12 +90,7 @@ def test_a_stop_answers_what_was_begun_and_lets_nobody_in(
                 assert client.get(process.url.replace("/webhooks", "/healthz")).is_success
         os.killpg(process.process.pid, signal.SIGHUP)  # There is no terminal that was closed.
         process.process.send_signal(number)
-
-        def refused() -> bool:
-            with socket.socket() as probe:
-                return probe.connect_ex(("127.0.0.1", process.port)) != 0
-
-        until(refused, what="the closed port")
+        until(lambda: nobody_listens(process.port), what="the closed port")
         proxy.hold = False
         assert {connection.recv(64)[:12] for connection in begun} == {b"HTTP/1.1 202"}
         assert process.process.wait(60) == 0

@@ -1,7 +1,6 @@
 """Redis as it is rented, in forms that a server of this machine can take; deploy/REDIS.md names the services."""
 
 import json
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +11,7 @@ from fleet_harness import FleetHarness, Stub
 from floods import deliver
 from harness import PLAIN
 from redis import Redis
-from serving import receiver
+from serving import nobody_listens, receiver
 from signing import SECRET
 from waiting import until
 
@@ -74,15 +73,10 @@ def failed(doctor: str) -> set[str]:
     return {row["name"] for row in map(json.loads, doctor.splitlines()) if row["verdict"] == "fail"}
 
 
-def is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) != 0
-
-
 def test_a_cluster_is_refused_in_one_sentence_wherever_one_looks(tmp_path: Path, stub: Stub) -> None:
     said = "Redis is a cluster; use one without cluster mode, with replicas and Sentinel"
     # Its nodes talk on a port 10,000 above, which must be free and not be one that the system gives away.
-    port = next(port for port in iter(free_port, 0) if port + 10_000 < PORTS[1] and is_free(port + 10_000))
+    port = next(port for port in iter(free_port, 0) if port + 10_000 < PORTS[1] and nobody_listens(port + 10_000))
     url = f"redis://127.0.0.1:{port}/0"
     with start_server(tmp_path, port, ("--cluster-enabled", "yes")) as shard, Redis.from_url(url) as redis:
         redis.execute_command("CLUSTER ADDSLOTS", *range(16_384))

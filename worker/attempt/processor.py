@@ -265,7 +265,7 @@ class Processor:
                 self._fail(attempt, handler, GiveUp(f"{handler.after} was given up"), is_consequence=True)
                 return False
         try:
-            is_wanted = handler.condition is None or bool(handler.condition(event))
+            is_wanted = handler.wants(event)
         except Exception as error:  # noqa: BLE001  The author's code.
             self._fail(attempt, handler, error)
             return False

@@ -68,7 +68,7 @@ def load(names: Iterable[str] = ()) -> Registry:
 def _load(reference: str, source: str) -> Handlers:
     module_name, _, name = reference.partition(":")
     loaded_from(module_name)
-    slow = threading.Timer(SLOW_SECONDS, _warn, (source, threading.get_ident()))
+    slow = threading.Timer(SLOW_SECONDS, _log_slow_import, (source, threading.get_ident()))
     slow.daemon = True
     slow.start()
     try:
@@ -89,7 +89,7 @@ def _load(reference: str, source: str) -> Handlers:
     return found[0]
 
 
-def _warn(source: str, thread: int) -> None:
+def _log_slow_import(source: str, thread: int) -> None:
     """Warn about an import that has not ended, with the author's line."""
     at = authors_frames(TimeoutError().with_traceback(where_thread_is(thread)))[-1:]
     hint = "Connect to other systems in a start-up function. It is tried again if it fails"

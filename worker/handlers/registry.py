@@ -156,6 +156,10 @@ class Handler:
         """Return the name of its plugin."""
         return self.name.partition(".")[0]
 
+    def wants(self, event: FetchedEvent) -> bool:
+        """Return True if the handler has no condition, or if it holds. It is the author's, and may raise anything."""
+        return self.condition is None or bool(self.condition(event))
+
     def max_attempts(self, default: int) -> int:
         """Return the number of attempts after which the event is given up for this handler."""
         return default if self.retries is None else self.retries + 1
