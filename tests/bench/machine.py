@@ -235,7 +235,8 @@ def here(*packages: str) -> dict[str, str]:
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
 
     model = re.search(r"model name\s*: (.*)", (_PROC / "cpuinfo").read_text())
-    software = [f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in packages)]
+    interpreter = f"Python {platform.python_version()} in {sys.base_prefix}"
+    software = [interpreter, *(f"{name} {version(name)}" for name in packages)]
     if shutil.which("node"):
         software.append(f"Node {said('node', '--version')}")
     return {

@@ -105,6 +105,17 @@ async def test_one_that_needs_another_waits_for_it_and_is_not_run_while_that_fai
     assert plugin.notes.count("other begins") == 1
 
 
+async def test_one_that_needs_another_runs_though_that_was_done_in_an_earlier_attempt(plugin: Plugin) -> None:
+    plugin.handler("account")
+    plugin.handler("mail", after="account")
+    plugin.ends["mail"] = Retry(after=0.02)
+    async with plugin.worker() as made:
+        assert (await made.next()).state is State.WAITING
+        plugin.ends.clear()
+        assert (await made.next()).state is State.DONE
+    assert plugin.notes == ["account begins", "account ends", "mail begins", "mail begins", "mail ends"]
+
+
 @pytest.mark.parametrize(
     ("event_type", "options", "state", "notes", "mail"),
     [

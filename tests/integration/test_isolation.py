@@ -131,6 +131,25 @@ async def other(event, context):
     assert harness.notes() == ["run 1", "other", "run 2"]
 
 
+def test_no_retry_is_taken_before_it_is_due(harness: Harness) -> None:
+    """RQ rounds the time down to whole seconds. A job that is early would be left, and wait for a sweeper."""
+    harness.plugin("""
+from credhook import Retry
+
+@handlers.on("*")
+async def again(event, context):
+    raise Retry(after=59.99)
+""")
+    ids = [f"m{number}" for number in range(6)]
+    for one in ids:
+        harness.happens(one)
+    with harness.worker("worker", *FORK):
+        for one in ids:
+            due = int(harness.reaches(one, "waiting")["due"])
+            at = until(lambda one=one: harness.redis.zscore("rq:scheduled:credhook", job_id(one)))  # type: ignore[misc]
+            assert due <= at * 1_000 < due + 2_000
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_stop_finishes_the_event_at_hand_and_leaves_the_next_to_others(
     harness: Harness, number: signal.Signals

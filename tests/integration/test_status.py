@@ -10,14 +10,22 @@ from accepting import accept, everything
 from commands import Done, credhook
 from harness import DATA, Harness
 from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
 from redis_keys import job_id
 from serving import receiver
 from signing import body, headers
 from stored_events import INDEX
+from stores import store_on
 from waiting import until
 
 from credhook.store import Keys
 from credhook.worker.platform.shared_circuit import circuit_key
+from credhook.worker.process.admin import check_workers
+
+WORKER: dict[str, Any] = {
+    "version": "1", "host": "w", "pid": 1, "handlers": {}, "slots": 1, "in_flight": 0,
+    "platform": {"circuit": "c"}, "config_fingerprint": {},
+}  # fmt: skip
 
 
 def status(redis_url: str, *options: str, **environment: str) -> Done:
@@ -71,10 +79,7 @@ def test_what_is_wrong_is_said_with_what_to_do(redis_client: Redis, redis_url: s
     redis_client.set("rq:suspended", 1)
     circuit = circuit_key("http://127.0.0.1:9", "credhook")
     redis_client.hset(circuit, mapping={"version": "1", "open": "1", "until": str(now + 600_000)})
-    worker = {
-        "version": "1", "host": "w", "pid": 1, "handlers": {}, "slots": 1, "in_flight": 0,
-        "platform": {"circuit": circuit}, "config_fingerprint": {},
-    }  # fmt: skip
+    worker = WORKER | {"platform": {"circuit": circuit}}
     redis_client.hset(INDEX.handlers, "token", f"{now - 60_000} {now} {json.dumps(worker)}")
     redis_client.hset(INDEX.handlers, "gone", f"{now - 90_000} {now - 20_000} {json.dumps(worker | {'pid': 2})}")
     redis_client.sadd("rq:queues", Keys("other").jobs)
@@ -146,3 +151,18 @@ def test_redis_is_judged_by_the_strongest_of_the_receivers_promises(redis_url: s
         text = json.dumps({**said, "durability": name})
         redis_client.hset(Keys("credhook").receivers, name, f"{now} {now} {text}")
     assert any("0 of 3 replicas" in str(one) for one in facts(redis_url)["attention"])
+
+
+async def test_a_worker_is_ready_once_all_of_its_processes_have_started(async_redis: AsyncRedis) -> None:
+    for announced, tokens, passed in (
+        ({}, [], False),
+        ({}, ["one"], False),
+        ({"one": False}, ["one"], False),
+        ({"one": True}, ["one", "two"], False),
+        ({"one": True, "two": False}, ["one", "two"], False),
+        ({"one": True, "two": True}, ["one", "two"], True),
+    ):
+        for token, started in announced.items():
+            said = f"1 2 {json.dumps(WORKER | {'started': started})}"
+            await async_redis.hset(INDEX.handlers, token, said)
+        assert (await check_workers(store_on(async_redis), tokens)).passed is passed

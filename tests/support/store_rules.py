@@ -83,7 +83,7 @@ def disagreements(redis: Redis) -> list[str]:
         **{INDEX.unhandled + one: set() for one in EVENT_TYPES},
         **{key: {one for one in ids if LISTS.get(states[one]) == key} for key in LISTS.values()},
         **{INDEX.standing(cause): {one for one in ids if cause in named.get(one, ())} for cause in causes},
-        INDEX.open: {one for one in ids if states[one] in OPEN},
+        **{key: {one for one in ids if states[one] in OPEN} for key in (INDEX.open, INDEX.open_by_received)},
     }
     for one in ids:
         if states[one] is State.UNHANDLED:

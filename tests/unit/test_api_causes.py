@@ -17,6 +17,7 @@ from credhook.worker.api.errors import (
 )
 from credhook.worker.api.http.exchange import Request, Unanswered
 from credhook.worker.api.http.httpx_transport import HttpxTransport, cause_of
+from credhook.worker.metrics import status_label
 
 
 def led_by(error: Exception, *causes: BaseException) -> Exception:
@@ -105,6 +106,22 @@ def test_the_hint_names_the_setting_that_is_the_likely_cause_and_not_the_other(
 ) -> None:
     assert word in hint(error)
     assert other not in hint(error)
+
+
+@pytest.mark.parametrize(
+    ("error", "label"),
+    [
+        (Unauthorized("x", operation="token", status=401), "token"),
+        (Unavailable("x", operation="token", cause="refused"), "token"),
+        (Unauthorized("x", operation="presentations.get", status=401), "401"),
+        (Unavailable("x", operation="presentations.get", status=503), "5xx"),
+        (ApiError("x", operation="presentations.get", status=409), "4xx"),
+        (Unavailable("x", operation="presentations.get", cause="refused"), "none"),
+        (InvalidResponse("x", operation="presentations.get", status=200, cause="schema"), "not_understood"),
+    ],
+)
+def test_a_fetch_is_counted_under_the_status_or_why_there_is_none(error: ApiError, label: str) -> None:
+    assert status_label(error) == label
 
 
 @pytest.mark.parametrize(

@@ -182,12 +182,13 @@ def test_the_page_names_processes_missing_ones_and_other_queues() -> None:
         ((100.0, 500.0), (90.0,), 1),
         ((100.0, 500.0), (90.0, 400.0), 0),
         ((100.0, 500.0), (400.0, 300.0), 1),
+        ((100.0, 999.5), (), 2),  # Neither has replaced the other.
     ],
 )
 def test_a_worker_is_missed_until_another_starts(
     silent: tuple[float, ...], started: tuple[float, ...], missed: int
 ) -> None:
-    times = [*((2_000.0, one) for one in silent), *((one, 0.0) for one in started)]
+    times = [*((1_000.0 - number, one) for number, one in enumerate(silent)), *((one, 0.0) for one in started)]
     known = [Announced("", round(-1_000 * since), round(-1_000 * renewed), b"") for since, renewed in times]
     assert len(missing(known, 0)) == missed
 

@@ -74,8 +74,8 @@ async def process(event_id: str | None = None) -> rq.Retry | None:
             await asyncio.wait(beside, timeout=1.0)
     if settlement is None or settlement.state is not State.WAITING:
         return None
-    # RQ counts whole seconds, and an interval of 0 would enqueue at once.
-    return rq.Retry(max=_RQ_NEVER_STOPS, interval=max(1, math.ceil(settlement.wait)))
+    # RQ counts whole seconds and rounds the time down, and an interval of 0 would enqueue at once.
+    return rq.Retry(max=_RQ_NEVER_STOPS, interval=max(1, math.ceil(time.time() % 1 + settlement.wait)))
 
 
 def _of_current_job() -> str:
