@@ -27,6 +27,7 @@ from credhook.worker.backfill.run import Backfill, BackfillResult, MissableEvent
 from credhook.worker.platform.shared_circuit import circuit_key
 
 OFFERED, COMPLETED = "openid4vc.issuance.offered", "openid4vc.issuance.completed"
+VERIFIED = "openid4vc.verification.verified"
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 HAPPENED = [
     MissableEvent("iss_1", (OFFERED,)),
@@ -88,6 +89,16 @@ async def test_what_arrives_after_the_look_is_not_accepted_again(
     assert await accepted(async_redis, arrives) == {OFFERED: 2}
     assert looks == 1 + forgets
     assert not redis_client.exists(f"{EVENT}{BACKFILLED}{COMPLETED}:iss_1")
+
+
+@pytest.mark.parametrize("kind", [DATA, VERIFIED])
+async def test_an_event_of_two_types_has_arrived_with_either(
+    async_redis: redis.asyncio.Redis, redis_client: Redis, kind: str
+) -> None:
+    deliver(redis_client, "m1", kind, "pre_1")
+    result = BackfillResult()
+    await Backfill(store_on(async_redis), result=result).accept_missing([MissableEvent("pre_1", (DATA, VERIFIED))])
+    assert not result.missing
 
 
 async def test_what_the_store_may_have_forgotten_meanwhile_is_not_accepted(async_redis: redis.asyncio.Redis) -> None:

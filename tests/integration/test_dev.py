@@ -147,6 +147,10 @@ def test_keys_make_things_happen_replay_debug_and_quit(folder: Path) -> None:
             time.sleep(0.6)  # More than the handler's timeout.
             os.write(ours, b"c\n")
             dev.shows(rf"  done  handlers=mine\.{name}")
+        os.write(ours, b"f")
+        prompted(ours, "(Pdb) ")
+        os.write(ours, b"q\n")
+        dev.shows(r"mine\.stops_in_a_thread  failed")
         os.write(ours, b"?")  # Keys are read again.
         dev.shows(r"^  x  verification\.data --no-is-valid$", times=2)
         os.write(ours, b"o")

@@ -167,12 +167,16 @@ async def test_a_handler_has_attempts_pauses_and_a_time_of_its_own(plugin: Plugi
     plugin.handler("stubborn", retries=2, backoff=Backoff(first=0.01, longest=0.02))
     plugin.handler("hopeless", give_up_on=KeyError)
     plugin.handler("slow", gated=True, timeout=0.05, retries=0)
+    plugin.handler("patient", gated=True, timeout=60)
     plugin.ends = {"stubborn": ValueError(), "hopeless": KeyError("x")}
-    async with plugin.worker(MAX_ATTEMPTS=2) as made:
+    async with plugin.worker(MAX_ATTEMPTS=2, HANDLER_TIMEOUT=0.1) as made:
+        asyncio.get_running_loop().call_later(0.3, plugin.gates["patient"].set)
         states = [(await made.next()).state for _ in range(3)]
     assert states == [State.WAITING, State.WAITING, State.DEAD]
     begun = [note for note in plugin.notes if note.endswith("begins")]
-    assert [begun.count(f"{name} begins") for name in ("stubborn", "hopeless", "slow")] == [3, 1, 1]
+    names = "stubborn", "hopeless", "slow", "patient"
+    assert [begun.count(f"{name} begins") for name in names] == [3, 1, 1, 1]
+    assert "patient ends" in plugin.notes
 
 
 async def test_a_handler_has_so_many_events_at_a_time_in_the_whole_fleet(plugin: Plugin, redis_client: Redis) -> None:

@@ -134,6 +134,8 @@ async def test_a_start_up_that_is_slow_is_named_and_a_cancellation_of_its_own_is
             await asyncio.sleep(0.01)
         enough.set()
         await starting
+        await asyncio.sleep(0)
+    assert asyncio.all_tasks() == {asyncio.current_task()}  # Nothing watches a start-up that has ended.
     assert span.states == {"a": 1}
     assert [line["plugin"] for line in lines if line["event"] == "startup_failed"] == ["a"]
 
