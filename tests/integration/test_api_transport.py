@@ -70,11 +70,13 @@ class Server:
 
 
 @asynccontextmanager
-async def serving(*pieces: bytes, close: bool = False) -> AsyncIterator[tuple[Server, PyreqwestTransport]]:
+async def serving(
+    *pieces: bytes, close: bool = False, limit: float = 5.0
+) -> AsyncIterator[tuple[Server, PyreqwestTransport]]:
     server = Server(*pieces, close=close)
     listening = await asyncio.start_server(server.client, "127.0.0.1", 0)
     server.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
-    transport = PyreqwestTransport(5.0)
+    transport = PyreqwestTransport(limit)
     try:
         yield server, transport
     finally:
@@ -222,14 +224,17 @@ async def test_connections_that_the_server_has_ended_meanwhile_cost_no_attempt(m
         assert server.connections == opened + 1
 
 
-async def test_what_may_not_be_repeated_is_not_sent_twice() -> None:
-    async with serving(HELLO) as (server, transport):
-        request = Request("POST", server.url, {})
+@pytest.mark.parametrize(("method", "cause"), [("POST", "closed"), ("GET", "timeout")])
+async def test_what_may_not_be_repeated_is_not_sent_twice_and_neither_is_what_had_all_its_time(
+    method: str, cause: str
+) -> None:
+    async with serving(HELLO, limit=1.5) as (server, transport):
+        request = Request(method, server.url, {}, repeatable=method == "GET")
         await transport.send(request)
-        server.pieces, server.close = (), True
+        server.pieces, server.close = (), cause == "closed"
         with pytest.raises(Unanswered) as failure:
             await transport.send(request)
-        assert failure.value.cause == "closed"
+        assert failure.value.cause == cause
         assert len(server.requests) == 2
 
 
