@@ -12,6 +12,7 @@ from accepting import record
 from attempts import Attempts, attempts
 from fleet_harness import Answer, Call, Stub, issuance, presentation
 from harness import DATA
+from prometheus_client import REGISTRY
 from pydantic import SecretStr
 from redis import Redis
 from redis.exceptions import RedisError
@@ -226,6 +227,40 @@ async def test_only_a_state_that_a_handler_has_handled_makes_earlier_ones_stale(
     await made.accept("earlier", REQUESTED, "pre_1")
     await made.next()
     assert told.ran[2:] == [("first", stale), ("second", stale)]
+
+
+@pytest.mark.parametrize("calls", ["fetch", "handler"])
+@pytest.mark.parametrize("days", [0, 1])
+async def test_an_event_spends_no_attempt_for_a_day_while_the_platform_is_paused(
+    redis_url: str, stub: Stub, calls: str, days: int
+) -> None:
+    handlers = Handlers("test")
+
+    @handlers.on("*")
+    async def asks(event: Any, context: Any) -> None:
+        await context.api.presentations.get("another")
+
+    stub.answer = lambda call: Answer(429, retry_after="60") if len(stub.calls) > (calls == "handler") else dated(call)
+    async with attempts(redis_url, stub, handlers) as made:
+        await made.accept("e1", DATA, "pre_1")
+        claim = await made.claim()
+        settlement, _ = await made.make(Attempt(claim._replace(now=claim.now + 86_400_000 * days)))
+    assert settlement is not None
+    assert (settlement.state, settlement.spend) == (State.WAITING, bool(days))
+
+
+async def test_a_fetch_is_counted_by_its_status_and_what_is_done_with_its_age(made: Attempts, stub: Stub) -> None:
+    def counted() -> tuple[float, Any]:
+        failures = REGISTRY.get_sample_value("credhook_fetch_duration_seconds_count", {"status": "5xx"})
+        return failures or 0.0, REGISTRY.get_sample_value("credhook_delivery_to_done_seconds_sum") or 0.0
+
+    failures, seconds = counted()
+    for event_id, answer in (("e1", lambda _: Answer(500)), ("e2", dated)):
+        stub.answer = answer
+        await made.accept(event_id, DATA, event_id)
+        claim = await made.claim()
+        await made.make(Attempt(claim._replace(now=claim.now + 3_600_000)))
+    assert counted() == (failures + 1, pytest.approx(seconds + 3_600, abs=60))
 
 
 EARLY, LATE = "2026-11-01T12:00:00Z", "20261101T120001"  # The second is in ISO's basic form, in UTC.

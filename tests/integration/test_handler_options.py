@@ -1,15 +1,20 @@
 """What an author has said about a handler, kept by an attempt: a real Redis, a stub of the platform."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from accepting import record
 from attempts import Attempts, attempts
 from fleet_harness import Stub, presentation
+from prometheus_client import REGISTRY
 from redis import Redis
+from redis_keys import HISTORY
+from structlog.testing import capture_logs
 from waiting import until_async
 
 from credhook import Backoff, GiveUp, Handlers, Retry
@@ -177,6 +182,32 @@ async def test_a_handler_has_attempts_pauses_and_a_time_of_its_own(plugin: Plugi
     names = "stubborn", "hopeless", "slow", "patient"
     assert [begun.count(f"{name} begins") for name in names] == [3, 1, 1, 1]
     assert "patient ends" in plugin.notes
+
+
+async def test_each_end_of_a_handler_is_logged_counted_and_told(plugin: Plugin, redis_client: Redis) -> None:
+    names = "ran", "unwanted", "tried_again", "held_up"
+    for name in names:
+        options: Any = {"condition": lambda _: False} if name == "unwanted" else {}
+        plugin.handler(name, **options)
+    plugin.ends["tried_again"] = Retry(after=1.26)
+    event: Any = SimpleNamespace(webhook_id="e1")  # As far as a run needs it.
+    async with plugin.worker() as made:
+        for handler in plugin.handlers:
+            if handler.name == "test.held_up" and (run := made.processor.runs.begin(event, handler)):
+                run.hold()
+        with capture_logs() as logs:
+            await made.next()
+    line = next(line for line in logs if line["event"] == "event_waiting")
+    assert line.items() >= {"error": "test.tried_again: Retry", "seconds": 1.3, "skipped": ["test.unwanted"]}.items()
+    assert (line["handlers"], len(line["ms"])) == (["test.ran"], 1)
+    told: Any = redis_client.lindex(HISTORY + "e1", 0)
+    entry = json.loads(told.partition(b" ")[2])
+    assert (entry["wait"], list(entry["ran"]), entry["skipped"]) == (1_260, ["test.ran"], ["test.unwanted"])
+    for name, outcome, runs in zip(names, ("done", "skipped", "failed", "postponed"), (1, None, 1, None), strict=True):
+        labels = {"handler": f"test.{name}"}
+        assert REGISTRY.get_sample_value("credhook_handler_duration_seconds_count", labels) == runs
+        labels |= {"type": DATA, "outcome": outcome}
+        assert REGISTRY.get_sample_value("credhook_handler_runs_total", labels) == 1
 
 
 async def test_a_handler_has_so_many_events_at_a_time_in_the_whole_fleet(plugin: Plugin, redis_client: Redis) -> None:

@@ -92,7 +92,7 @@ async def test_an_event_without_a_handler_is_kept_at_no_cost_and_handled_by_the_
         with capture_logs() as logs:
             assert (await old.next()).state is State.UNHANDLED
         (line,) = [line for line in logs if line["event"].startswith("event_")]
-        assert (line["event"], line["log_level"]) == ("event_unhandled", "warning")
+        assert (line["event"], line["log_level"], line["lacking"]) == ("event_unhandled", "warning", "any")
         assert not fleet.stub.calls
         kept = fleet.record()
         assert (kept["state"], kept["attempts"], kept["error"]) == ("unhandled", "0", "NoHandler")
@@ -201,8 +201,9 @@ async def test_an_operator_lets_renamed_handlers_run_in_place_of_the_old_one(
         await begin(fleet, old)
         with capture_logs() as logs:
             assert (await new.next()).state is State.UNHANDLED
-        (said,) = [line["hint"] for line in logs if line["event"] == "event_unhandled"]
-        command = said.partition("credhook events ")[2].split()
+        (said,) = [line for line in logs if line["event"] == "event_unhandled"]
+        assert said["lacking"] == ["test.b"]
+        command = said["hint"].partition("credhook events ")[2].split()
         assert events(*command, "--now").exit_code == 2
         assert events(*command).stdout == "replayed 1\n"
         assert (await new.next()).state is State.DONE

@@ -303,6 +303,8 @@ async def test_runs_that_will_not_end_are_counted_until_they_do(is_async: bool) 
     assert (runs.hung, runs.are_too_many) == (0, False)  # They may be cleaning up.
     clock.now += HUNG_AFTER_SECONDS + 1
     assert (runs.hung, runs.are_too_many) == (3, True)
+    runs.limit = 6
+    assert not runs.are_too_many
     go.set()
     await until_async(lambda: runs.hung == 0, what="their end")
     assert not runs.are_too_many
@@ -317,6 +319,9 @@ async def test_one_run_is_too_many_once_its_event_has_waited_for_it_for_long() -
     assert not runs.are_too_many
     assert isinstance(await outcome(function, runs=runs), StillRunning)
     assert runs.are_too_many
+    clock.now -= 2
+    assert not runs.are_too_many
+    clock.now += 2
     go.set()
     await until_async(lambda: not runs.are_too_many, what="its end")
 
