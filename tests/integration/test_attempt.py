@@ -229,38 +229,35 @@ async def test_only_a_state_that_a_handler_has_handled_makes_earlier_ones_stale(
     assert told.ran[2:] == [("first", stale), ("second", stale)]
 
 
-@pytest.mark.parametrize("calls", ["fetch", "handler"])
 @pytest.mark.parametrize("days", [0, 1])
-async def test_an_event_spends_no_attempt_for_a_day_while_the_platform_is_paused(
-    redis_url: str, stub: Stub, calls: str, days: int
+@pytest.mark.parametrize("well", [0, 1, 2])
+async def test_a_pause_of_the_platform_spends_no_attempt_for_a_day_and_all_is_counted(
+    redis_url: str, stub: Stub, well: int, days: int
 ) -> None:
+    """It is paused at the fetch, at the handler's call, or not at all."""
     handlers = Handlers("test")
 
     @handlers.on("*")
     async def asks(event: Any, context: Any) -> None:
         await context.api.presentations.get("another")
 
-    stub.answer = lambda call: Answer(429, retry_after="60") if len(stub.calls) > (calls == "handler") else dated(call)
+    def counted() -> tuple[float, Any]:
+        name, statuses = "credhook_fetch_duration_seconds_count", ("429", "none")
+        failures = sum(REGISTRY.get_sample_value(name, {"status": one}) or 0.0 for one in statuses)
+        return failures, REGISTRY.get_sample_value("credhook_delivery_to_done_seconds_sum")
+
+    stub.answer = lambda call: dated(call) if call.total <= well else Answer(429, retry_after="60")
+    failures, seconds = counted()
     async with attempts(redis_url, stub, handlers) as made:
         await made.accept("e1", DATA, "pre_1")
         claim = await made.claim()
         settlement, _ = await made.make(Attempt(claim._replace(now=claim.now + 86_400_000 * days)))
+        if not well:
+            await made.make(Attempt(claim))  # During the pause, the platform is not asked.
     assert settlement is not None
-    assert (settlement.state, settlement.spend) == (State.WAITING, bool(days))
-
-
-async def test_a_fetch_is_counted_by_its_status_and_what_is_done_with_its_age(made: Attempts, stub: Stub) -> None:
-    def counted() -> tuple[float, Any]:
-        failures = REGISTRY.get_sample_value("credhook_fetch_duration_seconds_count", {"status": "5xx"})
-        return failures or 0.0, REGISTRY.get_sample_value("credhook_delivery_to_done_seconds_sum") or 0.0
-
-    failures, seconds = counted()
-    for event_id, answer in (("e1", lambda _: Answer(500)), ("e2", dated)):
-        stub.answer = answer
-        await made.accept(event_id, DATA, event_id)
-        claim = await made.claim()
-        await made.make(Attempt(claim._replace(now=claim.now + 3_600_000)))
-    assert counted() == (failures + 1, pytest.approx(seconds + 3_600, abs=60))
+    assert (settlement.state, settlement.spend) == ((State.DONE, True) if well == 2 else (State.WAITING, bool(days)))
+    age = 86_400 * days if well == 2 else 0
+    assert counted() == (failures + (well == 0), pytest.approx(seconds + age, abs=60))
 
 
 EARLY, LATE = "2026-11-01T12:00:00Z", "20261101T120001"  # The second is in ISO's basic form, in UTC.
@@ -355,7 +352,8 @@ async def test_an_event_that_has_killed_two_workers_is_given_up_without_a_fetch(
     made: Attempts, told: Told, stub: Stub, redis_client: Redis, killed: int, state: State, ran: int
 ) -> None:
     await made.accept("e 1", DATA, "pre_1")
-    redis_client.hset(EVENT + "e 1", "killed", killed)
+    ended = "h:of.another" if ran else "h:of.third"  # Of other workers.
+    redis_client.hset(EVENT + "e 1", mapping={"killed": killed, "pending": "of.another", ended: "done"})
     with capture_logs() as lines:
         settlement, _ = await made.make(Attempt(await made.claim_of("e 1")))
     assert [one["hint"] for one in lines if one["event"] == "event_dead"] == ["credhook events show 'e 1'"] * (not ran)

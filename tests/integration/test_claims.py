@@ -424,6 +424,8 @@ def test_settled_events_are_forgotten_after_the_retention_time_and_lists_agree_w
     }
     queue.redis.hset(EVENT + "moved", "state", "done")
     queue.redis.zadd(INDEX.unreadable, {f"old{number}": 1 for number in range(5_001)})  # More than one step removes.
+    queue.redis.zadd(INDEX.leases, {"old": now - 3_601_000})
+    queue.redis.zadd(INDEX.started, {"old": now // 1_000 - 601, "young": now // 1_000 - 590})
     for state, key in lists.items():
         queue.redis.hset(EVENT + state, "state", state)
         queue.redis.zadd(key, {"old": now - 3_601_000, state: now - 3_500_000})
@@ -434,7 +436,8 @@ def test_settled_events_are_forgotten_after_the_retention_time_and_lists_agree_w
     for key in (INDEX.open, INDEX.open_by_received):
         queue.redis.zadd(key, {"torn": 1})
     queue.sweep()
-    assert not queue.redis.exists(INDEX.open, INDEX.open_by_received, *INDEX.event_indexes())
+    assert not queue.redis.exists(INDEX.open, INDEX.open_by_received, INDEX.leases, *INDEX.event_indexes())
+    assert queue.redis.zrange(INDEX.started, 0, -1) == [b"young"]
     assert {key: queue.redis.zrange(key, 0, -1) for key in lists.values()} == {
         key: [state.encode()] for state, key in lists.items()
     }

@@ -160,6 +160,7 @@ def test_a_host_that_is_gone_is_missed_for_a_day_and_a_dead_process_that_is_repl
     for member in (replaced, gone):
         member.beats()
     assert reclaim(here.store, "replaced", "0")
+    assert redis_client.zrange(INDEX.workers, 0, -1) == [b"gone"]  # Nobody is to miss it.
     now = here.store.clock()
     for token, ago in (("long ago", 87_000_000), ("today", 80_000_000)):
         redis_client.hset(INDEX.handlers, token, f"1 {now - ago} {{}}")
@@ -182,7 +183,10 @@ def test_who_leaves_takes_along_one_silent_process_that_it_has_replaced(redis_cl
         assert sorted(redis_client.hkeys(INDEX.handlers)) == left
 
 
-@pytest.mark.parametrize(("lease", "interval"), [(1.0, 1 / 3), (15.0, 1.0), (300.0, 1.0)])
-def test_a_short_lease_makes_the_heart_beat_faster(redis_client: Redis, lease: float, interval: float) -> None:
+@pytest.mark.parametrize(("lease", "interval", "silence"), [(1.0, 1 / 3, 1), (15.0, 1.0, 6), (300.0, 1.0, 120)])
+def test_a_short_lease_makes_the_heart_beat_faster_and_a_long_one_the_silence_longer(
+    redis_client: Redis, lease: float, interval: float, silence: float
+) -> None:
     settings = worker_settings().model_copy(update={"lease": lease})
-    assert Heartbeat(store_on(redis_client), settings, Registry([]), "t").interval == pytest.approx(interval)
+    heartbeat = Heartbeat(store_on(redis_client), settings, Registry([]), "t")
+    assert (heartbeat.interval, heartbeat._silence) == pytest.approx((interval, silence))

@@ -327,6 +327,7 @@ def test_every_round_looks_for_them_whoever_leads(redis_client: Redis) -> None:
     sweeper("another", NEW).run()
     assert record(redis_client, "m1")["state"] == "accepted"
     assert redis_client.get(INDEX.leader) == b"leader"
+    assert 2_000 < redis_client.pttl(INDEX.leader) <= 3_000  # Three rounds.
 
 
 def test_it_is_listed_replayed_and_erased(redis_client: Redis, events: Run) -> None:

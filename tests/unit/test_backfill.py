@@ -110,6 +110,9 @@ def test_a_status_tells_what_has_happened_in_order(status: str, expected: list[s
         ("completed", {"created": None}, ["completed"]),
         ("revoked", {"created": OLD}, []),
         ("completed", {"updated": YOUNG}, []),
+        ("completed", {"updated": 1}, []),  # The window ends before that.
+        ("completed", {"created": 48}, ["offered", "completed"]),
+        ("completed", {"created": OLD, "updated": 48}, ["completed"]),
         ("completed", {"created": OLD, "updated": OLD - 1}, []),
         ("verified", {"wanted": ("openid4vc.verification.verified",)}, ["verified"]),
         ("verified", {"wanted": ("openid4vc.issuance.offered",)}, []),

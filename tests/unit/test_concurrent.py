@@ -134,17 +134,19 @@ async def test_a_drain_interrupts_the_events_for_which_the_grace_does_not_suffic
 
 
 class Queue:
-    """Claims and breaker in one: answers each take with `taken`, and records how many are given back."""
+    """Claims and breaker in one: answers each take with `taken`, and records what is given back and waited for."""
 
     def __init__(self, taken: Taken | Exception) -> None:
         self.taken = taken
         self.asked: list[int] = []
         self.returned: list[int] = []
+        self.waited: list[float] = []
 
     async def admit(self, wanted: int) -> int:
         return wanted
 
     async def wait_for_job(self, seconds: float) -> None:
+        self.waited.append(seconds)
         await asyncio.sleep(seconds)
 
     async def take(self, wanted: int, *, idle: bool) -> Taken:
@@ -207,6 +209,20 @@ def test_a_take_that_fails_is_tried_again_and_again(error: Exception, event: str
     assert {line["event"] for line in lines} == {event, "worker_draining"}
 
 
+@pytest.mark.parametrize(("due", "waits"), [(None, 1.0), (0.25, 0.25), (60.0, 1.0)])
+def test_an_idle_worker_takes_events_in_groups_and_waits_until_the_next_is_due(due: float | None, waits: float) -> None:
+    async def work() -> None:
+        one, queue, _ = taking(Taken((), due))
+        one._concurrency = 8
+        running = asyncio.create_task(one._take_and_start(burst=False))
+        await asyncio.sleep(2.1)
+        one._stop()
+        await running
+        assert (set(queue.asked), set(queue.waited)) == ({2}, {waits})
+
+    in_own_time(work())
+
+
 async def test_a_worker_that_was_told_to_stop_while_it_asked_the_breaker_takes_nothing() -> None:
     one, queue, started = taking(Taken((NOTHING,), None))
     one._stopping.set()
@@ -239,3 +255,22 @@ def test_an_event_that_is_taken_again_breaks_the_older_attempt_off() -> None:
     leases.release(first)
     leases.hold(first, lambda: None)
     assert lost == ["first", "second"]
+
+
+def test_a_lease_is_renewed_four_times_while_it_lasts_until_it_is_lost() -> None:
+    held: Any = [SimpleNamespace(event_id="e1"), SimpleNamespace(event_id="e2")]
+    asked, lost = list[list[Any]](), list[str]()
+
+    async def renew(claims: list[Any]) -> list[Any]:
+        asked.append(claims)
+        return held[:1] if len(asked) == 3 else []
+
+    async def work() -> None:
+        leases = Leases(cast(Any, SimpleNamespace(lease=15.0, renew=renew)))
+        for one in held:
+            leases.hold(one, lambda one=one: lost.append(one.event_id))  # type: ignore[misc]
+        with suppress(TimeoutError):
+            await asyncio.wait_for(leases.keep(), 15.1)
+
+    in_own_time(work())
+    assert (asked, lost) == ([held, held, held, held[1:]], ["e1"])

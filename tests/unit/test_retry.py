@@ -15,6 +15,7 @@ from credhook.worker.api.errors import (
 from credhook.worker.attempt.retry import (
     BACKOFF,
     PATIENCE_SECONDS,
+    ConcurrencyReached,
     Defer,
     GiveUp,
     Retry,
@@ -51,7 +52,7 @@ def too_many(retry_after: float) -> ApiError:
     ("age", "attempt", "wait"),
     [
         *((0.0, 1, 1.0), (1.2, 2, 4.8), (6.5, 3, 29.5), (40.0, 4, 116.0), (156.0, 5, None), (3_600.0, 1, 5.0)),
-        *((2.0, 9, 4.0), (2.0, 12, None)),  # Other failures came first.
+        *((2.0, 9, 4.0), (2.0, 12, None), (3_600.0, 2, None)),  # Other failures came first.
     ],
 )
 def test_what_is_not_there_yet_is_looked_for_at_growing_ages(age: float, attempt: int, wait: float | None) -> None:
@@ -95,6 +96,7 @@ HELD_UP = [
     (api_error(Unavailable, 503), 20.0, 20.0),
     (api_error(Unauthorized, 401), 20.0, 20.0),
     (Unauthorized("refused", operation="token", status=401, retry_after=2.0), 0.0, 2.0),
+    (Unauthorized("refused", operation="token", status=401, retry_after=2.0), 9.0, 9.0),
     (Unauthorized("refused", operation="token", status=401), 0.0, 1.0),
     (PlatformPaused("not sent", retry_after=0.2), 0.0, 0.2),
     (PlatformPaused("not sent", retry_after=9.0), 4.0, 9.0),
@@ -107,9 +109,10 @@ HELD_UP = [
 def test_what_waits_for_the_platform_spends_no_attempt_for_a_day(
     decide: Callable[..., Retry | GiveUp], error: Exception, pause: float, least: float
 ) -> None:
-    waits = decide(error, 12, age=PATIENCE_SECONDS - 1, max_attempts=12, pause=pause, chance=lambda: 0.0)
-    assert isinstance(waits, Defer)
-    assert waits.after == least
+    for chance in (0.0, 1.0):
+        waits = decide(error, 12, age=PATIENCE_SECONDS - 1, max_attempts=12, pause=pause, chance=lambda: chance)  # noqa: B023
+        assert isinstance(waits, Defer)
+        assert waits.after == least + chance * max(1.0, least)
     later = decide(error, 12, age=PATIENCE_SECONDS, max_attempts=12, pause=pause)
     # The event has no part in it if there is no token.
     assert isinstance(later, Defer if getattr(error, "operation", "") == "token" else GiveUp)
@@ -127,6 +130,7 @@ def test_a_handler_decides_itself() -> None:
     assert handling(Retry(after=7), attempt=12) is None
     reason = GiveUp("account is closed")
     assert after_handler(reason, 1, max_attempts=12) is reason
+    assert [ConcurrencyReached(lambda: chance).after for chance in (0.0, 1.0)] == [0.5, 1.5]  # noqa: B023
     held_up = StillRunning()
     assert after_handler(held_up, 12, max_attempts=12) is held_up
 
@@ -178,3 +182,4 @@ def test_a_cause_never_holds_the_message() -> None:
     assert error_text(Unavailable("no")) == "Unavailable"
     assert error_text(GiveUp("account is closed")) == "account is closed"
     assert error_text(GiveUp("x" * 10_000)) == "x" * 200  # Redis and the log keep it.
+    assert error_text(GiveUp("\udc80 closed")) == "? closed"

@@ -34,6 +34,11 @@ PLATFORM = {
     "CREDHOOK_CLIENT_ID": "me",
     "CREDHOOK_CLIENT_SECRET": "hush-hush",
 }
+#: What the worker's settings do not allow.
+LIMITS = (
+    "MAX_ATTEMPTS=0 MAX_ATTEMPTS=101 CONCURRENCY=0 CONCURRENCY=1001 LEASE=0.9 LEASE=300.1 GRACE=-1 GRACE=3601 "
+    "HANDLER_TIMEOUT=0.0 FETCH_TIMEOUT=0.0 FETCH_TIMEOUT=3601 FETCH_TIMEOUT=inf RATE=0.0 RATE=inf"
+)
 LONG = "a-path-secret-of-22-le"
 
 
@@ -98,9 +103,7 @@ def test_with_none_of_them_it_names_all_three() -> None:
                 *("/ä/{id}", "/a b/{id}", "/a\\..\\{id}", "/a\r\nX: y/{id}", "/a/{id}\n", "a/{id}", "/{id}/{x}"),
             )
         ),
-        (WorkerSettings, "CREDHOOK_MAX_ATTEMPTS", "0"),
-        (WorkerSettings, "CREDHOOK_FETCH_TIMEOUT", "inf"),
-        (WorkerSettings, "CREDHOOK_FETCH_TIMEOUT", "3601"),
+        *((WorkerSettings, *f"CREDHOOK_{one}".split("=")) for one in LIMITS.split()),
         *((WorkerSettings, "CREDHOOK_SNAPSHOT_KEY", key) for key in ("k" * 31, f"{'k' * 32} {'l' * 31}", "   ")),
         (EndpointSettings, "CREDHOOK_PUBLIC_URL", "http://inbox.example/webhooks"),
     ],

@@ -139,6 +139,7 @@ def test_a_silent_worker_is_asked_where_it_is_and_then_ended(fleet: Fleet, logs:
     assert fleet.told(1) == ["token0:1"]  # Killed by us, which is its own fault.
     assert [entry["event"] for entry in logs] == ["loop_blocked", "worker_replaced", "worker_died"]
     assert logs[0]["stack"] == ["handlers.py, line 3"]
+    assert [logs[0]["seconds"], logs[1]["silent"]] == pytest.approx([5.2, 10.2], abs=0.3)
     assert fleet.workers[1].asked_at == []
 
 

@@ -130,8 +130,7 @@ class Runs:
 
     def abandon(self, run: Run) -> None:
         """Note that no attempt waits for the run any longer."""
-        if run.abandoned_at is None:
-            run.abandoned_at = self._clock()
+        run.abandoned_at = self._clock()
 
     @property
     def hung(self) -> int:
