@@ -64,7 +64,9 @@ def test_refused_credentials_cost_no_event_and_are_named(
             assert "CREDHOOK_CLIENT_ID" in said
             answer = plain.get(f"http://{admin}/readyz")
             assert (answer.status_code, "CREDHOOK_CLIENT_ID" in answer.json()["checks"]["workers"]) == (503, True)
-            assert 'check="workers"' not in plain.get(f"http://{admin}/metrics").text  # It is not about Redis.
+            metrics = plain.get(f"http://{admin}/metrics").text
+            assert 'check="workers"' not in metrics  # It is not about Redis.
+            assert ('credhook_token_fetches_total{outcome="refused"} 0.0' in metrics) == (refusing == "api")
             for webhook_id in EVENTS:
                 accept(redis_url, webhook_id, COMPLETED, f"iss_{webhook_id}")
             with workers.worker("good", CREDHOOK_CLIENT_ID="good"):

@@ -187,14 +187,11 @@ async def test_a_handler_has_attempts_pauses_and_a_time_of_its_own(plugin: Plugi
 async def test_each_end_of_a_handler_is_logged_counted_and_told(plugin: Plugin, redis_client: Redis) -> None:
     names = "ran", "unwanted", "tried_again", "held_up"
     for name in names:
-        options: Any = {"condition": lambda _: False} if name == "unwanted" else {}
-        plugin.handler(name, **options)
+        plugin.handler(name, condition=lambda _, wanted=name != "unwanted": wanted)
     plugin.ends["tried_again"] = Retry(after=1.26)
-    event: Any = SimpleNamespace(webhook_id="e1")  # As far as a run needs it.
     async with plugin.worker() as made:
-        for handler in plugin.handlers:
-            if handler.name == "test.held_up" and (run := made.processor.runs.begin(event, handler)):
-                run.hold()
+        runs: Any = made.processor.runs
+        runs.begin(SimpleNamespace(webhook_id="e1"), [*plugin.handlers][-1]).hold()
         with capture_logs() as logs:
             await made.next()
     line = next(line for line in logs if line["event"] == "event_waiting")
@@ -203,9 +200,9 @@ async def test_each_end_of_a_handler_is_logged_counted_and_told(plugin: Plugin, 
     told: Any = redis_client.lindex(HISTORY + "e1", 0)
     entry = json.loads(told.partition(b" ")[2])
     assert (entry["wait"], list(entry["ran"]), entry["skipped"]) == (1_260, ["test.ran"], ["test.unwanted"])
-    for name, outcome, runs in zip(names, ("done", "skipped", "failed", "postponed"), (1, None, 1, None), strict=True):
+    for name, outcome, ran in zip(names, ("done", "skipped", "failed", "postponed"), (1, None, 1, None), strict=True):
         labels = {"handler": f"test.{name}"}
-        assert REGISTRY.get_sample_value("credhook_handler_duration_seconds_count", labels) == runs
+        assert REGISTRY.get_sample_value("credhook_handler_duration_seconds_count", labels) == ran
         labels |= {"type": DATA, "outcome": outcome}
         assert REGISTRY.get_sample_value("credhook_handler_runs_total", labels) == 1
 

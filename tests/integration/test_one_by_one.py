@@ -64,5 +64,5 @@ def test_an_event_in_a_process_of_its_own_may_be_the_one_that_tries_the_platform
         until(lambda: time.time() > rig.stub.calls[0].at + 1.2, what="its end")
         rig.accept(("late", COMPLETED, "iss_late"))
         assert "attempts" not in rig.reaches("late", "done", within=60)
-        assert '"platform_probed"' in worker.text
+        until(lambda: all(f'"platform_{end}"' in worker.text for end in ("probed", "resumed")), what="its lines")
     assert [call.resource for call in rig.stub.calls[:2]] == ["iss_m0", "iss_late"]

@@ -207,4 +207,7 @@ async def test_what_was_not_admitted_is_still_there_for_a_slow_start(breaker: Ci
     bucket.says = 1, 0.0
     assert await breaker.admit(10) == 1
     await breaker.give_back(1)  # No event was there.
+    for guard, allows in ((breaker.calls, 1), (breaker.fetches, 3)):  # A handler's call says nothing about events.
+        (await guard.acquire("presentations.get")).answered(200, None)
+        assert breaker._slow_start.allows(10) == allows
     assert await breaker.admit(10) == 1

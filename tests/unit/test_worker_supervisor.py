@@ -139,8 +139,12 @@ def test_a_silent_worker_is_asked_where_it_is_and_then_ended(fleet: Fleet, logs:
     assert fleet.told(1) == ["token0:1"]  # Killed by us, which is its own fault.
     assert [entry["event"] for entry in logs] == ["loop_blocked", "worker_replaced", "worker_died"]
     assert logs[0]["stack"] == ["handlers.py, line 3"]
-    assert [logs[0]["seconds"], logs[1]["silent"]] == pytest.approx([5.2, 10.2], abs=0.3)
+    assert (logs[0]["seconds"], logs[1]["silent"]) == pytest.approx((5.1, 10.1), abs=0.05)
     assert fleet.workers[1].asked_at == []
+    short = WorkerSupervisor(1, [], {}, lease=1.0, grace=1.0)
+    assert (short._silent, short._too_silent) == (3.0, 6.0)  # A busy machine is slow, however short the lease is.
+    for descriptor in (short.lifeline, short._held):
+        os.close(descriptor)
 
 
 def test_a_worker_that_falls_silent_again_is_asked_again(fleet: Fleet, logs: list[Any]) -> None:
