@@ -195,16 +195,15 @@ async def test_each_end_of_a_handler_is_logged_counted_and_told(plugin: Plugin, 
         with capture_logs() as logs:
             await made.next()
     line = next(line for line in logs if line["event"] == "event_waiting")
-    assert line.items() >= {"error": "test.tried_again: Retry", "seconds": 1.3, "skipped": ["test.unwanted"]}.items()
-    assert (line["handlers"], len(line["ms"])) == (["test.ran"], 1)
+    assert (line["error"], line["seconds"], line["handlers"]) == ("test.tried_again: Retry", 1.3, ["test.ran"])
     told: Any = redis_client.lindex(HISTORY + "e1", 0)
     entry = json.loads(told.partition(b" ")[2])
-    assert (entry["wait"], list(entry["ran"]), entry["skipped"]) == (1_260, ["test.ran"], ["test.unwanted"])
-    for name, outcome, ran in zip(names, ("done", "skipped", "failed", "postponed"), (1, None, 1, None), strict=True):
-        labels = {"handler": f"test.{name}"}
-        assert REGISTRY.get_sample_value("credhook_handler_duration_seconds_count", labels) == ran
-        labels |= {"type": DATA, "outcome": outcome}
-        assert REGISTRY.get_sample_value("credhook_handler_runs_total", labels) == 1
+    assert (entry["wait"], list(entry["ran"])) == (1_260, ["test.ran"])
+    assert entry["skipped"] == line["skipped"] == ["test.unwanted"]
+    for name, end, ran in zip(names, ("done", "skipped", "failed", "postponed"), (1, None, 1, None), strict=True):
+        of_it = {"handler": f"test.{name}"}
+        assert REGISTRY.get_sample_value("credhook_handler_duration_seconds_count", of_it) == ran
+        assert REGISTRY.get_sample_value("credhook_handler_runs_total", {**of_it, "type": DATA, "outcome": end}) == 1
 
 
 async def test_a_handler_has_so_many_events_at_a_time_in_the_whole_fleet(plugin: Plugin, redis_client: Redis) -> None:

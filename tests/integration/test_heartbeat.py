@@ -184,9 +184,7 @@ def test_who_leaves_takes_along_one_silent_process_that_it_has_replaced(redis_cl
 
 
 @pytest.mark.parametrize(("lease", "interval", "silence"), [(1.0, 1 / 3, 1), (15.0, 1.0, 6), (300.0, 1.0, 120)])
-def test_a_short_lease_makes_the_heart_beat_faster_and_a_long_one_the_silence_longer(
-    redis_client: Redis, lease: float, interval: float, silence: float
-) -> None:
+def test_the_lease_sets_beat_and_silence(redis_client: Redis, lease: float, interval: float, silence: float) -> None:
     settings = worker_settings().model_copy(update={"lease": lease})
     heartbeat = Heartbeat(store_on(redis_client), settings, Registry([]), "t")
     assert (heartbeat.interval, heartbeat._silence) == pytest.approx((interval, silence))
