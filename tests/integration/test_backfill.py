@@ -104,7 +104,7 @@ async def test_an_event_of_two_types_has_arrived_with_either(
 async def test_what_the_store_may_have_forgotten_meanwhile_is_not_accepted(async_redis: redis.asyncio.Redis) -> None:
     backfill, api = Backfill(store_on(async_redis), result=BackfillResult()), cast(Any, None)
     with pytest.raises(TooLate):
-        await backfill.run(api, Window(datetime(2020, 1, 1, tzinfo=UTC), NOW), (), dry=False)
+        await backfill.run(api, Window(datetime.now(UTC) - timedelta(seconds=3_660), NOW), (), dry=False)
 
 
 #: Little more than the hour younger than the retention that a backfill may take.

@@ -11,6 +11,7 @@ from zlib import crc32
 import pytest
 from claiming import COMPLETED, INDEX, EventQueue, take_one
 from failing_scripts import POWER_CUT, FailingStore, Sabotage
+from prometheus_client import REGISTRY
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import (
     MasterDownError,
@@ -409,8 +410,9 @@ def test_orphans_come_back_round_by_round_in_their_order_and_those_that_stay_hid
     good = [f"m{number}" for number in range(7)]
     queue.plant(*good, moved=10)
     queue.redis.hdel(EVENT + good.pop(2), "type")  # It is set aside.
-    sweeper = queue.sweeper(page=2)
+    sweeper, before = queue.sweeper(page=2), REGISTRY.get_sample_value("credhook_events_requeued_total")
     assert [sweeper.run() for _ in range(5)] == [0, 2, 1, 2, 1]
+    assert REGISTRY.get_sample_value("credhook_events_requeued_total") == (before or 0) + 6
     assert queue.redis.lrange(INDEX.jobs, 0, -1) == [job_id(one).encode() for one in good]
 
 

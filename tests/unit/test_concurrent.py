@@ -214,10 +214,8 @@ def test_an_idle_worker_takes_events_in_groups_and_waits_until_the_next_is_due(d
     async def work() -> None:
         one, queue, _ = taking(Taken((), due))
         one._concurrency = 8
-        running = asyncio.create_task(one._take_and_start(burst=False))
-        await asyncio.sleep(2.1)
-        one._stop()
-        await running
+        with suppress(TimeoutError):
+            await asyncio.wait_for(one._take_and_start(burst=False), 2.1)
         assert (set(queue.asked), set(queue.waited)) == ({2}, {waits})
 
     in_own_time(work())
