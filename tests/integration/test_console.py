@@ -232,10 +232,13 @@ def test_endpoints_are_planned_and_made_so_once(
     ):
         page = ada.get("/endpoints").text
         assert "create  a new endpoint" in page
-        with authorized(harness.sandbox) as api:  # The plan would now delete this one as well.
-            other = {"url": "https://inbox.example/old", "id": "credhook-1-credhook"}
-            assert api.post("/me-creds/api/endpoints", json=other).status_code == 201
-        assert ada.post("/endpoints", data=fields(page, "/endpoints")).status_code == 409
+        for number in (1, 2):  # The plan would now delete an endpoint, and then another one in its place.
+            page = ada.get("/endpoints").text
+            with authorized(harness.sandbox) as api:
+                api.delete(f"/me-creds/api/endpoints/credhook-{number - 1}-credhook")
+                other = {"url": "https://inbox.example/old", "id": f"credhook-{number}-credhook"}
+                assert api.post("/me-creds/api/endpoints", json=other).status_code == 201
+            assert ada.post("/endpoints", data=fields(page, "/endpoints")).status_code == 409
         form = fields(ada.get("/endpoints").text, "/endpoints")
         applied = ada.post("/endpoints", data=form)
         assert "nothing to do" in applied.text

@@ -1,11 +1,16 @@
 """`credhook events` when somebody says no or presses Ctrl-C, or Redis goes: what was done is told, no more is done."""
 
+import json
 import signal
 import subprocess
+from collections import Counter
 from contextlib import suppress
+from typing import Any
 
+import click
 import pytest
 from accepting import record
+from click.testing import CliRunner
 from events_command import Run, asked, process, terminal
 from redis import Redis
 from redis_proxy import redis_proxy
@@ -13,7 +18,7 @@ from stored_events import INDEX, plant, plant_many
 from waiting import until
 
 from credhook.store import State
-from credhook.worker.commands.batches import BATCH, work_through
+from credhook.worker.commands.batches import BATCH, BulkResult, report, work_through
 
 
 def test_a_terminal_is_asked_and_what_changes_meanwhile_is_left(redis_client: Redis, redis_url: str) -> None:
@@ -63,6 +68,26 @@ def test_ctrl_c_ends_what_follows_the_batches_as_well() -> None:
     assert (result.interrupted, result.outcomes) == (True, {"erased": 2 * BATCH})
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "end", "complete", "code"),
+    [
+        ({"done": 2, "open": 1}, {}, True, 0),
+        ({"done": 0, "open": 1}, {}, True, 1),
+        ({"done": 2, "open": 0}, {"interrupted": True}, False, 130),
+        ({"done": 2, "open": 0}, {"error": "gone"}, False, 1),
+    ],
+)
+def test_programs_read_whether_all_was_done(
+    outcomes: dict[str, int], end: dict[str, Any], complete: bool, code: int
+) -> None:
+    result = BulkResult(3, Counter(outcomes), **end)
+    command = click.Command("x", callback=lambda: report(result, "moved", {"done": ""}, {"open": ""}, as_json=True))
+    printed = CliRunner().invoke(command, [])
+    left = {"open": 1} if outcomes["open"] else {}
+    assert json.loads(printed.stdout) == {"moved": outcomes["done"], "left": left, "complete": complete}
+    assert printed.exit_code == code
 
 
 def test_a_redis_that_goes_in_the_middle_is_one_line_and_the_rest_can_follow(

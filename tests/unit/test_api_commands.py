@@ -46,6 +46,7 @@ class Platform:
     asked: list[tuple[str, str, Any]] = field(default_factory=list)
     url: str = ""
     failures: int = 0
+    failure: int = 500
 
     def answer(self, asked: Asked) -> tuple[int, dict[str, str], bytes]:
         if asked.path == "/token":
@@ -53,7 +54,7 @@ class Platform:
         self.asked.append((asked.method, asked.path, json.loads(asked.body) if asked.body else None))
         self.failures -= 1
         if self.failures >= 0:
-            return 500, {}, b""
+            return self.failure, {}, b""
         return self.status, {}, b"" if self.body is None else json.dumps(self.body).encode()
 
 
@@ -72,7 +73,7 @@ USERS = "/consumer-onboarding/api/users"
 
 #: (arguments, standard input, what the platform answers, what it was asked)
 COMMANDS: list[tuple[list[str], Any, Any, tuple[str, str, Any]]] = [
-    (["users", "list"], None, [USER], ("GET", USERS, None)),
+    *((["users", "list"], None, users, ("GET", USERS, None)) for users in ([USER], [])),
     (
         ["users", "create", "-"],
         {"email": "ada@b.example", "firstName": "Ada"},
@@ -142,11 +143,19 @@ def test_a_request_is_read_from_a_file(platform: Platform, tmp_path: Path) -> No
     platform.body = {"data": {"email": "", "tempPassword": ""}}
     assert run(platform, "users", "create", str(file)).exit_code == 0
     assert platform.asked == [("POST", USERS, {"username": "ada"})]
+    file.write_text("[]")
+    assert run(platform, "users", "create", str(file)).stderr.startswith(f"Error: {file}: Input should be")
 
 
-@pytest.mark.parametrize(("arguments", "told"), [(["users", "create", "-"], True), (["users", "list"], False)])
-def test_a_post_that_is_sent_again_says_so(platform: Platform, arguments: list[str], told: bool) -> None:
-    platform.failures, platform.body = 1, {"email": "a", "tempPassword": ""} if told else []
+@pytest.mark.parametrize(
+    ("arguments", "status", "told"),
+    [(["users", "create", "-"], 500, True), (["users", "create", "-"], 429, False), (["users", "list"], 500, False)],
+)
+def test_a_post_that_may_have_worked_and_is_sent_again_says_so(
+    platform: Platform, arguments: list[str], status: int, told: bool
+) -> None:
+    platform.failures, platform.failure = 1, status
+    platform.body = {"email": "a", "tempPassword": ""} if "create" in arguments else []
     result = run(platform, *arguments, stdin='{"email": "a"}')
     again = "users.create: answered 500 and was sent again: the first may have worked\n"
     assert (result.exit_code, result.stderr, len(platform.asked)) == (0, again if told else "", 2)
@@ -165,6 +174,8 @@ def test_a_certificate_is_imported_with_its_parents(platform: Platform, tmp_path
     [(_, path, body)] = platform.asked
     assert path == "/me-creds/api/certificates/csrs/csr/import"
     assert body == {"certificate": PEM, "parentCertificates": [a, b, c]}
+    assert run(platform, "certificates", "import", "csr", "-", stdin=PEM).exit_code == 0
+    assert platform.asked[1][2] == {"certificate": PEM}
 
 
 def test_deleting_an_endpoint_prints_nothing(platform: Platform) -> None:
@@ -188,6 +199,7 @@ def test_an_offer_can_be_kept_off_the_command_line(platform: Platform) -> None:
         (["users", "create", "-"], '{"first_name": "Ada", "email": "a"}', "standard input: first_name: Extra inputs"),
         (["users", "create", "-"], "{email}", "standard input: is not JSON: key must be a string"),
         (["users", "create", "-"], "", "standard input: is not JSON: EOF while parsing"),
+        (["users", "create", "-"], '{"email": NaN}', "standard input: is not JSON: expected value"),
         (["certificates", "import", "c", "-"], "MIIB", "standard input: should hold PEM-encoded certificates"),
         (["certificates", "import", "c", "-"], b"\xff", "standard input: should hold PEM-encoded certificates"),
         (["wallet", "accept", "-"], b"\xff", "standard input: is not text"),
@@ -216,7 +228,7 @@ def test_wrong_input_is_one_line_and_exit_code_2_and_nothing_is_sent(
             {"errors": [{"detail": "Template\x1b[2J t\nis\u202e gone", "code": "NOT_FOUND", "id": "8c5f"}]},
             "templates.get: the platform answered 404 (NOT_FOUND, error 8c5f): Template[2J t is gone",
         ),
-        (500, None, "templates.get: the platform answered 500"),
+        *((status, None, f"templates.get: the platform answered {status}") for status in (400, 409, 500)),
         (302, None, "templates.get: the platform answered 302; redirects are refused"),
         (200, {"data": 1}, "templates.get: the answer does not match the specification: the whole: model type"),
     ],
