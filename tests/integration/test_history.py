@@ -65,12 +65,8 @@ async def test_attempts_are_told_with_what_failed_where_and_what_followed(
     assert (await made.next()).state is State.DONE
     record = shown(events)
     first, replayed, second = record["history"]
-    assert (first["attempt"], first["worker"], first["state"], first["error"]) == (
-        1,
-        "w",
-        "waiting",
-        "test.bad: ValueError",
-    )
+    assert (first["attempt"], first["worker"], first["state"]) == (1, "w", "waiting")
+    assert first["error"] == "test.bad: ValueError"
     (failure,) = first["failures"]
     assert (failure["who"], failure["what"]) == ("test.bad", "ValueError")
     assert failure["at"].startswith("integration/test_history.py:")
@@ -85,7 +81,6 @@ async def test_attempts_are_told_with_what_failed_where_and_what_followed(
     printed = events("show", "e1").stdout
     assert "replayed by ops@desk, due at once\n" in printed
     assert f"test.bad ValueError after {failure['ms']} ms at {failure['at']} (cause {failure['cause']})\n" in printed
-    assert "attempt 2 by w in " in printed
 
 
 async def test_of_what_was_done_at_once_nothing_is_told_but_that(
