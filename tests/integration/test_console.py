@@ -70,10 +70,14 @@ def test_every_page_is_there_before_anything_has_happened(ada: httpx.Client) -> 
 
 def test_the_first_page_shows_what_happens_and_where_to_look(ada: httpx.Client, redis_client: Redis) -> None:
     plant_many(redis_client, 1_200, State.DEAD)
+    plant(redis_client, "unhandled", State.UNHANDLED)
+    plant(redis_client, "quarantined", State.QUARANTINED)
+    plant(redis_client, "old", State.ACCEPTED, age=86_400)
     page = ada.get("/").text
     assert "1200 events were given up within a day" in page
     assert ">1\N{NARROW NO-BREAK SPACE}200</a>" in page
-    assert 'href="/events?state=dead&amp;state=data_gone">See them' in page
+    for states in ("dead&amp;state=data_gone", "unhandled", "quarantined", "waiting&amp;state=accepted"):
+        assert f'href="/events?state={states}">See them' in page
 
 
 def test_a_search_leads_to_an_event_or_to_those_of_a_resource(ada: httpx.Client, redis_client: Redis) -> None:
@@ -93,8 +97,10 @@ def test_pages_of_events_follow_each_other_without_one_missing_or_twice(ada: htt
     plant_many(redis_client, 120, State.DONE)
     seen: list[str] = []
     path = "/events?state=done"
+    assert "Replay these" not in ada.get("/events").text  # All there are.
     while path:
         text = ada.get(path).text
+        assert ('href="/events?state=done">back to the newest' in text) == bool(seen)
         found = re.findall(r'href="/event\?id=(msg_\d+)"', text)
         assert len(found) <= 50  # However many there are.
         seen += found
@@ -115,7 +121,9 @@ def test_a_replay_counts_first_and_says_how_it_ended(running: Console, ada: http
         plant(redis_client, f"msg_{number}", State.DEAD, ended=HANDLED)
     plant(redis_client, "other", State.DONE)
     assert "Replay 450 events?" in ada.get("/replay?state=dead").text
+    assert "1 is done already" in ada.get("/replay?id=other").text
     plant(redis_client, "later", State.DEAD, age=-60)  # It was not counted.
+    assert "Replay 1 event?" in ada.get("/replay?id=later").text
     started = act(ada, "replay", ("state", "dead"))
     text = ended(ada, started.url)
     assert "Replayed 450." in text
@@ -125,6 +133,7 @@ def test_a_replay_counts_first_and_says_how_it_ended(running: Console, ada: http
     assert record(redis_client, "later")["state"] == "dead"
     assert "ada (console)" in ada.get("/event", params={"id": "msg_7"}).text
     job = started.url.path.rpartition("/")[2]
+    assert f'href="/jobs/{job}">replay' in ada.get("/jobs").text
     told = [line for line in lines(running) if line.get("job") == job]
     assert [line["event"] for line in told] == ["console_replay", "console_job_ended"]
     assert {line["who"] for line in told} == {"ada"}
@@ -139,7 +148,7 @@ def test_an_erasure_wants_the_number_typed(ada: httpx.Client, redis_client: Redi
     assert refused.status_code == 400
     assert "Type the number" in refused.text
     assert redis_client.zcard(INDEX.dead) == 3
-    assert "Erased 3." in ended(ada, act(ada, "erase", ("state", "dead"), ("resource", "r1"), typed="3").url)
+    assert "Erased 3." in ended(ada, act(ada, "erase", ("state", "dead"), ("resource", "r1"), typed="3 ").url)
     assert not redis_client.exists(INDEX.dead, CONFLICT + "other")
     assert record(redis_client, "other")
 
@@ -147,7 +156,7 @@ def test_an_erasure_wants_the_number_typed(ada: httpx.Client, redis_client: Redi
 @pytest.mark.parametrize("verb", ["replay", "erase"])
 @pytest.mark.parametrize("change", ["one more", "another", "settled otherwise", "handled"])
 def test_what_has_changed_since_the_count_is_left_alone(
-    ada: httpx.Client, redis_client: Redis, verb: str, change: str
+    running: Console, ada: httpx.Client, redis_client: Redis, verb: str, change: str
 ) -> None:
     for name in ("m1", "m2"):
         plant(redis_client, name, State.DEAD, age=60)
@@ -168,6 +177,7 @@ def test_what_has_changed_since_the_count_is_left_alone(
         assert "job-done" in told
         return
     assert "have changed since they were counted" in told
+    assert "have changed since they were counted" in lines(running)[-1]["error"]
     assert record(redis_client, "m1")["state"] == "dead"
 
 
@@ -176,6 +186,15 @@ def test_a_selection_that_ends_before_now_keeps_its_end(ada: httpx.Client, redis
     plant(redis_client, "newer", State.DEAD, age=60)
     assert "job-done" in ended(ada, act(ada, "replay", ("state", "dead"), ("until", "1h")).url)
     assert [record(redis_client, name)["state"] for name in ("older", "newer")] == ["accepted", "dead"]
+
+
+def test_after_a_cause_is_mended_what_waits_is_due_at_once(ada: httpx.Client, redis_client: Redis) -> None:
+    plant(redis_client, "m1", State.WAITING, due="9999999999999")
+    redis_client.hset(EVENT + "m1", "c:a.bad", "0badc0de")
+    redis_client.hset(INDEX.cause("0badc0de"), "who", "a.bad")
+    redis_client.zadd(INDEX.standing("0badc0de"), {"m1": -1})
+    assert "Replayed 1." in ended(ada, act(ada, "replay", ("cause", "0badc0de")).url)
+    assert "due" not in record(redis_client, "m1")
 
 
 @pytest.mark.parametrize("verb", ["replay", "erase"])
@@ -202,13 +221,14 @@ def test_a_job_goes_on_when_the_browser_leaves_and_ends_in_order_with_the_proces
     assert redis_client.zcard(INDEX.open) == told["done"]
 
 
-def test_a_job_can_be_stopped(ada: httpx.Client, redis_client: Redis) -> None:
+def test_a_job_can_be_stopped(running: Console, ada: httpx.Client, redis_client: Redis) -> None:
     plant_many(redis_client, 20_000, State.DEAD)
     token = fields(ada.get("/").text, "/logout")
     job = act(ada, "replay", ("state", "dead")).url  # It takes a hundred times as long as the next request.
     assert ada.post(f"{job.path}/stop", data=token).status_code == 200
     assert ada.post("/jobs/unknown/stop", data=token).status_code == 404
     assert "job-stopped" in ended(ada, job)
+    assert [line["who"] for line in lines(running) if line["event"] == "console_job_stopped"] == ["ada"]
     assert 0 < redis_client.zcard(INDEX.dead) <= 20_000
 
 
@@ -230,10 +250,9 @@ def test_endpoints_are_planned_and_made_so_once(
         console(tmp_path, **{"redis_url": settings.pop("REDIS_URL"), **settings}) as running,
         running.operator() as ada,
     ):
-        page = ada.get("/endpoints").text
-        assert "create  a new endpoint" in page
         for number in (1, 2):  # The plan would now delete an endpoint, and then another one in its place.
             page = ada.get("/endpoints").text
+            assert "create  a new endpoint" in page
             with authorized(harness.sandbox) as api:
                 api.delete(f"/me-creds/api/endpoints/credhook-{number - 1}-credhook")
                 other = {"url": "https://inbox.example/old", "id": f"credhook-{number}-credhook"}
@@ -243,6 +262,7 @@ def test_endpoints_are_planned_and_made_so_once(
         applied = ada.post("/endpoints", data=form)
         assert "nothing to do" in applied.text
         assert "abcdefgh" not in applied.text
+        assert 'Event types">all 10 event types</td><td data-label="Created"><time' in applied.text
         again = ada.post("/endpoints", data=form)
         assert again.status_code == 409
         assert "have changed since" in again.text
@@ -279,7 +299,7 @@ def test_without_a_token_a_terminal_is_shown_a_link_that_is_good_once(tmp_path: 
             page = browser.get(first)  # A preview of the link changes nothing.
             form = fields(page.text, "/login")
             assert browser.post(f"http://127.0.0.1:{port}/login", data=form).status_code == 303
-            assert browser.post(f"http://127.0.0.1:{port}/login", data=form).status_code == 403
+            assert "used already" in browser.post(f"http://127.0.0.1:{port}/login", data=form).text
             assert link(2) != first
     finally:
         process.terminate()

@@ -1,5 +1,6 @@
 """The console's door: nothing without a login, and nothing for pages of other sites."""
 
+import json
 import re
 import socket
 from collections.abc import Iterator
@@ -114,12 +115,17 @@ def test_the_cookie_is_for_this_console_alone(stranger: httpx.Client) -> None:
 
 def test_behind_https_it_is_sent_over_https_alone(tmp_path: Path, redis_url: str) -> None:
     behind = {"origin": "https://console.example", "host": "console.example"}
-    settings = {"CREDHOOK_CONSOLE_URL": "https://console.example"}
+    settings = {"CREDHOOK_CONSOLE_URL": "https://console.example", "CREDHOOK_CONSOLE_SESSION": "600"}
     with console(tmp_path, redis_url, **settings) as proxied, proxied.visitor() as client:
         client.follow_redirects = False
         cookie = client.post("/login", data={"token": TOKEN}, headers=behind).headers["set-cookie"]
+        client.post("/login", data={"token": TOKEN, "who": "n" * 50}, headers=behind)
     assert cookie.startswith("__Host-")
     assert "; secure" in cookie.lower()
+    assert "; max-age=600" in cookie.lower()
+    told = [json.loads(line) for line in proxied.text.splitlines() if line.startswith("{")]
+    assert told[0]["url"] == "https://console.example"
+    assert [line["who"] for line in told if line["event"] == "console_login"] == ["operator", "n" * 40]
 
 
 def test_who_has_logged_out_is_out_with_the_same_cookie(running: Console, ada: httpx.Client) -> None:
@@ -128,6 +134,7 @@ def test_who_has_logged_out_is_out_with_the_same_cookie(running: Console, ada: h
     with running.visitor() as thief:
         thief.cookies.update(cookies)
         assert thief.get("/events").url.path == "/login"
+    assert '"console_logout"' in running.text
 
 
 @pytest.mark.parametrize(
@@ -154,6 +161,9 @@ def test_the_login_remembers_the_query_of_the_page_that_was_asked_for(stranger: 
     asked = "/events?state=dead&handler=a%26b"
     login = stranger.get(stranger.get(asked).headers["location"]).text
     assert fields(login, "/login")["next"] == asked
+    assert stranger.get("/static/console.css").status_code == 200  # The login page needs it.
+    stranger.post("/login", data={"token": TOKEN})
+    assert stranger.get("/login", params={"next": asked}).headers["location"] == asked
 
 
 def test_a_form_that_is_too_large_is_not_read(ada: httpx.Client) -> None:
@@ -165,6 +175,7 @@ def test_a_flood_of_strangers_shuts_no_operator_out_and_fills_no_disk(tmp_path: 
         tries = [client.post("/login", data={"token": "wrong"}) for _ in range(50)]
         assert [each.status_code for each in tries] == [403] * 10 + [429] * 40
         assert int(tries[-1].headers["retry-after"]) > 0
+        assert "The token is wrong." in tries[0].text
         for _ in range(50):
             client.post("/erase", headers={"origin": "https://evil.example"})
         assert client.post("/login", data={"token": TOKEN}).url.path == "/"

@@ -5,7 +5,7 @@ from fake_children import Clock
 from pydantic import SecretStr, ValidationError
 from starlette.datastructures import Headers
 
-from credhook.console.auth import Login, Sessions, objection
+from credhook.console.auth import Login, Sessions, is_loopback, objection
 from credhook.console.command import ConsoleSettings
 
 URL = "https://console.example"
@@ -19,6 +19,7 @@ def test_a_session_is_whose_it_was_begun_for_until_its_time_is_over() -> None:
     assert session is not None
     assert (session.who, session.until) == ("ada", 1_060)
     clock.now = 1_059.9
+    assert sessions.read(sessions.begin("eve"))
     assert sessions.read(cookie) == session
     clock.now = 1_060
     assert sessions.read(cookie) is None
@@ -46,6 +47,11 @@ def test_wrong_tries_of_an_address_are_limited_for_a_minute_and_lock_nobody_out(
         clock.now += 59
         assert login.failed("10.0.0.1") == 1
         clock.now += 1
+
+
+def test_only_addresses_of_this_machine_need_no_encryption() -> None:
+    names = ["localhost", "127.0.0.1", "127.9.9.9", "::1", "0.0.0.0", "::", "10.1.2.3", "console.example", ""]
+    assert [name for name in names if is_loopback(name)] == names[:4]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +101,7 @@ def test_a_proxy_that_hides_its_own_name_is_told_what_to_set(url: str | None, to
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("CREDHOOK_CONSOLE_TOKEN", "short"),
+        ("CREDHOOK_CONSOLE_TOKEN", "x" * 21),
         ("CREDHOOK_CONSOLE_URL", "http://console.example"),
         ("CREDHOOK_CONSOLE_URL", "https://console.example/path"),
         ("CREDHOOK_CONSOLE_URL", "https://user@console.example"),

@@ -38,26 +38,20 @@ def shown(template: str, **context: Any) -> str:
 
 def test_an_address_says_what_the_options_of_the_command_say() -> None:
     query = [
-        ("state", "dead"),
-        ("state", "data_gone"),
-        ("type", "verification.data"),
-        ("resource", "iss_1"),
-        ("cause", "0123abcd"),
-        ("handler", "a.b"),
-        ("since", "2h"),
-        ("until", ""),
-        ("q", "ignored"),
-        ("after", str(Cursor(5))),
+        *(("state", "dead"), ("state", "data_gone"), ("type", "verification.data"), ("id", " msg_1 "), ("id", "msg_2")),
+        *(("resource", "iss_1"), ("cause", "0123abcd"), ("handler", "a.b"), ("since", "2h"), ("until", "")),
+        *(("q", "ignored"), ("after", str(Cursor(5)))),
     ]
     chosen = selection(query, NOW)
     assert chosen.states == {State.DEAD, State.DATA_GONE}
     assert chosen.types == {"openid4vc.verification.data"}
+    assert chosen.ids == ("msg_1", "msg_2")
     assert (chosen.resource, chosen.cause, chosen.handler, chosen.after) == ("iss_1", "0123abcd", "a.b", Cursor(5))
     assert chosen.since == datetime(2026, 11, 22, 10, tzinfo=UTC)
     assert selection([*address(chosen), query[-1]], NOW) == chosen
     assert in_words(chosen) == (
-        "state data_gone, state dead, type verification.data, resource iss_1, cause 0123abcd, handler a.b, "
-        "since 2026-11-22T10:00:00+00:00"
+        "state data_gone, state dead, type verification.data, id msg_1, id msg_2, resource iss_1, "
+        "cause 0123abcd, handler a.b, since 2026-11-22T10:00:00+00:00"
     )
 
 
@@ -66,7 +60,7 @@ def test_an_address_says_what_the_options_of_the_command_say() -> None:
     [
         *(([(name, "x")], "x") for name in ("state", "type", "cause", "since", "after")),
         ([("handler", "a b")], "a b"),
-        ([("since", "1h"), ("until", "2h")], "earlier"),
+        *(([("since", "1h"), ("until", until)], "earlier") for until in ("1h", "2h")),
     ],
 )
 def test_an_invalid_value_is_named(query: list[tuple[str, str]], words: str) -> None:
@@ -82,14 +76,7 @@ def tiles(fleet: Fleet) -> dict[str, tuple[str, str]]:
 
 
 RECEIVER = ReceiverProcess(
-    queue="credhook",
-    host="h",
-    version="1",
-    age=1,
-    durability="strict",
-    per_second=2.5,
-    idle=3,
-    config_fingerprint={},
+    queue="credhook", host="h", version="1", age=1, durability="strict", per_second=2.5, idle=3, config_fingerprint={}
 )
 
 
