@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from commands import credhook
 from fleet_harness import Answer, Call, FleetHarness, presentation
 from harness import DATA
 from waiting import until
@@ -67,6 +68,9 @@ def test_after_the_death_of_its_worker_an_event_has_the_data_or_says_that_it_is_
     with rig.worker("second", CREDHOOK_SNAPSHOT_KEY=KEY) as worker:
         until(lambda: ("kept", "Ada") in given(rig))
         worker.kill()
+    exported = credhook("events", "export", "kept", environment={**rig.environment, "CREDHOOK_SNAPSHOT_KEY": KEY})
+    assert '"given": "redacted"' in exported.stdout
+    assert '"attempt": 1,' in exported.stdout
     (rig.folder / "go").touch()
     with rig.worker("third", CREDHOOK_SNAPSHOT_KEY=KEY):
         rig.reaches("kept", "done")

@@ -71,23 +71,15 @@ def test_ctrl_c_ends_what_follows_the_batches_as_well() -> None:
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "end", "complete", "code"),
-    [
-        ({"done": 2, "open": 1}, {}, True, 0),
-        ({"done": 0, "open": 1}, {}, True, 1),
-        ({"done": 2, "open": 0}, {"interrupted": True}, False, 130),
-        ({"done": 2, "open": 0}, {"error": "gone"}, False, 1),
-    ],
+    ("done", "left", "end", "code"),
+    [(2, 1, {}, 0), (0, 1, {}, 1), (2, 0, {"interrupted": True}, 130), (2, 0, {"error": "gone"}, 1)],
 )
-def test_programs_read_whether_all_was_done(
-    outcomes: dict[str, int], end: dict[str, Any], complete: bool, code: int
-) -> None:
-    result = BulkResult(3, Counter(outcomes), **end)
+def test_programs_read_whether_all_was_done(done: int, left: int, end: dict[str, Any], code: int) -> None:
+    result = BulkResult(3, Counter(done=done, open=left), **end)
     command = click.Command("x", callback=lambda: report(result, "moved", {"done": ""}, {"open": ""}, as_json=True))
-    printed = CliRunner().invoke(command, [])
-    left = {"open": 1} if outcomes["open"] else {}
-    assert json.loads(printed.stdout) == {"moved": outcomes["done"], "left": left, "complete": complete}
-    assert printed.exit_code == code
+    told = CliRunner().invoke(command, [])
+    expected = {"moved": done, "left": {"open": left} if left else {}, "complete": not end}
+    assert (json.loads(told.stdout), told.exit_code) == (expected, code)
 
 
 def test_a_redis_that_goes_in_the_middle_is_one_line_and_the_rest_can_follow(

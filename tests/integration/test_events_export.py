@@ -43,6 +43,8 @@ def test_an_exported_event_is_a_test_case(harness: Harness) -> None:
 
 @pytest.mark.parametrize(("details", "shown"), [
     ({"id": "p", "status": "x", "updatedAt": "2026-01-02"}, {"id": "p", "status": "x", "updatedAt": "2026-01-02"}),
+    *([{name: "x"}] * 2 for name in ("format", "exchange", "presentationTemplateId", "createdAt", "expiresAt")),
+    ({"revocable": True}, {"revocable": True}),
     ({"error": {"message": "Jane"}, "offerUri": "x://y"}, {"error": {"message": "redacted"}, "offerUri": "redacted"}),
     ({"status": {"of": "Jane"}, "new": [1.5, None]}, {"status": {"of": "redacted"}, "new": [0.0, None]}),
     ({"credentials": [{"type": "t", "isValid": None, "name": "Jane"}, "Jane"]},

@@ -20,6 +20,7 @@ from stores import store_on
 from credhook.events import EVENT_TYPES, Event
 from credhook.store import State
 from credhook.store.counts import counts_of
+from credhook.worker.commands import events as commands
 from credhook.worker.commands import search
 from credhook.worker.commands.search import Selection, read_page
 from credhook.worker.queue.claims import Claimant, Claims, Settlement
@@ -148,7 +149,9 @@ def test_more_events_of_one_millisecond_than_two_pages_are_each_read_once(
     assert (len(page.events), page.after) == (40, None)
 
 
-def test_a_look_for_what_is_rare_says_how_far_it_has_come_and_goes_on_from_there(redis_client: Redis) -> None:
+def test_a_look_for_what_is_rare_says_how_far_it_has_come_and_goes_on_from_there(
+    redis_client: Redis, events: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plant_many(redis_client, 300, State.DONE)
     plant(redis_client, "rare", State.DONE, age=100_000, ended={"a.rare": "done"})
     wanted = Selection(handler="a.rare", limit=10)
@@ -159,6 +162,10 @@ def test_a_look_for_what_is_rare_says_how_far_it_has_come_and_goes_on_from_there
     rest = read_page(store_on(redis_client), Selection(handler="a.rare", limit=10, after=short.after))
     assert [one.webhook_id for one in rest.events] == ["rare"]
     assert rest.after is None
+    monkeypatch.setattr(commands, "_READ_LIMIT", 100)
+    looked, following = events("list", "--handler", "a.rare").stdout.splitlines()
+    assert looked.startswith("looked back to ")
+    assert listed(events("list", "--json", "--handler", "a.rare", *following.split()[-2:])) == ["rare"]
 
 
 def test_a_handler_selects_what_it_has_ended_for_and_what_waits_for_it(redis_client: Redis, events: Run) -> None:

@@ -1,9 +1,10 @@
 """`credhook events list` on a real Redis: what is selected, counted and printed."""
 
 import json
+import re
 
 from events_command import Run, listed, process
-from harness import DATA
+from harness import COMPLETED, DATA
 from redis import Redis
 from stored_events import INDEX, plant, plant_many
 
@@ -45,10 +46,12 @@ def test_an_index_that_is_behind_the_record_is_not_believed(redis_client: Redis,
 
 def test_what_looks_like_markup_or_obeys_a_terminal_is_printed_as_text(redis_client: Redis, events: Run) -> None:
     plant(redis_client, "[red]m1[/red]", State.DEAD, error="a.b: \x1b[2J\u202egone [bold]")
-    printed = events("list").stdout
-    assert "[red]m1[/red]" in printed
-    assert "\\x1b[2J\\u202egone [bold]" in printed
-    assert "\x1b" not in printed
+    row = re.sub(" {2,}", "|", events("list").stdout.splitlines()[1])
+    received = json.loads(events("list", "--json").stdout)["received_at"]
+    assert row == rf"[red]m1[/red]|{COMPLETED}|r1|dead|{received}|1|a.b: \x1b[2J\u202egone [bold]"
+    assert "\x1b" not in events("show", "[red]m1[/red]").stdout
+    unknown = events("show", "m2")
+    assert (unknown.exit_code, unknown.stderr) == (1, "Error: the store has no event m2\n")
 
 
 def test_a_table_ends_with_the_cursor_of_the_next_page(redis_client: Redis, events: Run) -> None:

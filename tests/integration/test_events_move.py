@@ -44,15 +44,17 @@ def settled(redis: Redis, one: str, state: State, listed: str, **fields: str) ->
 
 
 def test_every_state_keeps_its_place_and_its_progress(redis_client: Redis, redis_url: str) -> None:
-    names = ("done", "dead", "unhandled", "waiting", "new")
+    names = ("done", "dead", "gone", "unhandled", "waiting", "new")
     accepted(redis_client, TYPO.queue, *((one, COMPLETED, f"r-{one}") for one in names), ("odd", "of.tomorrow", "r"))
     settled(redis_client, "done", State.DONE, "", **{"h:a.f": "done 3"})
     settled(redis_client, "dead", State.DEAD, TYPO.dead, **{"h:a.f": "done 3", "h:a.g": "dead: ValueError"})
+    settled(redis_client, "gone", State.DATA_GONE, TYPO.dead)
     settled(redis_client, "unhandled", State.UNHANDLED, TYPO.unhandled + COMPLETED)
     redis_client.hset(TYPO.event + "waiting", mapping={"state": "waiting", "due": NOW + 600_000, "attempts": 4})
     redis_client.rpush(TYPO.history + "dead", "1 {}")
     redis_client.hset(TYPO.conflict + "dead", f"{DATA} r9", 5)
     redis_client.set(TYPO.resource + "r-done", "3:5")
+    redis_client.rpush(TYPO.urgent, job_id("erased"))
     redis_client.hset(TYPO.event + "new", "backfilled", 1)
     accepted(redis_client, "old", ("odd", "of.tomorrow", "r"))  # It has no open event.
     redis_client.sadd("rq:queues", "rq:queue:old")  # It had some.
@@ -60,15 +62,17 @@ def test_every_state_keeps_its_place_and_its_progress(redis_client: Redis, redis
     assert "--from credhok" in said
     assert "--from old" in said
     before = {one: redis_client.hgetall(TYPO.event + one) for one in (*names, "odd")}
+    redis_client.hset(TYPO.event + "waiting", "holder", "w")  # A worker that has gone.
     done = move(redis_url, "--json")
-    assert json.loads(done.stdout) == {"moved": 6, "left": {}, "complete": True}, done.stderr
+    assert json.loads(done.stdout) == {"moved": 7, "left": {}, "complete": True}, done.stderr
     assert {one: redis_client.hgetall(HERE.event + one) for one in before} == before
-    for one in ("done", "dead", "unhandled", "odd"):
+    for one in ("done", "dead", "gone", "unhandled", "odd"):
         assert 0 < redis_client.ttl(HERE.event + one) <= 3_600
-    assert redis_client.zrange(HERE.dead, 0, -1, withscores=True) == [(b"dead", NOW)]
+    assert redis_client.zrange(HERE.dead, 0, -1, withscores=True) == [(b"dead", NOW), (b"gone", NOW)]
     assert redis_client.zrange(HERE.unhandled + COMPLETED, 0, -1) == [b"unhandled"]
     assert redis_client.zrange(HERE.quarantined, 0, -1) == [b"odd"]
-    assert sorted(redis_client.zrange(HERE.open, 0, -1)) == [b"new", b"waiting"]
+    for key in (HERE.open, HERE.open_by_received):
+        assert sorted(redis_client.zrange(key, 0, -1)) == [b"new", b"waiting"]
     assert redis_client.lrange(HERE.history + "dead", 0, -1) == [b"1 {}"]
     assert redis_client.hgetall(HERE.conflict + "dead") == {f"{DATA} r9".encode(): b"5"}
     assert redis_client.get(HERE.resource + "r-done") == b"3:5"
@@ -119,6 +123,7 @@ def test_what_is_in_both_queues_or_under_way_is_not_overwritten(redis_client: Re
     assert redis_client.hget(HERE.event + "same", "attempts") == b"7"
     assert redis_client.hget(HERE.event + "other", "type") == DATA.encode()
     assert redis_client.exists(TYPO.event + "same") == 0
+    assert redis_client.zscore(TYPO.open, "held")
     assert redis_client.exists(*(TYPO.event + one for one in ("other", "held", "sealed", "broken", "odd"))) == 5
 
 
@@ -134,6 +139,7 @@ def test_it_refuses_what_is_not_meant(
     redis_client: Redis, redis_url: str, queue: str, options: tuple[str, ...], words: str
 ) -> None:
     redis_client.hset(TYPO.handlers, "w", f"{NOW} {int(time.time() * 1_000)} {{}}")
+    redis_client.hset(TYPO.handlers, "silent", f"{NOW} 1 {{}}")
     accepted(redis_client, TYPO.queue, ("m1", COMPLETED, "r1"))
     done = credhook("events", "move", "--from", queue, *options, environment={"REDIS_URL": redis_url})
     assert words in done.stderr

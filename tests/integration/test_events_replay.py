@@ -1,6 +1,8 @@
 """`credhook events replay` on a real Redis: which events and handlers run again, and which are left alone."""
 
+import getpass
 import json
+import socket
 import time
 
 import pytest
@@ -44,7 +46,10 @@ def test_presented_data_that_was_kept_is_there_for_the_replay(redis_client: Redi
     for name in ("m1", "m2"):
         plant(redis_client, name, State.DEAD, DATA)
     redis_client.set(SNAPSHOT + "m1", "sealed")
-    assert events("replay", "--state", "dead").stdout == "replayed 2\n"
+    named = (part for name in ("m1", "m2", "m3", "m3") for part in ("--id", name))
+    assert events("replay", *named).stdout == "replayed 2, left 1 (1 not in the store)\n"
+    who = f" by {getpass.getuser()}@{socket.gethostname()}\n"
+    assert events("show", "m1").stdout.endswith(who)
     assert record(redis_client, "m1")["seen"] == "1"
     assert "seen" not in record(redis_client, "m2")
 
@@ -150,7 +155,9 @@ def test_a_dry_run_for_one_handler_counts_what_it_wants(
     plant(redis_client, "m4", State.QUARANTINED, "openid4vc.issuance.unheard")
     settings = {"CREDHOOK_HANDLERS": loaded} if loaded else {}
     result = events("replay", "--all", "--handler", handler, "--dry-run", **settings)
-    assert result.stdout.splitlines()[-1].split() == [str(counted), "in", "all"]
+    *rows, total = result.stdout.splitlines()
+    assert total.split() == [str(counted), "in", "all"]
+    assert (f"{1:>8}  {'dead':<11}  {DATA}" in rows) == (counted == 3)
     assert events("replay", "--all", "--handler", handler, "--expect", "4", **settings).exit_code == 1  # All there are.
 
 
