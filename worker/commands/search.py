@@ -329,7 +329,7 @@ def read_page(store: SyncStore, selection: Selection, *, patience: int | None = 
             break
         if patience is not None and looked > patience:
             certain = _newest_first(one for one in found.values() if one.received > oldest)
-            return Page(certain[:limit], Cursor(oldest + 1), oldest + 1)
+            return Page(certain, Cursor(oldest + 1), oldest + 1)
     events = _newest_first(found.values())
     if limit is None or len(events) <= limit:
         return Page(events)
