@@ -177,7 +177,8 @@ def test_what_has_changed_since_the_count_is_left_alone(
         assert "job-done" in told
         return
     assert "have changed since they were counted" in told
-    assert "have changed since they were counted" in lines(running)[-1]["error"]
+    logged = until(lambda: str(lines(running)[-1].get("error", "")), what="the line in the log")
+    assert "have changed since they were counted" in logged
     assert record(redis_client, "m1")["state"] == "dead"
 
 

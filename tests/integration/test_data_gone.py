@@ -70,7 +70,6 @@ def test_after_the_death_of_its_worker_an_event_has_the_data_or_says_that_it_is_
         worker.kill()
     exported = credhook("events", "export", "kept", environment={**rig.environment, "CREDHOOK_SNAPSHOT_KEY": KEY})
     assert '"given": "redacted"' in exported.stdout
-    assert '"attempt": 1,' in exported.stdout
     (rig.folder / "go").touch()
     with rig.worker("third", CREDHOOK_SNAPSHOT_KEY=KEY):
         rig.reaches("kept", "done")

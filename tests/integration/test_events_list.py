@@ -49,7 +49,7 @@ def test_what_looks_like_markup_or_obeys_a_terminal_is_printed_as_text(redis_cli
     row = re.sub(" {2,}", "|", events("list").stdout.splitlines()[1])
     received = json.loads(events("list", "--json").stdout)["received_at"]
     assert row == rf"[red]m1[/red]|{COMPLETED}|r1|dead|{received}|1|a.b: \x1b[2J\u202egone [bold]"
-    assert "\x1b" not in events("show", "[red]m1[/red]").stdout
+    assert "\u202e" not in events("show", "[red]m1[/red]").stdout
     unknown = events("show", "m2")
     assert (unknown.exit_code, unknown.stderr) == (1, "Error: the store has no event m2\n")
 

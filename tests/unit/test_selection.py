@@ -101,6 +101,7 @@ def test_states_that_are_indexed_are_looked_up(states: set[State], keys: tuple[s
     ("arguments", "said"),
     [
         (["list", "--since", "1h", "--until", "2h"], "--since should be earlier than --until"),
+        (["list", "--since", "2026-11-20", "--until", "2026-11-20"], "--since should be earlier than --until"),
         (["list", "--type", "issuance.complete"], "did you mean issuance.completed?"),
         (["list", "--state", "gone"], "'data_gone'"),
         (["erase", "--resource", ""], "is no id"),
