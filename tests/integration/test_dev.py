@@ -185,8 +185,10 @@ def test_a_new_package_runs_as_its_readme_says(tmp_path: Path) -> None:
 def test_without_a_module_a_built_in_handler_runs_and_says_how_to_name_one(tmp_path: Path) -> None:
     folder = tmp_path / "empty"
     folder.mkdir()
-    with developing(folder) as dev:
+    shared = {"HOST": "nowhere.invalid", "PORT": "1", "CREDHOOK_QUEUE": "shared"}  # A session has its own.
+    with developing(folder, environ=shared) as dev:
         dev.ready(1)
+        assert dev.environment["CREDHOOK_QUEUE"] != "shared"
         (resource,) = dev.happens()
         dev.shows(rf"{resource}  done  handlers=log\.event")
         assert "Name yours: credhook dev accounts" in dev.text

@@ -103,8 +103,9 @@ def test_a_presentation_moves_on_and_keeps_what_was_shown(api: httpx.Client) -> 
     presentation = data(api.get(f"{CREDS}/presentations/{id_}"))
     assert presentation["credentials"][0]["attributes"] == {"a": [1, {"b": None}]}
     assert presentation["updatedAt"] > presentation["createdAt"]
-    for impossible in ("openid4vc.verification.expired", "openid4vc.verification.data"):
-        answer = api.post("/sandbox/events", json={"eventType": impossible, "resourceId": id_})
+    for impossible in ("expired", "verified", "data"):
+        wanted = {"eventType": f"openid4vc.verification.{impossible}", "resourceId": id_}
+        answer = api.post("/sandbox/events", json=wanted)
         refused(answer, 409, "CONFLICT", "Conflict")
 
 

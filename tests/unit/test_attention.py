@@ -110,7 +110,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("events.dead", {"counts": EventCounts(dead=9, dead_recently=2)}, "2 events were given up"),
     ("events.unhandled", {"counts": EventCounts(unhandled={"a.type": 4})}, "4 of a.type"),
     ("events.quarantined", {"counts": EventCounts(quarantined=1)}, "replay --state quarantined"),
-    ("events.conflicts", {"receivers": (receiver(conflicts=3, conflicted=60.0),)}, "3 deliveries had the webhook-id"),
+    ("events.conflicts", {"receivers": (receiver(conflicts=3, conflicted=86_400.0),)}, "3 deliveries had the"),
     ("events.dead", {"counts": EventCounts(dead=9, dead_recently=1)}, "1 event was given up"),
     ("events.unreadable", {"counts": EventCounts(unreadable=1)}, "something else"),
 ]
@@ -139,6 +139,7 @@ def test_each_thing_that_is_wrong_is_remarked_on_alone(check: str, otherwise: di
         {"receivers": (receiver(queue="a"), receiver()), "workers": (worker(queue="a"), worker())},
         {"receivers": (FINGERPRINTS[0], receiver(host="older"))},  # An older version may lack a setting.
         {"platforms": (CLOSED,)},
+        {"receivers": (receiver(conflicts=3, conflicted=86_401.0),)},
         {"server": SERVER.model_copy(update={"maxmemory": 0})},  # Its check says so.
     ],
 )
