@@ -1,4 +1,5 @@
 """What wants attention, from facts alone."""
+# ruff: noqa: E501  A row of the table is one line.
 
 from typing import Any
 
@@ -37,83 +38,63 @@ def worker(**more: Any) -> WorkerProcess:
 WELL: dict[str, Any] = {"queue": "q", "server": SERVER, "receivers": (receiver(),), "workers": (worker(),)}
 CLOSED = PlatformState(breaker="closed", paused=0.0, rate=None)
 OPEN = PlatformState(breaker="open", paused=30.0, rate=None)
+TRIED = PlatformState(breaker="half open", paused=0.0, rate=None)
 EVICTING = SERVER.model_copy(update={"checks": (Check("noeviction", False, "set noeviction"),)})
 REFUSING = receiver(unauthenticated=480, refused=130.0)
 LATE = receiver(unauthenticated=7, outside_tolerance=7, refused=30.0)
+#: A second queue, whose processes fit together.
+ONE, TWO = {"CREDHOOK_LEASE": "1"}, {"CREDHOOK_LEASE": "2"}
+OTHER = {
+    "receivers": (
+        receiver(config_fingerprint=ONE),
+        receiver(queue="b", conflicts=1, conflicted=1.0, config_fingerprint=TWO),
+    ),
+    "workers": (worker(config_fingerprint=ONE), worker(queue="b", handlers={}, config_fingerprint=TWO)),
+}
 FINGERPRINTS = tuple(receiver(host=f"r{n}", config_fingerprint={"CREDHOOK_RETENTION": f"{n}"}) for n in (1, 2))
 
 #: The check that finds it, what is otherwise than well, and words of the finding.
 WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("redis.noeviction", {"server": EVICTING}, "set noeviction"),
-    ("redis.memory", {"server": SERVER.model_copy(update={"used_memory": 90})}, "90%"),
+    ("redis.memory", {"server": SERVER.model_copy(update={"used_memory": 80})}, "80%"),
     ("fleet.receivers", {"receivers": ()}, "credhook receiver"),
-    (
-        "fleet.refusals",
-        {"receivers": (REFUSING, receiver())},
-        "480 deliveries had no valid signature, the last 2 min ago",
-    ),
-    (
-        "fleet.refusals",
-        {"receivers": (REFUSING, receiver(pid=2), receiver(host="r2"))},
-        "2 min ago, on r1 pid 0 and not on r1 pid 2, r2 pid 0",
-    ),
-    (
-        "fleet.refusals",  # A stranger has met both.
-        {"receivers": (REFUSING, receiver(pid=2, idle=None, unauthenticated=1, refused=9.0))},
-        "481 deliveries had no valid signature, the last 9 s ago, and r1 pid 2 accepted none",
-    ),
-    (
-        "fleet.refusals",
-        {"receivers": (LATE, receiver(refused=800.0))},
-        "7 deliveries had a timestamp outside CREDHOOK_TOLERANCE, the last 30 s",
-    ),
-    (
-        "fleet.refusals",
-        {"receivers": (receiver(other_refusals={"path": 4}, refused=30.0),)},
-        "4 deliveries were refused for the path, the last 30 s ago let the URL at the platform end",
-    ),
+    ("fleet.refusals", {"receivers": (REFUSING, receiver())}, "480 deliveries had no valid signature, the last 2 min ago"),
+    ("fleet.refusals", {"receivers": (REFUSING, receiver(pid=2, unauthenticated=9, refused=901.0), receiver(host="r2"))}, "480 deliveries had no valid signature, the last 2 min ago, on r1 pid 0 and not on r1 pid 2, r2 pid 0"),
+    ("fleet.refusals", {"receivers": (REFUSING, *(receiver(pid=2, idle=idle, unauthenticated=1, refused=9.0) for idle in (None, 901)))}, "482 deliveries had no valid signature, the last 9 s ago, and r1 pid 2, r1 pid 2 accepted none"),  # A stranger has met both.
+    ("fleet.refusals", {"receivers": (LATE, receiver(refused=900.0))}, "7 deliveries had a timestamp outside CREDHOOK_TOLERANCE, the last 30 s ago compare"),
+    ("fleet.refusals", {"receivers": (receiver(idle=None, other_refusals={"path": 4}, refused=30.0),)}, "4 deliveries were refused for the path, the last 30 s ago let the URL at the platform end"),
+    ("fleet.refusals", {**OTHER, "receivers": (receiver(queue="b", other_refusals={"size": 1}, refused=30.0), receiver())}, "1 delivery was refused for the size, the last 30 s ago, on r1 pid 0 and not on r1 pid 0 see delivery_refused"),
     ("fleet.workers", {"workers": (), "counts": EventCounts(open=7)}, "7 events wait"),
     ("fleet.workers", {"workers": (), "counts": EventCounts(open=1)}, "1 event waits"),
-    ("fleet.queues", {"receivers": (receiver(), receiver(queue="typo"))}, "to typo, and no worker takes from it"),
+    ("fleet.queues", {"receivers": (receiver(queue="typo"),)}, "to typo, and no worker takes from it; workers take from q, and no receiver writes to it set the same"),
     ("fleet.queues", {"others": {"old": EventCounts(open=3)}}, "3 events wait in the queue old, and no worker takes"),
     ("fleet.queues", {"others": {"old": EventCounts(quarantined=2)}}, "2 events wait in the queue old, and no worker"),
-    (
-        "fleet.queues",
-        {"others": {"old": EventCounts(open=1, oldest_age=300)}},
-        "the oldest since 5 min in the queue old",
-    ),
+    ("fleet.queues", {"others": {"old": EventCounts(open=1, oldest_age=300)}}, "the oldest since 5 min in the queue old"),
     ("fleet.queues", {"others": {"old": EventCounts(open=1)}}, "credhook events move --from old"),
     ("fleet.missing", {"missing": (worker(pid=7, silent=200.0),)}, "1 worker has ended without a goodbye"),
     ("fleet.missing", {"missing": (worker(pid=7, silent=200.0),)}, "w1 pid 7 3 min ago"),
-    (
-        "fleet.missing",
-        {"missing": tuple(worker(pid=pid, silent=1_000.0 - pid) for pid in range(1, 8))},  # The longest silence first.
-        "7 workers have ended without a goodbye and without a replacement, the last: w1 pid 3 17 min ago, w1 pid 4",
-    ),
-    (
-        "fleet.unavailable",
-        {"receivers": (receiver(pid=5, unavailable="CONFIG is denied; allow it"),)},
-        "the receiver r1 pid 5 answered its last delivery with 503: CONFIG is denied allow it",
-    ),
-    (
-        "fleet.queues",
-        {"receivers": (receiver(), receiver(queue="old")), "workers": (), "others": {"old": EventCounts(open=3)}},
-        "3 events wait in the queue old, and no worker takes",
-    ),
+    ("fleet.missing", {"missing": tuple(worker(pid=pid, silent=1_000.0 - pid) for pid in range(1, 8))}, "7 workers have ended without a goodbye and without a replacement, the last: w1 pid 3 17 min ago, w1 pid 4"),  # The longest silence first.
+    ("fleet.unavailable", {**OTHER, "receivers": (receiver(), receiver(queue="b", pid=5, unavailable="CONFIG is denied; allow it"))}, "the receiver r1 pid 5 answered its last delivery with 503: CONFIG is denied allow it"),
+    ("fleet.credentials", {**OTHER, "workers": (worker(), worker(queue="b", credential_error="refused: 401; check it"))}, "worker w1 pid 1 takes no events: refused: 401 check it"),
+    ("fleet.credentials", {"workers": tuple(worker(pid=pid, credential_error="refused: 401; check it") for pid in range(1, 8))}, "worker w1 pid 5 takes no events: refused: 401 (7 workers in all) check it"),
+    ("fleet.queues", {"receivers": (receiver(), receiver(queue="old")), "workers": (), "others": {"old": EventCounts(open=3)}}, "3 events wait in the queue old, and no worker takes"),
     ("fleet.queues", {"workers": (worker(), worker(queue="typo"))}, "take from typo, and no receiver writes to it"),
     ("fleet.versions", {"workers": (worker(), worker(host="w2", version="2"))}, "1 on r1, w1; 2 on w2"),
     ("fleet.settings", {"receivers": FINGERPRINTS}, "receivers have different CREDHOOK_RETENTION: 1 on r1; 1 on r2"),
     ("fleet.handlers", {"workers": (worker(), worker(handlers={}))}, "test.f"),
+    ("fleet.handlers", {"workers": tuple(worker(handlers=dict.fromkeys("abcdefghijk", (kind,))) for kind in "xy")}, "workers of q have different handlers: a, b, c, d, e, f, g, h, i, j start all"),
+    ("fleet.settings", {"workers": (worker(config_fingerprint=ONE), worker(config_fingerprint=TWO))}, "start all workers"),
     ("platform.breaker", {"platforms": (OPEN,)}, "30 s"),
+    ("platform.breaker", {"platforms": (CLOSED, TRIED)}, "is half open: workers do not call the platform see"),
     ("events.suspended", {"suspended": True}, "rq resume"),
-    ("events.oldest_open", {"oldest_open": 1_000.0}, "17 min"),
+    ("events.oldest_open", {"oldest_open": 901.0}, "15 min"),
     ("events.dead", {"counts": EventCounts(dead=9, dead_recently=2)}, "2 events were given up"),
-    ("events.unhandled", {"counts": EventCounts(unhandled={"a.type": 4})}, "4 of a.type"),
+    ("events.unhandled", {"workers": (), "counts": EventCounts(unhandled={"a.type": 4})}, "4 of a.type"),
     ("events.quarantined", {"counts": EventCounts(quarantined=1)}, "replay --state quarantined"),
     ("events.conflicts", {"receivers": (receiver(conflicts=3, conflicted=86_400.0),)}, "3 deliveries had the"),
     ("events.dead", {"counts": EventCounts(dead=9, dead_recently=1)}, "1 event was given up"),
     ("events.unreadable", {"counts": EventCounts(unreadable=1)}, "something else"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("check", "otherwise", "words"), WRONG)
@@ -128,18 +109,15 @@ def test_each_thing_that_is_wrong_is_remarked_on_alone(check: str, otherwise: di
     [
         {},
         {"workers": ()},  # Nothing waits: a fleet may be scaled to none.
-        {
-            "others": {"b": EventCounts(open=3)},
-            "workers": (worker(), worker(queue="b")),
-            "receivers": (receiver(), receiver(queue="b")),
-        },
+        {**OTHER, "others": {"b": EventCounts(open=3)}},
         {"oldest_open": 900.0},
         {"counts": EventCounts(dead=5, open=3, queued=3)},
         {"workers": (worker(), worker(version="2", handlers={}, age=DEPLOY_SECONDS - 1))},  # A deploy is under way.
         {"receivers": (receiver(queue="a"), receiver()), "workers": (worker(queue="a"), worker())},
         {"receivers": (FINGERPRINTS[0], receiver(host="older"))},  # An older version may lack a setting.
         {"platforms": (CLOSED,)},
-        {"receivers": (receiver(conflicts=3, conflicted=86_401.0),)},
+        {"receivers": (receiver(conflicts=3, conflicted=86_401.0, unauthenticated=9, refused=901.0),)},
+        {"server": SERVER.model_copy(update={"used_memory": 79})},
         {"server": SERVER.model_copy(update={"maxmemory": 0})},  # Its check says so.
     ],
 )
@@ -152,7 +130,8 @@ def test_events_that_fail_are_not_called_well_while_they_are_tried_again() -> No
     assert "retrying     9; `credhook causes` says why" in shown
     assert shown[-1].startswith("nothing needs attention yet")
     assert list(lines(Fleet(**WELL), ()))[-1] == "all is well"
-    assert list(lines(Fleet(**{**WELL, "workers": ()}), ()))[-1].startswith("no worker runs")
+    others = {"workers": (worker(queue="b"),)}
+    assert list(lines(Fleet(**{**WELL, **others}), ()))[-1].startswith("no worker runs")
 
 
 @pytest.mark.parametrize(
@@ -163,14 +142,62 @@ def test_what_arrives_is_that_of_all_receivers(idle: list[float | None], expecte
     assert f"arriving     {expected}" in lines(Fleet(**{**WELL, "receivers": receivers}), ())
 
 
-def test_the_page_names_processes_missing_ones_and_other_queues() -> None:
-    facts = {**WELL, "others": {"typo": EventCounts(open=3, oldest_age=300)}, "missing": (worker(pid=7, silent=200.0),)}
-    facts["workers"] = worker(), worker(in_flight=None)
-    shown = list(lines(Fleet(**{**facts, "receivers": (receiver(pid=5),)}), ()))
-    assert "other queue  typo: 3 events wait, the oldest since 5 min" in shown
-    assert "missing      w1 pid 7  1  last heard 3 min ago" in shown
-    for part in ("r1 pid 5  1  up", "3/100 in flight", "?/100 in flight"):
-        assert any(part in line for line in shown)
+#: A fleet of which each part has a number of its own.
+PAGE = """
+queue q on redis://r:6379/0, Redis 7.4.0, 2.5 of 100 MiB, fsync always
+
+arriving     2.5/s, last 5 s ago
+queued       4
+in flight    3
+retrying     0
+open         8
+oldest open  2 min ago
+dead         9, 2 of them within a day
+unhandled    6
+quarantined  5
+unreadable   7
+other queue  typo: 3 events wait, the oldest since 5 min
+platform     breaker closed, no rate limit
+platform     breaker open, at most 2.5 requests/s
+receivers    2
+             r1 pid 5  1  up 20 min  queue q  2.5/s
+             r1 pid 0  1  up 20 min  queue b  7.0/s
+workers      2
+             w1 pid 1  1  up 20 min  queue b  3/100 in flight  a.f, test.f
+             w1 pid 2  1  up 20 min  ?/100 in flight  no handlers
+missing      w1 pid 7  1  last heard 3 min ago
+
+all is well
+"""
+
+
+def test_the_page_shows_each_count_each_process_and_other_queues() -> None:
+    counts = EventCounts(
+        open=8, queued=4, in_flight=3, dead=9, dead_recently=2, unhandled={"a": 2, "b": 4}, quarantined=5, unreadable=7
+    )
+    fleet = Fleet(
+        queue="q",
+        server=SERVER.model_copy(update={"used_memory": 5 << 19, "maxmemory": 100 << 20}),
+        counts=counts,
+        oldest_open=120.0,
+        others={"typo": EventCounts(open=3, oldest_age=300)},
+        receivers=(receiver(pid=5, idle=5.0), receiver(queue="b", per_second=7.0)),
+        workers=(worker(queue="b", handlers=HANDLERS | {"a.f": ()}), worker(pid=2, in_flight=None, handlers={})),
+        missing=(worker(pid=7, silent=200.0),),
+        platforms=(CLOSED, OPEN.model_copy(update={"rate": 2.5})),
+    )
+    assert "\n".join(["", *lines(fleet, ()), ""]) == PAGE
+
+
+@pytest.mark.parametrize(
+    ("server", "shown"),
+    [
+        ({"maxmemory": 0, "fsync": ""}, "Redis 7.4.0, 0.0 MiB, no limit, fsync unknown"),
+        ({"appendonly": False}, "Redis 7.4.0, 0.0 of 0 MiB, no append-only file"),
+    ],
+)
+def test_a_redis_without_a_limit_or_a_file_says_so(server: dict[str, Any], shown: str) -> None:
+    assert next(lines(Fleet(queue="q", server=SERVER.model_copy(update=server)), ())).endswith(shown)
 
 
 @pytest.mark.parametrize(

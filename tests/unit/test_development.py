@@ -98,6 +98,8 @@ def test_the_author_is_told_what_the_error_says(folder: Path) -> None:
     line = logged(folder, CODE)
     assert line["message"].startswith("Expecting value")
     assert line["error"] == "JSONDecodeError"
+    mute = "class Mute(ValueError):\n    def __str__(self):\n        raise KeyError\n"
+    assert logged(folder, mute + "def handler():\n    raise Mute")["message"] == ""
 
 
 @pytest.mark.parametrize("value", ["", "0", "yes"])

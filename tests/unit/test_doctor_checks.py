@@ -1,12 +1,13 @@
 """The doctor's decisions, without Redis and network."""
 
 import re
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from credhook.ops.attention import split_remedy, warn
-from credhook.ops.doctor import line, of_answer, of_clock, of_endpoints
+from credhook.ops.doctor import line, of_answer, of_certificate, of_clock, of_endpoints
 from credhook.store import Keys
 from credhook.store.permissions import TRIALS, Part, command_of, rule
 from credhook.worker.api.models import Endpoint
@@ -47,11 +48,23 @@ def test_a_rule_names_a_command_only_to_a_redis_that_has_it(part: Part) -> None:
     assert {command_of(trial) for trial in TRIALS} >= set(re.findall(r"\+(\S+)", new))
 
 
-@pytest.mark.parametrize(("ahead", "verdict"), [(0, "ok"), (-4, "ok"), (6, "warn"), (-3_600, "warn")])
-def test_a_clock_that_is_off(ahead: float, verdict: str) -> None:
+@pytest.mark.parametrize(
+    ("ahead", "verdict", "what"),
+    [(0, "ok", "agrees"), (-5, "ok", "within 5 s"), (6, "warn", "6 s ahead"), (-3_600, "warn", "3600 s behind")],
+)
+def test_a_clock_that_is_off(ahead: float, verdict: str, what: str) -> None:
     found = of_clock(ahead)
-    assert found.verdict == verdict
+    assert (found.verdict, what in found.what) == (verdict, True), found
     assert ("NTP" in found.remedy) == (verdict == "warn")
+
+
+@pytest.mark.parametrize(
+    ("days", "verdict", "what"),
+    [(-0.1, "fail", "has expired"), (13.9, "warn", "left: 13)"), (14.1, "ok", "valid until")],
+)
+def test_a_certificate_is_remarked_on_two_weeks_before_its_end(days: float, verdict: str, what: str) -> None:
+    found = of_certificate("certificate.redis", datetime.now(UTC) + timedelta(days=days), "renew it")
+    assert (found.verdict, what in found.what) == (verdict, True), found
 
 
 ERRORS = b'{"errors": [{"id": "1"}]}'
@@ -65,6 +78,7 @@ ERRORS = b'{"errors": [{"id": "1"}]}'
         (500, ERRORS, "fail", "answers 500"),
         (400, b"<html>", "fail", "is no receiver"),
         (400, b'{"errors": []}', "fail", "is no receiver"),
+        (400, b"[]", "fail", "is no receiver"),
         (301, b"", "fail", "answers 301"),
     ],
 )

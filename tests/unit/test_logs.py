@@ -3,6 +3,8 @@
 import io
 import json
 import logging
+import sys
+import threading
 import types
 import warnings
 from collections.abc import Callable
@@ -14,12 +16,12 @@ from typing import Any
 import pytest
 import structlog
 
-from credhook.logs import configure_logs
+from credhook.logs import _MAX_PLACES, configure_logs
 from credhook.logs.places import is_authors, loaded_from, places, runs_now
 from credhook.store import State
 from credhook.worker.attempt import running
 
-EVIL = 'x\r\n{"event": "forged"}\x1b[2J\u2028\u202e'
+EVIL = 'x\r\n{"event": "forged"}\x1b[2J\u2028\u202e\u200b\u2060\ufeff'
 
 
 class Terminal(io.StringIO):
@@ -55,18 +57,40 @@ def test_an_error_is_its_class_and_its_places_and_nothing_that_it_says(stream: t
         structlog.get_logger("a").error("handler_failed", exc_info=error)
         logging.getLogger("other").exception("failed")
     text = output.getvalue()
+    assert text.startswith("{") == (stream is io.StringIO)
     assert text.count("\n") == 2
     assert text.count("ValueError") == 2
     assert "test_logs.py" in text
     assert "Jane" not in text
 
 
+def test_an_error_that_nobody_catches_is_a_line_and_the_end_of_the_process_is_none() -> None:
+    output = configured()
+    for error in (ValueError("Jane Doe"), SystemExit(3), KeyboardInterrupt()):
+        sys.excepthook(type(error), error, None)
+        caught: Any = SimpleNamespace(exc_value=error)
+        threading.excepthook(caught)
+        sys.unraisablehook(caught)
+    lines = [json.loads(line) for line in output.getvalue().splitlines()]
+    events = "uncaught", "thread_failed", "unraisable"
+    assert [(line["event"], line["error"]) for line in lines] == [(event, "ValueError") for event in events]
+    assert "Jane" not in output.getvalue()
+
+
 def test_off_a_terminal_each_line_is_json_with_a_stable_name() -> None:
     output = configured()
-    structlog.get_logger("credhook.receiver").info("event_accepted", webhook_id="m")
+    structlog.get_logger("credhook.receiver").debug("too_much")
+    with structlog.contextvars.bound_contextvars(account=7):
+        structlog.get_logger("credhook.receiver").info("event_accepted", webhook_id="m")
     line = json.loads(output.getvalue())
     assert line.pop("timestamp").endswith("Z")
-    assert line == {"event": "event_accepted", "level": "info", "logger": "credhook.receiver", "webhook_id": "m"}
+    assert line == {
+        "event": "event_accepted",
+        "level": "info",
+        "logger": "credhook.receiver",
+        "webhook_id": "m",
+        "account": 7,
+    }
 
 
 @pytest.mark.parametrize("name", ["debug", "info", "warning", "error", "exception", "critical", "fatal", "log"])
@@ -96,6 +120,8 @@ def test_the_level_holds_for_other_libraries_too(
     for kind in ("debug", "warning"):
         getattr(structlog.get_logger("credhook"), kind)(f"mine {kind}")
         getattr(logging.getLogger("httpx"), kind)(f"httpx {kind}")
+    for name in ("httpcore.http11", "uvicorn.error", "rq.worker", "rq.scheduler", "rq.queue", "rq.job"):
+        logging.getLogger(name).info("a request, or a start")
     assert [json.loads(line)["event"] for line in output.getvalue().splitlines()] == written
 
 
@@ -191,7 +217,8 @@ def test_every_event_is_one_line_with_all_its_fields_whatever_they_hold(
 def test_arguments_are_put_into_the_text(text: str, arguments: tuple[Any, ...], fields: dict[str, Any]) -> None:
     output = configured()
     structlog.get_logger("a").bind(a=1).info(text, *arguments)
-    assert json.loads(output.getvalue()).items() >= fields.items()
+    line = json.loads(output.getvalue())
+    assert {name: line.get(name) for name in ("event", "positional_args")} == {"positional_args": None, **fields}
 
 
 @pytest.mark.usefixtures("form")
@@ -227,12 +254,14 @@ def test_a_coroutine_that_was_never_awaited_is_named_with_its_place() -> None:
 
 def test_the_place_of_one_that_ends_with_its_handler_is_the_handlers() -> None:
     output = configured()
-    run: Any = SimpleNamespace(at="app/handlers.py:5", fields=dict, dropped=())
+    run: Any = SimpleNamespace(at="app/handlers.py:5", fields=lambda: {"attempt": 1, "webhook_id": "m"}, dropped=())
     token = runs_now.set(run)  # Later tests of this process have no handler.
     for category, text in ((RuntimeWarning, "coroutine 'A.b' was never awaited"), (UserWarning, "Jane Doe")):
         warnings.showwarning(category(text), category, running.__file__, 1)
+    structlog.get_logger("a").info("own", webhook_id="another")
     runs_now.reset(token)
-    first, second = map(json.loads, output.getvalue().splitlines())
+    first, second, own = map(json.loads, output.getvalue().splitlines())
+    assert (own["attempt"], own["webhook_id"], second["webhook_id"]) == (1, "another", "m")
     assert first["at"] == "app/handlers.py:5"
     assert (second["event"], second["at"]) == ("python_warning", "attempt/running.py:1")
     assert "Jane" not in output.getvalue()
@@ -284,7 +313,7 @@ def shown(*steps: tuple[str, str]) -> list[str]:
         call()
     except ValueError as error:
         error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # Without this function.
-        return [place.rpartition(" ")[2] for place in places(error, 4)]
+        return [place.rpartition(" ")[2] for place in places(error, _MAX_PLACES)]
     raise AssertionError
 
 
