@@ -185,7 +185,7 @@ def test_a_new_package_runs_as_its_readme_says(tmp_path: Path) -> None:
 def test_without_a_module_a_built_in_handler_runs_and_says_how_to_name_one(tmp_path: Path) -> None:
     folder = tmp_path / "empty"
     folder.mkdir()
-    shared = {"HOST": "nowhere.invalid", "PORT": "1", "CREDHOOK_QUEUE": "shared"}  # A session has its own.
+    shared = {"HOST": "nowhere.invalid", "PORT": "1", "CREDHOOK_QUEUE": "shared", "CREDHOOK_TLS_KEYFILE": "/nowhere"}
     with developing(folder, environ=shared) as dev:
         dev.ready(1)
         assert dev.environment["CREDHOOK_QUEUE"] != "shared"

@@ -40,7 +40,9 @@ def test_the_document_describes_every_operation_and_the_platforms_need_a_token(s
 
 
 def test_a_token_has_exactly_the_fields_of_the_specification(api: httpx.Client) -> None:
-    granted = api.post(TOKEN, data=FORM).json()
+    answer = api.post(TOKEN, data=FORM)
+    granted = answer.json()
+    assert answer.headers["cache-control"] == "no-store"
     assert granted.pop("access_token")
     assert granted == {
         "expires_in": 300,
@@ -68,13 +70,17 @@ def test_the_token_endpoint_refuses_as_identity_providers_do(
     assert (answer.status_code, answer.json()["error"]) == (status, error)
 
 
-def test_another_realm_does_not_exist(api: httpx.Client) -> None:
-    assert api.post(TOKEN.replace("realms/sandbox", "realms/other"), data=FORM).status_code == 404
+def test_another_realm_does_not_exist_and_json_is_no_form(api: httpx.Client) -> None:
+    answer = api.post(TOKEN.replace("realms/sandbox", "realms/other"), data=FORM)
+    assert (answer.status_code, answer.json()) == (404, {"error": "Realm does not exist"})
+    answer = api.post(TOKEN, json=FORM)
+    assert (answer.status_code, answer.json()["error"]) == (400, "invalid_request")
 
 
 def test_unknown_paths_methods_and_content_types_are_refused_in_the_same_envelope(api: httpx.Client) -> None:
     missing(api.get("/nowhere"))
     missing(api.get(f"{CREDS}/nothing/"))
+    assert api.head(f"{CREDS}/endpoints").status_code == 200
     answer = api.put(f"{CREDS}/endpoints")
     refused(answer, 405, "METHOD_NOT_ALLOWED", "Method Not Allowed")
     assert {each.strip() for each in answer.headers["allow"].split(",")} == {"GET", "HEAD", "POST"}
@@ -84,7 +90,7 @@ def test_unknown_paths_methods_and_content_types_are_refused_in_the_same_envelop
 @pytest.mark.parametrize("body", [b"", b"{", b"null", b"[]", b"\xff\xfe", b'{"name": NaN}', b"[" * 100_000])
 def test_a_body_that_makes_no_sense_is_a_400(api: httpx.Client, body: bytes) -> None:
     for path in (f"{CREDS}/trusted-entities", f"{CREDS}/presets/credentials", USERS, "/sandbox/events"):
-        invalid(api.post(path, content=body, headers={"content-type": "application/json"}))
+        invalid(api.post(path, content=body, headers={"content-type": "Application/JSON; charset=utf-8"}))
 
 
 def test_only_names_of_this_machine_are_answered(sandbox: Platform) -> None:

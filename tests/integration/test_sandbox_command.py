@@ -25,15 +25,20 @@ PRINTED = [
     "CREDHOOK_CLIENT_ID=sandbox",
     "CREDHOOK_CLIENT_SECRET=sandbox",
 ]
-PRIVATE = "whsk_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
+SECRET = "whsec_c2FuZGJveC1vbmx5LXB1Ymxpc2hlZC1ieS1jcmVkaG9vaw=="
+PRIVATE, PUBLIC = (
+    "whsk_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",
+    "whpk_A6EHv/POEL4dcN0Y50vAmWfk1jCbpQ1fHdyGZBJVMbg=",
+)
 
 
 @pytest.mark.parametrize(
     ("options", "secrets"),
     [
-        ([], ["CREDHOOK_WEBHOOK_SECRETS=whsec_c2FuZGJveC1vbmx5LXB1Ymxpc2hlZC1ieS1jcmVkaG9vaw=="]),
+        ([], [f"CREDHOOK_WEBHOOK_SECRETS={SECRET}"]),
         (["--unsigned"], []),
-        (["--signing-secret", PRIVATE], ["CREDHOOK_WEBHOOK_SECRETS=whpk_A6EHv/POEL4dcN0Y50vAmWfk1jCbpQ1fHdyGZBJVMbg="]),
+        (["--signing-secret", PRIVATE, "--signing-secret", SECRET], [f'CREDHOOK_WEBHOOK_SECRETS="{PUBLIC} {SECRET}"']),
+        (["--signing-secret", PRIVATE], [f"CREDHOOK_WEBHOOK_SECRETS={PUBLIC}"]),
     ],
 )
 @pytest.mark.parametrize("command", [["credhook.sandbox"], ["credhook", "sandbox"]])
@@ -46,7 +51,7 @@ def test_env_prints_the_settings_and_ends(command: list[str], options: list[str]
 @pytest.mark.parametrize(("number", "host"), [(signal.SIGTERM, "127.0.0.1"), (signal.SIGINT, "0.0.0.0")])
 def test_a_free_port_is_printed_first_and_a_signal_ends_it_well(number: signal.Signals, host: str) -> None:
     process = forked_process.Forked(
-        [sys.executable, "-m", "credhook.sandbox", "--port", "0", "--host", host],
+        [sys.executable, "-m", "credhook.sandbox", "--port", "0", "--host", host, "--allowed-host", "sandbox.test"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -54,7 +59,8 @@ def test_a_free_port_is_printed_first_and_a_signal_ends_it_well(number: signal.S
     try:
         assert process.stdout is not None
         url = process.stdout.readline().strip().removeprefix("CREDHOOK_API_URL=")
-        assert plain.get(f"{url}/sandbox/deliveries").status_code == 200
+        for headers in ({}, {"host": "sandbox.test"}):
+            assert plain.get(f"{url}/sandbox/deliveries", headers=headers).status_code == 200
         process.send_signal(number)
         assert process.wait(60) == 0
     finally:
@@ -92,7 +98,7 @@ OFFER = ("-c", TRIGGER, "issuance.offered")
     "arguments",
     [
         (*SANDBOX, "--signing-secret", "secretword"),
-        (*SANDBOX, "--unsigned", "--signing-secret", "whsec_c2FuZGJveC1vbmx5LXB1Ymxpc2hlZC1ieS1jcmVkaG9vaw=="),
+        (*SANDBOX, "--unsigned", "--signing-secret", SECRET),
         (*SANDBOX, "--duplicate", "0"),
         (*SANDBOX, "--envelopes", "none"),
         (*SANDBOX, "--time-scale", "-1"),
@@ -115,7 +121,7 @@ def test_a_trigger_makes_events_and_moves_an_existing_resource(
     ids = [line.split()[1] for line in lines]
     assert lines == [f"openid4vc.issuance.offered  {id_}  no endpoint is registered for it" for id_ in ids]
     assert len(set(ids)) == 3
-    assert ids[0] in trigger("issuance.expired", "--resource", ids[0]).stdout
+    assert ids[0] in trigger("openid4vc.issuance.expired", "--resource", ids[0]).stdout
     again = trigger("issuance.completed", "--resource", ids[0], "--url", f"{sandbox.url}/")
     assert (again.returncode, again.stdout) == (1, "")
     assert "cannot follow the status expired" in again.stderr

@@ -73,7 +73,7 @@ def test_each_endpoint_gets_deliveries_of_its_own_of_the_types_it_asked_for(
 def test_a_delivery_is_repeated_although_acknowledged(sandbox: Platform, receiver: Receiver) -> None:
     register(sandbox, receiver.url)
     sandbox.faults(duplicate=3)
-    receiver.statuses = [202, 500]
+    receiver.statuses = [201, 500]
     made = happen(sandbox, count=5)
     settled(sandbox)
     ids = Counter(received.id for received in receiver.received)

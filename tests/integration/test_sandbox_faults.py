@@ -32,12 +32,12 @@ def test_faults_are_shown_switched_and_cleared(tmp_path: Any) -> None:
         url = f"{sandbox.url}/sandbox/faults"
         shown = plain.get(url).json()["data"]
         assert (shown["duplicate"], shown["readOnce"], shown["envelopes"]) == (2, True, "swapped")
-        changed = plain.post(url, json={"slowMs": 1}).json()["data"]
+        changed = plain.post(url, json={"slowMs": 1.0}).json()["data"]
         assert changed == shown | {"slowMs": 1}
         cleared = plain.delete(url).json()["data"]
         assert (cleared["duplicate"], cleared["readOnce"], cleared["slowMs"]) == (1, False, 0)
-        assert plain.post(url, json={"slow": 1}).status_code == 400
-        assert plain.post(url, json={"duplicate": 0}).status_code == 400
+        for wrong in ({"slow": 1}, {"duplicate": 0}, {"slowMs": 1_000_001}, {"retryAfter": 3_601}, {"drop": 0.5}):
+            assert plain.post(url, json=wrong).status_code == 400
 
 
 @pytest.mark.parametrize(

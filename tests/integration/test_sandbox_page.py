@@ -46,6 +46,8 @@ def test_what_others_have_written_is_escaped_and_faults_and_deliveries_are_shown
             return text if "forged: wrongKey" in text and "dropped on the way" in text else ""
 
         shown = until(page, what="the delivery and its forgery")
-    assert "drop=2 forge=1" in shown
+    assert "are on: drop=2 forge=1 </p>" in shown
+    assert "<td>sandbox:permit</td>" in shown
+    assert "<td>CN=Sandbox Issuer P-256</td>" in shown
     assert "&lt;script&gt;alert(1)" in shown
     assert "<script" not in shown

@@ -1,6 +1,7 @@
 """Issuances and presentations of the sandbox, and the wallet that takes its offers."""
 
 import json
+from datetime import datetime, timedelta
 from urllib.parse import urlencode
 
 import httpx
@@ -38,9 +39,11 @@ def test_the_consent_of_a_taken_offer_decides_what_happens_to_its_issuance(
     sandbox: Platform, api: httpx.Client, by_value: bool, consent: str, status: str, again: int
 ) -> None:
     sandbox.faults(offersByValue=by_value, consent=consent)
-    id_ = happen(api, "openid4vc.issuance.offered")
-    offer = {"credentialOffer": data(api.get(f"{CREDS}/credentials/{id_}"))["offerUri"]}
-    assert ("credential_offer=" in offer["credentialOffer"]) == by_value
+    id_ = happen(api, "openid4vc.issuance.offered", templateId="sandbox:permit")
+    shown = data(api.get(f"{CREDS}/credentials/{id_}"))
+    assert (shown["format"], shown["offerQrUri"]) == ("mdoc", shown["offerUri"])
+    offer = {"credentialOffer": shown["offerUri"]}
+    assert ("sandbox%3Apermit" in shown["offerUri"]) == by_value
     taken = api.post("/me-wallet/api/credentials", json=offer)
     assert (taken.status_code, {each["status"] for each in taken.json()}) == (201, {consent})
     assert data(api.get(f"{CREDS}/credentials/{id_}"))["status"] == status
@@ -92,17 +95,30 @@ def test_lists_go_on_where_their_links_lead(sandbox: Platform, api: httpx.Client
     assert [each["id"] for each in first["data"]] == whole[:2]
     assert first["links"]["next"].startswith(f"{sandbox.url}{CREDS}/{noun}?page%5Bafter%5D=")
     assert [each["id"] for each in listed(api, noun)] == whole
-    assert api.get(f"{CREDS}/{noun}", params={"page[after]": 2**53 - 1}).json() == {"data": []}
-    invalid(api.get(f"{CREDS}/{noun}", params={"page[after]": "x"}))
+    assert api.get(f"{CREDS}/{noun}", params={"page[after]": 2**53 - 1, "other": "x"}).json() == {"data": []}
+    for wrong in ("x", -1, 2**53):
+        answer = api.get(f"{CREDS}/{noun}", params={"page[after]": wrong})
+        invalid(answer)
+        assert answer.json()["errors"][0]["source"] == {"parameter": "page[after]"}
 
 
 def test_a_presentation_moves_on_and_keeps_what_was_shown(api: httpx.Client) -> None:
     id_ = happen(api, "openid4vc.verification.requested")
-    happen(api, "openid4vc.verification.verified", resourceId=id_, attributes={"a": [1, {"b": None}]})
+    shown = {"templateId": "sandbox:permit", "attributes": {"a": [1, {"b": None}]}}
+    happen(api, "openid4vc.verification.verified", resourceId=id_, **shown)
     happen(api, "openid4vc.verification.data", resourceId=id_)
     presentation = data(api.get(f"{CREDS}/presentations/{id_}"))
-    assert presentation["credentials"][0]["attributes"] == {"a": [1, {"b": None}]}
-    assert presentation["updatedAt"] > presentation["createdAt"]
+    assert presentation["credentials"][0] == {
+        "isValid": True,
+        "name": "Permit",
+        "type": "example.sandbox.permit.1",
+        "attributes": shown["attributes"],
+        "issues": [],
+    }
+    created, updated, expires = (
+        datetime.fromisoformat(presentation[name]) for name in ("createdAt", "updatedAt", "expiresAt")
+    )
+    assert created < updated < expires == created + timedelta(minutes=15)
     for impossible in ("expired", "verified", "data"):
         wanted = {"eventType": f"openid4vc.verification.{impossible}", "resourceId": id_}
         answer = api.post("/sandbox/events", json=wanted)
@@ -114,6 +130,8 @@ def test_nothing_is_made_when_one_of_many_fails(api: httpx.Client) -> None:
     twice = {"eventType": "openid4vc.issuance.failed", "resourceId": id_, "count": 2}
     refused(api.post("/sandbox/events", json=twice), 409, "CONFLICT", "Conflict")
     assert data(api.get(f"{CREDS}/credentials/{id_}"))["status"] == "offered"
+    for count in (0, 10_001):
+        invalid(api.post("/sandbox/events", json=twice | {"count": count}))
 
 
 def test_unknown_resources_are_missing(api: httpx.Client) -> None:

@@ -31,7 +31,8 @@ def test_a_user_is_onboarded_and_then_resolved(api: httpx.Client) -> None:
         "enabled": True,
     }
     assert name in [each["username"] for each in data(api.get(USERS))]
-    assert data(api.get(f"{USERS}/{name}/external-identifier")) == {"externalIdentifier": external}
+    assert data(api.get(f"{USERS}/{name.upper()}/external-identifier")) == {"externalIdentifier": external}
+    assert data(api.patch(f"{USERS}/{name.upper()}/idp-link", json={"enabled": False}))["username"] == name
 
 
 def test_an_email_alone_is_the_username_too(api: httpx.Client) -> None:
