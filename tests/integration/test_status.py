@@ -1,6 +1,7 @@
 """`credhook status` on a real Redis, with real receivers and workers, as an operator types it."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ def status(redis_url: str, *options: str, **environment: str) -> Done:
 def facts(redis_url: str, **environment: str) -> Any:
     done = status(redis_url, "--json", **environment)
     assert done.stderr == ""
+    assert not re.search("fingerprint|checks", done.stdout)
     found = json.loads(done.stdout)
     assert done.returncode == (1 if found["attention"] else 0)
     return found
@@ -79,22 +81,28 @@ def test_what_is_wrong_is_said_with_what_to_do(redis_client: Redis, redis_url: s
     redis_client.set("rq:suspended", 1)
     circuit = circuit_key("http://127.0.0.1:9", "credhook")
     redis_client.hset(circuit, mapping={"version": "1", "open": "1", "until": str(now + 600_000)})
-    worker = WORKER | {"platform": {"circuit": circuit}}
-    redis_client.hset(INDEX.handlers, "token", f"{now - 60_000} {now} {json.dumps(worker)}")
-    redis_client.hset(INDEX.handlers, "gone", f"{now - 90_000} {now - 20_000} {json.dumps(worker | {'pid': 2})}")
+    worker = WORKER | {"platform": {"circuit": circuit, "rate": 2.5}}
+    for token, since, renewed, pid in (
+        *(("token", 100_000, 0, 1), ("twin", 100_000, 0, 1)),
+        *(("gone", 90_000, 80_000, 2), ("long ago", 90_000_000, 87_000_000, 3)),
+    ):
+        said = json.dumps(worker | {"pid": pid})
+        redis_client.hset(INDEX.handlers, token, f"{now - since} {now - renewed} {said}")
     redis_client.sadd("rq:queues", Keys("other").jobs)
     redis_client.hset(Keys("other").handlers, "gone", f"{now - 90_000} {now - 20_000} {json.dumps(worker)}")
     redis_client.sadd("rq:workers", "rq:worker:stock")
     redis_client.hset("rq:worker:stock", "queues", "mails,typo")  # No list of RQ's has this queue.
     redis_client.zadd(Keys("typo").unhandled + DATA, {"m5": now})
+    redis_client.zadd(Keys("other").quarantined, {"m6": now})
     found = facts(redis_url)
     expected = ["redis.maxmemory", "fleet.receivers", "fleet.missing", "fleet.queues", "platform.breaker"]
     assert named(found) == [*expected, *(f"events.{one}" for one in ("suspended", "oldest_open", "dead", "unhandled"))]
-    assert list(found["others"]) == ["typo"]
-    assert ([one["pid"] for one in found["workers"]], [one["pid"] for one in found["missing"]]) == ([1], [2])
+    assert list(found["others"]) == ["other", "typo"]
+    assert ([one["pid"] for one in found["workers"]], [one["pid"] for one in found["missing"]]) == ([1, 1], [2])
     assert (found["counts"]["dead"], found["counts"]["dead_recently"]) == (2, 1)
     assert found["oldest_open"] >= 3_600
-    assert 0 < found["platforms"][0]["paused"] <= 600
+    (platform,) = found["platforms"]
+    assert (platform["rate"], 0 < platform["paused"] <= 600) == (2.5, True)
     done = status(redis_url)
     assert done.returncode == 1
     assert len([line for line in done.stdout.splitlines() if line.startswith("attention: ")]) == len(named(found))
@@ -102,7 +110,8 @@ def test_what_is_wrong_is_said_with_what_to_do(redis_client: Redis, redis_url: s
 
 def test_a_redis_that_is_not_there_is_one_line_and_an_object(redis_url: str) -> None:
     gone = "redis://127.0.0.1:1/0"
-    assert named(facts(gone)) == ["redis.reached"]
+    found = facts(gone)
+    assert (found["queue"], named(found)) == ("credhook", ["redis.reached"])
     done = status(gone)
     assert done.returncode == 1
     assert done.stdout.count("\n") == 1
@@ -147,9 +156,9 @@ def test_a_store_of_another_version_is_named(redis_client: Redis, redis_url: str
 def test_redis_is_judged_by_the_strongest_of_the_receivers_promises(redis_url: str, redis_client: Redis) -> None:
     now = redis_client.time()[0] * 1_000
     said = {"queue": "credhook", "version": "1", "host": "r", "config_fingerprint": {}}
-    for name in ("replicated", "replicated:3", "standard"):
+    for name, ago in (("replicated", 0), ("replicated:3", 20_000), ("standard", 0), ("replicated:4", 80_000)):
         text = json.dumps({**said, "durability": name})
-        redis_client.hset(Keys("credhook").receivers, name, f"{now} {now} {text}")
+        redis_client.hset(Keys("credhook").receivers, name, f"{now - ago} {now - ago} {text}")
     assert any("0 of 3 replicas" in str(one) for one in facts(redis_url)["attention"])
 
 

@@ -223,9 +223,9 @@ def test_a_worker_is_missed_until_another_starts(
 
 def test_what_a_receiver_said_has_grown_older_since() -> None:
     said: dict[str, Any] = {"queue": "q", "version": "1", "host": "r", "durability": "strict", "config_fingerprint": {}}
-    text = ReceiverAnnouncement(**said, idle=1, refused=2, conflicted=3).model_dump_json().encode()
-    shown = _receiver(Announced("token", 0, 10_000, text), 14.0)
-    assert (shown.idle, shown.refused, shown.conflicted, shown.age) == (5, 6, 7, 14)
+    said |= {"acknowledged": 9, "seconds": 4.0, "idle": 1, "refused": 2, "conflicted": 3}
+    shown = _receiver(Announced("token", 0, 10_000, ReceiverAnnouncement(**said).model_dump_json().encode()), 14.0)
+    assert (shown.idle, shown.refused, shown.conflicted, shown.age, shown.per_second) == (5, 6, 7, 14, 2.25)
 
 
 @pytest.mark.parametrize(
