@@ -182,13 +182,13 @@ def test_a_new_package_runs_as_its_readme_says(tmp_path: Path) -> None:
         it_ends_in_order(dev, signal.SIGTERM)
 
 
-def test_without_a_module_a_built_in_handler_runs_and_says_how_to_name_one(tmp_path: Path) -> None:
+def test_without_a_module_a_built_in_handler_runs_and_says_how_to_name_one(tmp_path: Path, redis_url: str) -> None:
     folder = tmp_path / "empty"
     folder.mkdir()
-    shared = {"HOST": "nowhere.invalid", "PORT": "1", "CREDHOOK_QUEUE": "shared", "CREDHOOK_TLS_KEYFILE": "/nowhere"}
-    with developing(folder, environ=shared) as dev:
+    shared = {"HOST": "nowhere", "PORT": "1", "CREDHOOK_QUEUE": "shared", "CREDHOOK_TLS_KEYFILE": "nowhere"}
+    with developing(folder, environ=shared | {"REDIS_URL": redis_url}) as dev:
         dev.ready(1)
-        assert dev.environment["CREDHOOK_QUEUE"] != "shared"
+        assert (dev.environment["REDIS_URL"], dev.environment["CREDHOOK_QUEUE"] != "shared") == (redis_url, True)
         (resource,) = dev.happens()
         dev.shows(rf"{resource}  done  handlers=log\.event")
         assert "Name yours: credhook dev accounts" in dev.text

@@ -111,13 +111,14 @@ def test_a_presentation_moves_on_and_keeps_what_was_shown(api: httpx.Client) -> 
     (credential,) = presentation["credentials"]
     assert (credential["name"], credential["type"]) == ("Permit", "example.sandbox.permit.1")
     assert credential["attributes"] == shown["attributes"]
-    created, updated, expires = (
-        datetime.fromisoformat(presentation[name]) for name in ("createdAt", "updatedAt", "expiresAt")
+    made, moved, ends = (
+        datetime.fromisoformat(presentation[f"{name}At"]) for name in ("created", "updated", "expires")
     )
-    assert created < updated < expires == created + timedelta(minutes=15)
+    assert made < moved < ends == made + timedelta(minutes=15)
     for impossible in ("expired", "verified", "data"):
-        wanted = {"eventType": f"openid4vc.verification.{impossible}", "resourceId": id_}
-        answer = api.post("/sandbox/events", json=wanted)
+        answer = api.post(
+            "/sandbox/events", json={"eventType": f"openid4vc.verification.{impossible}", "resourceId": id_}
+        )
         refused(answer, 409, "CONFLICT", "Conflict")
 
 

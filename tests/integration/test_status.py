@@ -83,7 +83,7 @@ def test_what_is_wrong_is_said_with_what_to_do(redis_client: Redis, redis_url: s
     redis_client.hset(circuit, mapping={"version": "1", "open": "1", "until": str(now + 600_000)})
     worker = WORKER | {"platform": {"circuit": circuit, "rate": 2.5}}
     for token, since, renewed, pid in (
-        *(("token", 100_000, 0, 1), ("twin", 100_000, 0, 1)),
+        *(("token", 100_000_000, 0, 1), ("twin", 100_000_000, 0, 1)),
         *(("gone", 90_000, 80_000, 2), ("long ago", 90_000_000, 87_000_000, 3)),
     ):
         said = json.dumps(worker | {"pid": pid})
