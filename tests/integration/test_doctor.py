@@ -57,11 +57,6 @@ def own_certificate(one: Clinic) -> dict[str, str]:
     return {"CREDHOOK_TLS_CERTFILE": str(file)}
 
 
-def idle_handlers(one: Clinic) -> dict[str, str]:
-    (one.folder / "idle.py").write_text("import credhook\nhandlers = credhook.Handlers('idle')\n")
-    return {"CREDHOOK_HANDLERS": "idle"}
-
-
 def foreign_tls(one: Clinic) -> dict[str, str]:
     """A Redis whose certificate an authority has signed that nobody here trusts."""
     port = int(one.environment["REDIS_URL"].rpartition(":")[2].partition("/")[0])
@@ -112,7 +107,7 @@ BROKEN = {
     "the public URL leads elsewhere": Broken(elsewhere, "public_url.receiver", "fail", "takes no deliveries", "the proxy's back end"),
     "the public URL has another path": Broken(lambda one: one.public(certificate(one), path="/webhooks"), "public_url.receiver", "fail", "no deliveries at this path", "CREDHOOK_PATH_SECRET"),
     "the handlers are not there": Broken(set_(CREDHOOK_HANDLERS="clinic_handler"), "handlers.load", "fail", "there is no module", "name one as in an import"),
-    "no handlers are loaded": Broken(idle_handlers, "handlers.load", "warn", "no handlers are loaded", "@handlers.on"),
+    "no handlers are loaded": Broken(set_(CREDHOOK_HANDLERS="idle"), "handlers.load", "warn", "no handlers are loaded", "@handlers.on"),
     "the token host is not known": Broken(set_(CREDHOOK_TOKEN_URL=f"https://{NOWHERE}/token"), "platform.api", "fail", "no answer", "check CREDHOOK_TOKEN_URL"),
     "the client secret is wrong": Broken(set_(CREDHOOK_CLIENT_SECRET="wrong-canary"), "platform.api", "fail", "refuses this client: 401", "CREDHOOK_CLIENT_SECRET"),
     "the API is not there": Broken(set_(CREDHOOK_API_URL="http://127.0.0.1:1"), "platform.api", "fail", "no answer", "check CREDHOOK_API_URL"),

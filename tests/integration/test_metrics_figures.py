@@ -91,6 +91,9 @@ async def test_no_event_stands_in_two_places(target: Target, redis_client: Redis
     }  # fmt: skip
     assert scrape.total("credhook_events") == 12 + 7
     assert scrape.value("credhook_queue_length") == 5
+    assert (
+        scrape.value("credhook_redis_memory_limit_bytes") == 0 < (scrape.value("credhook_redis_memory_used_bytes") or 0)
+    )
     assert 3_300 <= (scrape.value("credhook_oldest_open_event_age_seconds") or 0) < 4_200
     assert well_formed(scrape)
 

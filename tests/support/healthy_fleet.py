@@ -91,6 +91,7 @@ class Clinic:
 def clinic(folder: Path, sandbox: Platform, authority: trustme.CA, ca: Path) -> Iterator[Clinic]:
     """All parts, started; the endpoint is registered."""
     (folder / "clinic_handlers.py").write_text(HANDLERS)
+    (folder / "idle.py").write_text("import credhook\nhandlers = credhook.Handlers('idle')\n")
     with ExitStack() as stack:
         url = stack.enter_context(local_redis(folder, options=("--maxmemory", "1gb")))
         redis = stack.enter_context(Redis.from_url(url))
