@@ -162,7 +162,9 @@ class DevSession:
         """Let the worker finish its running handlers, and show its last lines."""
         if self._key:
             with suppress(termios.error):
-                tty.setcbreak(sys.stdin)  # Take the terminal from a debugger, which then ends.
+                # Take the terminal from a debugger, which then ends. What was typed for it is dropped, but no key.
+                if termios.tcgetattr(sys.stdin)[3] & termios.ICANON:
+                    tty.setcbreak(sys.stdin)
         self._local.stop("worker")
         self._show()
 
