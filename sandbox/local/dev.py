@@ -162,9 +162,7 @@ class DevSession:
         """Let the worker finish its running handlers, and show its last lines."""
         if self._key:
             with suppress(termios.error):
-                # Take the terminal from a debugger, which then ends. What was typed for it is dropped, but no key.
-                if termios.tcgetattr(sys.stdin)[3] & termios.ICANON:
-                    tty.setcbreak(sys.stdin)
+                tty.setcbreak(sys.stdin)  # Take the terminal from a debugger, which then ends.
         self._local.stop("worker")
         self._show()
 

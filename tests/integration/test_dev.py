@@ -108,7 +108,7 @@ STOPPING = """
 async def stops(event, context):
     breakpoint()
 
-@handlers.on("openid4vc.issuance.failed", timeout=0.5)
+@handlers.on("openid4vc.issuance.failed", timeout=0.5, retries=0)
 def stops_in_a_thread(event, context):
     breakpoint()
 """
