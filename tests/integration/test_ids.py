@@ -2,6 +2,8 @@
 
 import http.client
 import json
+import re
+from html import unescape
 from urllib.parse import unquote
 
 from console import console
@@ -72,7 +74,10 @@ def test_any_text_is_an_id_from_the_delivery_to_the_erasure(rig: FleetHarness, e
         for webhook_id, resource_id in FETCHED:
             assert ada.get("/event", params={"id": webhook_id}).status_code == 200
             assert str(ada.get("/events", params={"q": webhook_id}).url.path) == "/event"
-            assert ">done</" in ada.get("/events", params={"resource": resource_id}).text
+            page = ada.get("/events", params={"resource": resource_id}).text
+            assert ">done</" in page
+            (link,) = re.findall(r'class="id" href="([^"]*)"', page)
+            assert ada.get(unescape(link)).status_code == 200
     ids = [part for webhook_id, _ in [*FETCHED, *QUARANTINED] for part in ("--id", webhook_id)]
     assert events("erase", "--yes", *ids).exit_code == 0
     assert not [key for key in rig.redis.scan_iter("credhook:credhook:*") if b":event:" in key or b":index:" in key]

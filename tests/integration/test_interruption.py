@@ -50,7 +50,13 @@ class Notes:
     def _handler(self, name: str) -> Any:
         async def handler(event: Any, context: Any) -> None:
             self.note(f"{name} begins")
-            await context.api.presentations.get(event.resource_id)  # It asks Redis whether it may.
+            try:
+                await context.api.presentations.get(event.resource_id)  # It asks Redis whether it may.
+            except asyncio.CancelledError:
+                for _ in range(2 * SLACK):
+                    await asyncio.sleep(0)
+                self.note(f"{name} is gone")
+                raise
             self.note(f"{name} ends")
 
         handler.__name__ = name
@@ -112,6 +118,7 @@ def test_no_handler_begins_or_runs_on(redis_url: str, stub: Stub, why: Interrupt
                 for _ in range(2 * SLACK):
                     await asyncio.sleep(0)
                 assert notes.after("cut off") == [] == notes.after("over"), turns
+                assert notes.taken[-1][1] == "over"  # Handlers had their time to clean up.
                 if settlement is not None and settlement.state is not State.DONE:
                     assert settlement.state is ENDS[why], turns
         raise AssertionError

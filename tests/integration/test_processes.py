@@ -227,6 +227,17 @@ def test_a_renewed_certificate_is_shown_from_the_next_handshake_on(tmp_path: Pat
         assert running.stop() == 0
 
 
+def test_all_end_with_the_code_of_one_that_no_successor_can_replace(tmp_path: Path, redis_url: str) -> None:
+    pem = tmp_path / "certificate.pem"
+    trustme.CA().issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(pem))
+    with receiver(tmp_path, redis_url, options=("--workers", "2"), CREDHOOK_TLS_CERTFILE=str(pem)) as process:
+        before = until(lambda: children(process))
+        pem.write_text("half of a certi")
+        os.kill(before[0], signal.SIGKILL)
+        assert process.process.wait(60) == 2
+    assert "CREDHOOK_TLS_CERTFILE" in process.text
+
+
 @pytest.mark.parametrize(("listens", "count"), [(False, 1), (True, 2)])
 def test_a_passed_socket_that_cannot_be_used_is_one_clear_line(tmp_path: Path, listens: bool, count: int) -> None:
     with socket.socket() as listener:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -12,6 +13,7 @@ from fake_children import Child, Clock, own_signals
 from structlog.testing import capture_logs
 
 from credhook.supervisor import STALLED_SECONDS
+from credhook.worker.process.main import _every
 from credhook.worker.process.supervisor import SupervisedWorker, WorkerSupervisor
 
 #: Seconds of silence after which a worker with this lease is asked for its stack, and ended.
@@ -205,3 +207,19 @@ def test_the_descriptors_of_a_worker_that_died_or_could_not_start_are_closed() -
     with pytest.raises(FileNotFoundError):
         SupervisedWorker(["/nowhere/credhook"], os.environ, 1)
     assert descriptors() == before
+
+
+def test_what_is_done_regularly_goes_on_after_an_error() -> None:
+    rounds, enough = [], threading.Event()
+
+    def work() -> None:
+        rounds.append(1)
+        if len(rounds) < 3:
+            raise ValueError
+        enough.set()
+        threading.Event().wait()  # Until the process ends.
+
+    with capture_logs() as lines:
+        _every(0.001, work, "sweeper")
+        assert enough.wait(60)
+    assert [(line["event"], line["task"]) for line in lines] == [("background_task_failed", "sweeper")] * 2
