@@ -26,7 +26,7 @@ from waiting import until, until_async
 from credhook.events import Event
 from credhook.receiver.inbox import Outcome, StoreUnavailable
 from credhook.sandbox.local.environment import free_port, local_redis, start_server
-from credhook.store.health import ask, examine
+from credhook.store.health import SharedExamination, ask, examine
 
 EVENT = Event("openid4vc.issuance.completed", "iss_1")
 
@@ -311,3 +311,11 @@ async def test_an_unusual_delivery_has_a_log_line_of_its_own(async_redis: AsyncR
                 await inbox.accept("bad", EVENT)
     logged = [(line["event"], line["webhook_id"]) for line in lines[1:]]
     assert logged == [*[("event_conflict", "m1")] * 2, ("event_quarantined", "m2"), ("event_unreadable", "bad")]
+
+
+async def test_a_probe_that_goes_away_leaves_the_answer_to_the_others(async_redis: AsyncRedis) -> None:
+    examine = SharedExamination(store_on(async_redis), durability="standard")
+    gone, other = (asyncio.create_task(examine()) for _ in range(2))
+    await asyncio.sleep(0)
+    gone.cancel()
+    assert (await other)[0].passed

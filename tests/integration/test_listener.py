@@ -221,6 +221,16 @@ def test_a_long_body_that_is_allowed_leaves_the_connection_to_the_next(tmp_path:
             assert next_response(raw)[0] == 202
 
 
+def test_an_answer_before_the_end_of_the_body_leaves_the_connection_to_the_next(patient: int) -> None:
+    lost, delivery = request(first="POST /nowhere HTTP/1.1"), request(*signed("after_an_early_answer"))
+    with socket.create_connection(("127.0.0.1", patient), timeout=60) as raw:
+        raw.sendall(lost[: -len(BODY)])
+        assert next_response(raw)[0] == 404
+        raw.sendall(BODY)
+        raw.sendall(delivery)
+        assert next_response(raw)[0] == 202
+
+
 async def test_a_request_sent_before_the_answer_to_the_last_closes_the_connection_after_that_answer() -> None:
     async with listening() as (port, counted):
         received = await asyncio.to_thread(answers, port, (HEAD + b"content-length: 0\r\n\r\n") * 50)

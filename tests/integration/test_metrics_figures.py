@@ -3,10 +3,13 @@
 import json
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import trustme
 from prometheus_client import CollectorRegistry
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
@@ -18,7 +21,7 @@ from stores import store_on
 from credhook.listener.admin import create_admin
 from credhook.metrics.figures import TargetFigures
 from credhook.store import Keys, State
-from credhook.store.health import examine
+from credhook.store.health import Check, examine
 from credhook.store.lease import EXPORTER_LEASE_SECONDS, ExporterLease
 from credhook.worker.platform.circuit import Circuit
 from credhook.worker.platform.shared_circuit import CircuitStore, circuit_key
@@ -217,3 +220,20 @@ async def test_what_is_unsafe_in_redis_is_named(target: Target, redis_client: Re
     assert wrong(scrape) - {("maxmemory", "warning")} == {("noeviction", "critical")}
     assert scrape.value("credhook_up", "worker") == 0
     assert scrape.value("credhook_redis_up") == 1
+
+
+async def test_a_worker_shows_the_certificate_that_it_has_loaded_and_a_receiver_the_renewed_one(tmp_path: Path) -> None:
+    certificate = tmp_path / "certificate.pem"
+
+    def renew(year: int) -> None:
+        issued = trustme.CA().issue_cert("h", not_after=datetime(year, 1, 1, tzinfo=UTC))
+        issued.cert_chain_pems[0].write_to_path(str(certificate))
+
+    async def unexamined() -> tuple[Check, ...]:
+        return ()
+
+    renew(2031)
+    targets = [TargetFigures(unexamined, part=part, certificate=certificate) for part in ("worker", "receiver")]
+    renew(2032)
+    expiries = [(await target())[-1].samples[0].value for target in targets]
+    assert [datetime.fromtimestamp(one, UTC).year for one in expiries] == [2031, 2032]

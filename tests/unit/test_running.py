@@ -300,10 +300,11 @@ async def test_runs_that_will_not_end_are_counted_until_they_do(is_async: bool) 
     function, _ = slow_to_end(go, is_async=is_async)
     names = ("e1", "e2", "e3")
     await asyncio.gather(*(outcome(function, 0.02, event_id=one, runs=runs) for one in names))
-    assert (runs.hung, runs.are_too_many) == (0, False)  # They may be cleaning up.
+    seen = [(runs.hung, runs.are_too_many)]  # They may be cleaning up.
     clock.now += HUNG_AFTER_SECONDS + 1
-    assert (runs.hung, runs.are_too_many) == (3, True)
-    go.set()
+    seen.append((runs.hung, runs.are_too_many))
+    go.set()  # Before anything can fail: threads that wait would outlive the test.
+    assert seen == [(0, False), (3, True)]
     await until_async(lambda: runs.hung == 0, what="their end")
     assert not runs.are_too_many
 
@@ -314,10 +315,9 @@ async def test_one_run_is_too_many_once_its_event_has_waited_for_it_for_long() -
     function, _ = slow_to_end(go, is_async=False)
     await outcome(function, seconds=0.02, runs=runs)
     clock.now += PATIENCE_SECONDS + 1
-    assert not runs.are_too_many
-    assert isinstance(await outcome(function, runs=runs), StillRunning)
-    assert runs.are_too_many
+    seen = [runs.are_too_many, await outcome(function, runs=runs), runs.are_too_many]
     go.set()
+    assert (seen[0], type(seen[1]), seen[2]) == (False, StillRunning, True)
     await until_async(lambda: not runs.are_too_many, what="its end")
 
 
@@ -328,6 +328,7 @@ async def test_a_run_that_takes_its_time_is_not_hung() -> None:
     running = asyncio.create_task(outcome(function, runs=runs))
     await until_async(lambda: notes)
     clock.now += 1_000
-    assert (runs.hung, runs.are_too_many) == (0, False)
+    seen = runs.hung, runs.are_too_many
     go.set()
+    assert seen == (0, False)
     assert await running is None
