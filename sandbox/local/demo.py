@@ -8,8 +8,6 @@ from typing import Any, Final
 
 import click
 import httpx
-from rich.console import Console
-from rich.table import Table
 
 from credhook.sandbox.events import EVENT_TYPES
 from credhook.sandbox.local.environment import CREDHOOK, CannotStart, LocalEnvironment, Stopped, catch_signals, started
@@ -28,24 +26,23 @@ def demo() -> None:
     Starts a Redis (unless REDIS_URL names one), the sandbox, the receiver on HTTPS, and a worker. Leaves nothing
     behind.
     """
-    console = Console(width=None if sys.stdout.isatty() else 120)
     environ = {name: value for name, value in os.environ.items() if not name.startswith("CREDHOOK_")}
     environ["CREDHOOK_HANDLERS"] = "credhook.worker.handlers.logging_handler"
     catch_signals()
     try:
         with started(environ, sandbox=("--duplicate", "2")) as local:
-            _play(local, console)
+            _play(local)
     except Stopped:
-        console.print("stopped; nothing is left running")
+        click.echo("stopped; nothing is left running")
         sys.exit(130)
 
 
-def _play(local: LocalEnvironment, console: Console) -> None:
+def _play(local: LocalEnvironment) -> None:
     local.start("receiver", *CREDHOOK, "receiver")
     local.wait_for("receiver", f"{local.receiver_url}/readyz")
     local.start("worker", *CREDHOOK, "worker")
-    console.print(f"receiver   {local.receiver_url}/webhooks\nplatform   {local.sandbox_url}", highlight=False)
-    console.print(local.run(*CREDHOOK, "endpoints", "apply").strip(), highlight=False, soft_wrap=True)
+    click.echo(f"receiver   {local.receiver_url}/webhooks\nplatform   {local.sandbox_url}")
+    click.echo(local.run(*CREDHOOK, "endpoints", "apply").strip())
     happened: dict[str, str] = {}  # webhook-id → type
     with httpx.Client(base_url=local.sandbox_url, trust_env=False) as platform:
         for event_type in EVENT_TYPES:
@@ -59,13 +56,11 @@ def _play(local: LocalEnvironment, console: Console) -> None:
             break
         time.sleep(0.1)
         local.check()
-    table = Table("event type", "delivered", "deduplicated", "handled by")
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
+    for row in (("event type", "delivered", "deduplicated", "handled by"), *rows):
+        click.echo("{:42}{:11}{:14}{}".format(*row))
     if wrong:
         raise CannotStart(f"not handled exactly once: {', '.join(wrong)}; worker: {local.tail('worker')}")
-    console.print(f"{len(rows)} events, each delivered twice and handled exactly once")
+    click.echo(f"{len(rows)} events, each delivered twice and handled exactly once")
 
 
 def _rows(local: LocalEnvironment, happened: dict[str, str]) -> list[tuple[str, ...]]:

@@ -76,7 +76,7 @@ def test_nothing_is_loaded_before_it_is_used() -> None:
             "credhook.testing.plugin",
             {"pydantic", "httpx", "structlog", "starlette", "redis", "credhook.testing.events"},
         ),
-        ("credhook.worker.commands.events", {"pyreqwest", "rich.progress", "credhook.worker.handlers.loading"}),
+        ("credhook.worker.commands.events", {"pyreqwest", "credhook.worker.handlers.loading"}),
     ],
 )
 def test_no_process_loads_what_only_others_need(module: str, never: set[str]) -> None:

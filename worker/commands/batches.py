@@ -46,16 +46,10 @@ def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
 def bar(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
     """Show a progress bar if standard error is a terminal. Yield a function that advances it by a number."""
     # Threads of the console get no bar: it would paint over the log.
-    if not sys.stderr.isatty() or threading.current_thread() is not threading.main_thread():
-        yield lambda _: None
-        return
-    from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress
-
-    columns = (*Progress.get_default_columns(), MofNCompleteColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(what, total=total)
-        yield lambda number: progress.advance(task, number)
+    hidden = not sys.stderr.isatty() or threading.current_thread() is not threading.main_thread()
+    unknown: Iterator[None] = (None for _ in ())  # Has no length, unlike an empty list.
+    with click.progressbar(unknown, total, what, show_pos=True, hidden=hidden, file=sys.stderr) as progress:
+        yield progress.update
 
 
 def work_through(items: Sequence[T], step: Callable[[list[T]], Sequence[bytes]], what: str) -> BulkResult:
