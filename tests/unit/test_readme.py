@@ -83,7 +83,8 @@ def leaves(command: click.Command, path: tuple[str, ...]) -> Iterator[str]:
 
 @pytest.mark.parametrize("command", [*leaves(LazyGroup(), ("credhook",))])
 def test_every_command_is_named(command: str) -> None:
-    assert f"`{command}" in OPERATING
+    """Those of `credhook api` are named together."""
+    assert f"`{'credhook api …' if command.startswith('credhook api ') else command}" in OPERATING
 
 
 def test_every_command_explains_itself_and_all_its_options() -> None:
