@@ -1,9 +1,7 @@
 import base64
-from contextlib import suppress
 
 import pytest
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
@@ -164,6 +162,7 @@ def test_without_signatures_only_the_id_counts_and_it_may_be_any_text() -> None:
         "whsec_" + base64.b64encode(b"a" * 65).decode(),
         "whpk_" + base64.b64encode(b"a" * 31).decode(),
         "whpk_" + base64.b64encode(b"a" * 33).decode(),
+        "whpk_" + base64.b64encode(bytes(32)).decode(),  # A placeholder, which everybody can sign for.
         "whsk_" + base64.b64encode(b"a" * 32).decode(),
         "sk-live-with-no-form",
         "Hush!_%%%",
@@ -185,33 +184,6 @@ def test_a_key_of_24_to_64_bytes_is_read_padded_or_not(size: int) -> None:
     padded = "whsec_" + base64.b64encode(bytes(range(size))).decode()
     headers = raw(signature=sign("msg_1", str(NOW), BODY, padded))
     assert check(headers, padded) == check(headers, padded.rstrip("=")) == "msg_1"
-
-
-P = 2**255 - 19
-EIGHT = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
-#: The eight points of low order, and every other way to write one in 32 bytes: a y of p or more, a sign of no x.
-LOW_ORDER = [
-    (y | sign).to_bytes(32, "little") for y in (0, 1, P - 1, P, P + 1, EIGHT, P - EIGHT) for sign in (0, 1 << 255)
-]
-
-
-@pytest.mark.parametrize("point", LOW_ORDER, ids=bytes.hex)
-def test_a_public_key_that_anybody_can_sign_for_is_refused(point: bytes) -> None:
-    nobodys = bytes([1]) + bytes(63)  # The neutral element and zero, made without any key.
-    forged = 0
-    for number in range(100):
-        with suppress(InvalidSignature):
-            Ed25519PublicKey.from_public_bytes(point).verify(nobodys, b"%d" % number)
-            forged += 1
-    assert forged  # So much for the danger; at worst one in eight.
-    with pytest.raises(ValueError, match="low order"):
-        parse_key("whpk_" + base64.b64encode(point).decode())
-
-
-@pytest.mark.parametrize("y", [P + 2, P + 18])
-def test_a_public_key_written_in_a_second_way_is_refused(y: int) -> None:
-    with pytest.raises(ValueError, match="RFC 8032"):
-        parse_key("whpk_" + base64.b64encode(y.to_bytes(32, "little")).decode())
 
 
 def test_a_key_does_not_show_itself() -> None:
