@@ -64,21 +64,20 @@ class Announcer:
             await asyncio.sleep(ANNOUNCE_EVERY_SECONDS)
 
     async def _announce(self) -> None:
-        now, (count, last) = time.monotonic(), self._inbox.acknowledged
-        refused = self._refusals.last
+        now, inbox, refused = time.monotonic(), self._inbox, self._refusals.counts
         figures = {
-            "acknowledged": count - self._counted,
+            "acknowledged": inbox.acknowledged - self._counted,
             "seconds": round(now - self._at, 3),
-            "idle": None if last is None else round(now - last, 3),
-            "unauthenticated": self._refusals.unauthenticated,
-            "outside_tolerance": self._refusals.outside_tolerance,
-            "other_refusals": self._refusals.others,
-            "refused": None if refused is None else round(now - refused, 3),
-            "unavailable": self._inbox.unavailable,
-            "conflicts": self._inbox.conflicts,
-            "conflicted": round(now - self._inbox.last_conflict, 3) if self._inbox.conflicts else None,
+            "idle": round(now - inbox.last_acknowledged, 3) if inbox.acknowledged else None,
+            "unauthenticated": refused["signature"] + refused["clock"],
+            "outside_tolerance": refused["clock"],
+            "other_refusals": {rule: refused[rule] for rule in refused.keys() - {"signature", "clock"}},
+            "refused": round(now - self._refusals.last, 3) if refused else None,
+            "unavailable": inbox.unavailable,
+            "conflicts": inbox.conflicts,
+            "conflicted": round(now - inbox.last_conflict, 3) if inbox.conflicts else None,
         }
-        self._counted, self._at = count, now
+        self._counted, self._at = inbox.acknowledged, now
         mine = self._identity.model_copy(update=figures).model_dump_json()
         keys, arguments = self._store.keys, [self._token, mine, int(ANNOUNCEMENT_SECONDS * 1_000)]
         await self._store.redis.sadd("rq:queues", keys.jobs)  # `credhook status` finds the queue there.

@@ -9,7 +9,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Optional
+from typing import TYPE_CHECKING, Any, Final, Optional
 
 import structlog
 from starlette.applications import Starlette
@@ -85,18 +85,14 @@ class RefusalLog:
     """Logs refusals, limited for each reason, and counts those that a wrong setting or sender causes.
 
     Attributes:
-        unauthenticated: deliveries without a valid signature.
-        outside_tolerance: those refused for their timestamp alone.
-        others: deliveries refused for another rule, such as `path`, by rule.
+        counts: deliveries by the rule for which they were refused, such as `signature`.
         last: when the last of these came, in monotonic seconds.
     """
 
     def __init__(self) -> None:
         self._guard = FloodGuard(MAX_LOGGED, time.monotonic)
-        self.unauthenticated = 0
-        self.outside_tolerance = 0
-        self.others = Counter[str]()
-        self.last: float | None = None
+        self.counts = Counter[str]()
+        self.last = 0.0
 
     def refuse(self, refusal: Exception, sent: Sequence[tuple[bytes, bytes]] = ()) -> Response:
         """Count a refusal, and log it unless that reason floods the log. Return the response. `sent`: the headers."""
@@ -104,11 +100,7 @@ class RefusalLog:
         metrics.REFUSALS.add(rule, str(status))
         if not (isinstance(refusal, StoreUnavailable) or (b"user-agent", PROBE.encode()) in sent):
             self.last = time.monotonic()
-            if isinstance(refusal, Unauthenticated):
-                self.unauthenticated += 1
-                self.outside_tolerance += isinstance(refusal, OutsideTolerance)
-            else:
-                self.others[rule] += 1
+            self.counts[rule] += 1
         reason = str(refusal)
         if (more := self._guard.admit(reason)) is not None:
             ids = {}
@@ -223,10 +215,8 @@ def _envelope(status: int, detail: str, headers: Mapping[str, str] | None = None
     return Response(errors_body(status, detail), status, headers, media_type="application/json")
 
 
-async def _http_error(_: Request, error: Exception) -> Response:
-    """Answer what Starlette refuses: an unknown path, another method."""
-    if not isinstance(error, HTTPException):
-        raise error
+async def _http_error(_: Request, error: Any) -> Response:
+    """Answer what Starlette refuses with an HTTPException: an unknown path, another method."""
     return _envelope(error.status_code, error.detail + ".", error.headers)
 
 

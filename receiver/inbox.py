@@ -99,17 +99,13 @@ class Inbox:
         self.examine = SharedExamination(store, durability=durability, refused=refused)
         self._waiting: list[_Waiting] = []
         self._writer: asyncio.Task[None] | None = None
-        self._acknowledged, self._last = 0, 0.0
+        #: Deliveries written since the start, and when the last was, in monotonic seconds.
+        self.acknowledged, self.last_acknowledged = 0, 0.0
         #: Conflicts since the start, and when the last came, in monotonic seconds.
         self.conflicts, self.last_conflict = 0, 0.0
         #: Why the last group was refused, "" if it was written: `problem; remedy`.
         #: And since when, in monotonic seconds.
         self.unavailable, self._unavailable_since = "", 0.0
-
-    @property
-    def acknowledged(self) -> tuple[int, float | None]:
-        """Return the number of deliveries written since the start, and the monotonic time of the last."""
-        return self._acknowledged, self._last if self._acknowledged else None
 
     async def accept(self, delivery_id: str, event: Event, trace: str | None = None) -> Outcome:
         """Write the event, once for all deliveries with that id.
@@ -198,9 +194,9 @@ class Inbox:
         self._facts_until = time.monotonic() + _FACTS_SECONDS
 
     def _confirm(self, group: list[_Waiting], outcomes: list[Outcome]) -> None:
-        self._acknowledged, self._last = self._acknowledged + len(group), time.monotonic()
+        self.acknowledged, self.last_acknowledged = self.acknowledged + len(group), time.monotonic()
         if self.unavailable:
-            log.info("redis_recovered", seconds=round(self._last - self._unavailable_since, 1))
+            log.info("redis_recovered", seconds=round(self.last_acknowledged - self._unavailable_since, 1))
             self.unavailable = ""
         for (_, waiting), outcome in zip(group, outcomes, strict=True):
             if waiting.done():  # Its request was cancelled; the event stays.
