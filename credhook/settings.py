@@ -5,7 +5,6 @@ import os
 import re
 import ssl
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -110,22 +109,25 @@ def _is_file(path: Path) -> Path:
 ExistingFile = Annotated[Path, AfterValidator(_is_file)]
 
 
-def check_certificate(certfile: Path | None, keyfile: Path | None, names: tuple[str, str]) -> None:
+def check_certificate(certfile: Path | None, keyfile: Path | None, prefix: str) -> None:
     """Try to load a PEM certificate chain, if there is one, with its key, which may be in the same file.
+
+    `prefix`: of the settings `…_CERTFILE` and `…_KEYFILE`.
 
     Raises:
         ValueError: the files do not match, or cannot be read. The message names the setting.
     """
     if certfile is None and keyfile is not None:
-        raise ValueError(f"{names[0]}: should be set where {names[1]} is")
+        raise ValueError(f"{prefix}_CERTFILE: should be set where {prefix}_KEYFILE is")
     if certfile is not None:
         try:
             # An encrypted key is refused, not asked about.
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(certfile, keyfile, password="")
         except OSError as error:
             raise ValueError(
-                f"{names[0]}: {certfile} should be a readable PEM certificate chain, with its key, not encrypted, in "
-                f"the same file or in {names[1]}{f' ({keyfile})' if keyfile else ''} ({type(error).__name__})"
+                f"{prefix}_CERTFILE: {certfile} should be a readable PEM certificate chain, with its key, not "
+                f"encrypted, in the same file or in {prefix}_KEYFILE{f' ({keyfile})' if keyfile else ''} "
+                f"({type(error).__name__})"
             ) from None
 
 
@@ -165,14 +167,6 @@ def _credential(name: str, path: Path) -> str:
         return path.read_bytes().decode().rstrip("\r\n")
     except (OSError, UnicodeError) as error:
         raise _unreadable(name, f"{path} should be a readable file of UTF-8 text", error) from None
-
-
-def _empty_credential(name: str) -> Path | None:
-    """Return the file that should hold this setting and is empty, or None."""
-    with suppress(ValidationError):  # Another error says so.
-        file = None if os.environ.get(name) else credentials().get(name)
-        return file if file and not _credential(name, file) else None
-    return None
 
 
 def _unreadable(name: str, should: str, error: Exception) -> ValidationError:
@@ -234,10 +228,9 @@ class StoreSettings(QueueSettings):
 
     @model_validator(mode="after")
     def _redis_certificate_is_usable(self) -> Self:
-        names = "CREDHOOK_REDIS_CERTFILE", "CREDHOOK_REDIS_KEYFILE"
-        check_certificate(self.redis_certfile, self.redis_keyfile, names)
+        check_certificate(self.redis_certfile, self.redis_keyfile, "CREDHOOK_REDIS")
         if self.redis_certfile and not self._redis.tls:
-            raise ValueError(f"{names[0]}: is shown over TLS alone; REDIS_URL should be rediss://")
+            raise ValueError("CREDHOOK_REDIS_CERTFILE: is shown over TLS alone; REDIS_URL should be rediss://")
         return self
 
     @property
@@ -272,10 +265,9 @@ class StoreSettings(QueueSettings):
 
 def in_force(settings: BaseSettings) -> dict[str, Any]:
     """Return the settings that differ from their defaults, by their variables, for the log. Secrets are stars."""
-    shown = settings.model_dump(mode="json")
-    fields = type(settings).model_fields.items()
-    changed = ((name, field) for name, field in fields if getattr(settings, name) != field.get_default())
-    return {str(field.validation_alias): shown[name] for name, field in changed}
+    shown, fields = settings.model_dump(mode="json"), type(settings).model_fields
+    changed = [name for name, field in fields.items() if getattr(settings, name) != field.get_default()]
+    return {str(fields[name].validation_alias): shown[name] for name in changed}
 
 
 def settings_errors(invalid: ValidationError) -> list[str]:
@@ -284,10 +276,8 @@ def settings_errors(invalid: ValidationError) -> list[str]:
     for error in invalid.errors(include_input=False, include_url=False):
         message = error["msg"].removeprefix("Value error, ")
         if error["type"] == "missing":
-            message = "is not set; deploy/README.md says what it should be"
-        line = ": ".join([*map(str, error["loc"][:1]), message])
-        name = line.partition(":")[0]
-        lines.append(f"{name}: {file} is empty" if (file := _empty_credential(name)) else line)
+            message = "is not set, or empty; deploy/README.md says what it should be"
+        lines.append(": ".join([*map(str, error["loc"][:1]), message]))
     return lines
 
 

@@ -81,27 +81,19 @@ class ReceiverSettings(StoreSettings):
         return value
 
     @model_validator(mode="after")
-    def _ids_are_remembered_for_as_long_as_signatures_count(self) -> Self:
+    def _protects(self) -> Self:
         # A timestamp may also lie in the future, so a delivery may be valid for twice the tolerance.
         if 2 * self.tolerance >= self.retention:
             raise ValueError(
                 f"CREDHOOK_TOLERANCE: should be less than half of CREDHOOK_RETENTION, which is {self.retention} s: "
                 "a captured delivery could be sent again once its id is forgotten"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _certificate_is_usable(self) -> Self:
-        check_certificate(self.tls_certfile, self.tls_keyfile, ("CREDHOOK_TLS_CERTFILE", "CREDHOOK_TLS_KEYFILE"))
-        return self
-
-    @model_validator(mode="after")
-    def _someone_is_recognised(self) -> Self:
         if not (self.keys or self.path_secret or self.insecure):
             raise ValueError(
                 "CREDHOOK_WEBHOOK_SECRETS: should hold at least one key, or CREDHOOK_PATH_SECRET a secret, "
                 "to refuse strangers; CREDHOOK_INSECURE=1 starts without"
             )
+        check_certificate(self.tls_certfile, self.tls_keyfile, "CREDHOOK_TLS")
         return self
 
     @property

@@ -109,8 +109,7 @@ class PlatformSettings(Settings):
 
     @model_validator(mode="after")
     def _certificate_is_usable(self) -> Self:
-        names = "CREDHOOK_CLIENT_CERTFILE", "CREDHOOK_CLIENT_KEYFILE"
-        check_certificate(self.client_certfile, self.client_keyfile, names)
+        check_certificate(self.client_certfile, self.client_keyfile, "CREDHOOK_CLIENT")
         if trusted := os.environ.get("SSL_CERT_FILE"):
             try:
                 ssl.create_default_context(cafile=trusted)

@@ -163,19 +163,7 @@ def test_a_wrong_file_is_one_line_with_its_name_and_without_the_value(
     assert "hush" not in line
 
 
-@pytest.mark.parametrize(
-    ("settings", "name", "others"),
-    [(WorkerSettings, "CREDHOOK_CLIENT_SECRET", PLATFORM), (ReceiverSettings, "CREDHOOK_WEBHOOK_SECRETS", {})],
-)
-def test_an_empty_file_is_named(folder: Path, settings: type[Any], name: str, others: Mapping[str, str]) -> None:
-    (folder / name).write_bytes(b"\n")
-    environment = {one: value for one, value in others.items() if one != name}
-    assert lines(settings, environment) == [f"{name}: {folder / name} is empty"]
-
-
 # Our certificates: the receiver's own, and those that the platform and Redis may ask for.
-
-NAMES = "CERTFILE", "KEYFILE"
 
 
 class Pair:
@@ -220,27 +208,27 @@ def test_a_certificate_that_could_not_be_shown_is_refused(
     unusable: Callable[[Pair, Pair], tuple[Path | None, Path | None]], pairs: tuple[Pair, Pair]
 ) -> None:
     certificate, key = unusable(*pairs)
-    with pytest.raises(ValueError, match=r"^CERTFILE: .*KEYFILE") as refusal:
-        check_certificate(certificate, key, NAMES)
+    with pytest.raises(ValueError, match=r"^OUR_CERTFILE: .*OUR_KEYFILE") as refusal:
+        check_certificate(certificate, key, "OUR")
     assert not certificate or all(str(path) in str(refusal.value) for path in (certificate, key) if path)
 
 
 @pytest.mark.parametrize(
     ("settings", "environment", "prefix"),
     [
-        (ReceiverSettings, {"CREDHOOK_INSECURE": "1"}, "CREDHOOK_TLS_"),
-        (WorkerSettings, PLATFORM, "CREDHOOK_CLIENT_"),
-        (ConsoleSettings, {"REDIS_URL": "rediss://redis.example"}, "CREDHOOK_REDIS_"),
+        (ReceiverSettings, {"CREDHOOK_INSECURE": "1"}, "CREDHOOK_TLS"),
+        (WorkerSettings, PLATFORM, "CREDHOOK_CLIENT"),
+        (ConsoleSettings, {"REDIS_URL": "rediss://redis.example"}, "CREDHOOK_REDIS"),
     ],
 )
 def test_each_process_tries_its_certificates(
     settings: type[Any], environment: dict[str, str], prefix: str, pairs: tuple[Pair, Pair]
 ) -> None:
     ours, _ = pairs
-    assert made(settings, environment | {f"{prefix}CERTFILE": str(ours.both)})
-    (line,) = lines(settings, environment | {f"{prefix}CERTFILE": str(ours.certificate)})
-    assert line.startswith(f"{prefix}CERTFILE: ")
-    assert f"{prefix}KEYFILE" in line
+    assert made(settings, environment | {f"{prefix}_CERTFILE": str(ours.both)})
+    (line,) = lines(settings, environment | {f"{prefix}_CERTFILE": str(ours.certificate)})
+    assert line.startswith(f"{prefix}_CERTFILE: ")
+    assert f"{prefix}_KEYFILE" in line
 
 
 def test_a_certificate_for_a_redis_without_tls_is_refused(pairs: tuple[Pair, Pair]) -> None:
