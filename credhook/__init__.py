@@ -9,6 +9,7 @@
 
 Each name is imported when it is first used: a receiver loads nothing of the worker's.
 """
+# ruff: noqa: F403, F405  Type checkers take from models and errors what `__all__` names.
 
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -17,50 +18,8 @@ if TYPE_CHECKING:
     from credhook.backoff import Backoff
     from credhook.events import EVENT_TYPES
     from credhook.worker.api.client import AsyncApi, SyncApi
-    from credhook.worker.api.errors import (
-        ApiError,
-        ErrorObject,
-        InvalidRequest,
-        InvalidResponse,
-        NotFound,
-        Unauthorized,
-        Unavailable,
-    )
-    from credhook.worker.api.models import (
-        CertificateRecord,
-        CertificateRequest,
-        CertificateSigner,
-        DidSigner,
-        Endpoint,
-        EndpointRequest,
-        ExternalIdentifier,
-        Future,
-        IdentityLink,
-        IdentityLinkRequest,
-        Issuance,
-        IssuedCredential,
-        ListedResource,
-        MdocAttribute,
-        MdocNamespace,
-        MdocPresetRequest,
-        MdocValidUntil,
-        OfferRequest,
-        OnboardingResult,
-        Presentation,
-        PresentationError,
-        PresentedCredential,
-        Preset,
-        SdJwtAttribute,
-        SdJwtPresetRequest,
-        SdJwtValidUntil,
-        Template,
-        TrustedDidRequest,
-        TrustedEntity,
-        TrustedEntityRequest,
-        User,
-        UserRequest,
-        WalletCredential,
-    )
+    from credhook.worker.api.errors import *
+    from credhook.worker.api.models import *
     from credhook.worker.api.operations import Page
     from credhook.worker.attempt.retry import GiveUp, Retry
     from credhook.worker.handlers.registry import AsyncContext, Context, FetchedEvent, Handlers, Options, SyncContext
