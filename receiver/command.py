@@ -91,7 +91,6 @@ def _serve(
         "public",
         body_bytes=settings.max_body,
         count=metrics.TURNED_AWAY.add,
-        lifespan="off",
         timeout_graceful_shutdown=_GRACE,
         ssl_context_factory=certificate and certificate.context,
     )

@@ -106,7 +106,6 @@ def console(*, host: str, port: int) -> None:
         body_bytes=auth.MAX_FORM_BYTES,
         connections=_MAX_CONNECTIONS,
         answer_seconds=_PAGE_SECONDS,
-        lifespan="off",
         timeout_graceful_shutdown=_GRACE_SECONDS,
     )
     server = Server(config)

@@ -6,13 +6,13 @@ It is off unless `CREDHOOK_ADMIN` names an address, and belongs where only opera
 import asyncio
 import os
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from itertools import chain
 from typing import Final
 
 import click
-from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, Metric
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Metric
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -39,17 +39,17 @@ def create_admin(
     store: AsyncStore,
     examine: Examine,
     *,
-    registry: CollectorRegistry = REGISTRY,
-    exporter: ExporterLease | None = None,
-    others: Sequence[Figures] = (),
+    registry: CollectorRegistry,
+    exporter: ExporterLease,
+    others: Sequence[Figures],
     is_alive: Callable[[], bool] = lambda: True,
 ) -> Starlette:
     """Create the admin application.
 
-    `exporter`: the lease of the queue's figures; None exports them always. `others`: more figures for each scrape.
-    `is_alive`: False if a restart would help. An outage of Redis is no such case.
+    `exporter`: the lease of the queue's figures. `others`: more figures for each scrape. `is_alive`: False if a restart
+    would help. An outage of Redis is no such case.
     """
-    figures: tuple[Figures, ...] = QueueFigures(store, exporter=exporter), *others
+    figures: tuple[Figures, ...] = QueueFigures(store, exporter), *others
 
     def healthz(_: Request) -> Response:
         return PlainTextResponse("alive\n") if is_alive() else PlainTextResponse("stalled\n", 503)
@@ -79,10 +79,10 @@ async def serve_admin(listener: socket.socket, app: Starlette, leases: Sequence[
     async with asyncio.TaskGroup() as group:
         for lease in leases:
             group.create_task(lease.keep())
-        await Server(Listener(app, "admin", body_bytes=0, connections=64, lifespan="off")).serve([listener])
+        await Server(Listener(app, "admin", body_bytes=0, connections=64)).serve([listener])
 
 
-def passed(environment: Mapping[str, str] = os.environ) -> socket.socket | None:
+def passed() -> socket.socket | None:
     """Return the listening socket that systemd has passed to this process, or None.
 
     The socket outlives the process. Connections wait in it while the process is replaced.
@@ -90,12 +90,12 @@ def passed(environment: Mapping[str, str] = os.environ) -> socket.socket | None:
     Raises:
         click.ClickException: something else was passed.
     """
-    if environment.get("LISTEN_PID") != str(os.getpid()):
+    if os.environ.get("LISTEN_PID") != str(os.getpid()):
         return None
     with suppress(OSError):  # Some descriptors are no sockets.
         listener = socket.socket(fileno=_FIRST_PASSED)
         is_listening = listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-        if environment.get("LISTEN_FDS") == "1" and is_listening and listener.family in _TCP_FAMILIES:
+        if os.environ.get("LISTEN_FDS") == "1" and is_listening and listener.family in _TCP_FAMILIES:
             return listener
     raise click.ClickException(
         "systemd should pass one listening TCP socket: write ListenStream=PORT once, and no Accept=yes, in the .socket "
@@ -104,30 +104,21 @@ def passed(environment: Mapping[str, str] = os.environ) -> socket.socket | None:
 
 
 def bind_setting(address: str, variable: str) -> socket.socket:
-    """Return a listening socket on `host:port`.
+    """Return a listening socket on `host:port`, which child processes can inherit.
 
     Raises:
         click.ClickException: the address is taken or not ours. The message names it and the setting.
     """
     host, _, port = address.rpartition(":")
-    try:
-        return bind(host.strip("[]"), int(port))
-    except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise click.ClickException(f"cannot listen on {address}: {reason}; set {variable}") from error
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """Return a listening socket that child processes can inherit.
-
-    Raises:
-        OSError: the address is taken or not ours.
-    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio and uvloop switch Nagle's algorithm off only where the protocol is named.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind((host, port))
+    try:
+        listener.bind((host.strip("[]"), int(port)))
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise click.ClickException(f"cannot listen on {address}: {reason}; set {variable}") from error
     listener.listen(2048)
     listener.set_inheritable(True)
     return listener

@@ -29,11 +29,10 @@ class Certificate:
 
     def context(self, *_: object) -> ssl.SSLContext:
         """Return the context of a listener, as uvicorn asks for it."""
-        first = self._load()
         # OpenSSL calls it at each handshake, also if the peer names no server. A context that was changed instead would
         # keep a certificate with another kind of key.
-        first.sni_callback = self._show
-        return first
+        self._current.sni_callback = self._show
+        return self._current
 
     def _show(self, connection: ssl.SSLObject, _name: str, _first: ssl.SSLContext) -> None:
         if (stamp := self._look()) != self._stamp:
@@ -51,11 +50,10 @@ class Certificate:
         context.load_cert_chain(self._chain, self._key, password="")  # An encrypted key is refused, not asked about.
         return context
 
-    def _look(self) -> list[tuple[int, int, int]]:
+    def _look(self) -> list[int]:
         """Return what changes with the files. A file that is away is a change as well."""
         found = []
         for file in (self._chain, self._key or self._chain):
             with suppress(OSError):
-                stat = file.stat()
-                found.append((stat.st_ino, stat.st_size, stat.st_mtime_ns))
+                found.append(file.stat().st_mtime_ns)
         return found

@@ -26,13 +26,13 @@ from credhook.logs import FloodGuard
 log = structlog.get_logger("credhook.listener")
 
 #: Open connections. With those of the admin listener they stay below 1,024 open files, the usual `ulimit -n`.
-MAX_CONNECTIONS: Final = 900
+_MAX_CONNECTIONS: Final = 900
 #: Bytes of a request's line and headers. The platform sends about 400; with a proxy's additions about 1,500.
 _MAX_HEAD_BYTES: Final = 16_384
 #: Lines of headers, and of trailers, as in Apache.
 _MAX_HEADERS: Final = 100
 #: Seconds for a whole request, from its first byte.
-REQUEST_SECONDS: Final = 10.0
+_REQUEST_SECONDS: Final = 10.0
 #: Seconds until the sender must have read the answer. Redis answers within five or not at all.
 _ANSWER_SECONDS: Final = 30.0
 #: Seconds that a connection may stay open without a request.
@@ -107,9 +107,8 @@ class Listener(uvicorn.Config):
         name: str,
         *,
         body_bytes: int,
-        connections: int = MAX_CONNECTIONS,
-        request_seconds: float = REQUEST_SECONDS,
-        answer_seconds: float | None = None,
+        connections: int = _MAX_CONNECTIONS,
+        answer_seconds: float = _ANSWER_SECONDS,
         count: Callable[[str], None] = lambda _: None,
         **options: Any,
     ) -> None:
@@ -122,12 +121,12 @@ class Listener(uvicorn.Config):
             log_config=None,
             proxy_headers=False,  # We do not use the address or scheme of the client.
             server_header=False,
+            lifespan="off",
             **options,
         )
         self.body_bytes = body_bytes
         self.connections = connections
-        self.request_seconds = request_seconds
-        self.answer_seconds = answer_seconds or _ANSWER_SECONDS
+        self.answer_seconds = answer_seconds
         self._name = name
         self._count = count
         self._guard = FloodGuard(1, time.monotonic)
@@ -223,7 +222,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._rejection:
             return
         if self._phase is _Phase.IDLE:
-            self._enter(_Phase.HEAD, self.config.request_seconds)
+            self._enter(_Phase.HEAD, _REQUEST_SECONDS)
         self._received += len(data)
         try:
             self.parser.feed_data(data)

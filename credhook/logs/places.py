@@ -89,13 +89,9 @@ def place(filename: str, line: int) -> str:
 
 def leaves(error: BaseException) -> list[BaseException]:
     """Return the errors in an exception group and in the groups within it, or the error itself if it is no group."""
-    found, pending = [], [error]
-    while pending:
-        if isinstance(one := pending.pop(), BaseExceptionGroup):
-            pending += reversed(one.exceptions)
-        else:
-            found.append(one)
-    return found
+    if not isinstance(error, BaseExceptionGroup):
+        return [error]
+    return [leaf for one in error.exceptions for leaf in leaves(one)]
 
 
 def authors_frames(error: BaseException) -> list[str]:

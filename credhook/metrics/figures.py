@@ -31,8 +31,7 @@ def gauge(name: str, meaning: str, labels: Sequence[str], values: Mapping[tuple[
 class QueueFigures:
     """The figures of one queue."""
 
-    def __init__(self, store: AsyncStore, *, exporter: ExporterLease | None = None) -> None:
-        """`exporter`: the lease of the figures; None exports them always."""
+    def __init__(self, store: AsyncStore, exporter: ExporterLease) -> None:
         self._redis = store.redis
         self._keys = store.keys
         self._exporter = exporter
@@ -42,7 +41,7 @@ class QueueFigures:
         memory: dict[str, Any] = {}
         forsaken: dict[tuple[str, ...], float] = {}
         try:
-            if self._exporter and not self._exporter.is_held_by(await self._redis.get(self._exporter.key)):
+            if not self._exporter.is_held_by(await self._redis.get(self._exporter.key)):
                 return []
             pipeline = self._redis.pipeline()  # A transaction: the counts are subtracted from each other.
             request_counts(pipeline, self._keys, now=time.time())

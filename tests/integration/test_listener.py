@@ -18,7 +18,7 @@ from uvicorn.server import ServerState
 from waiting import until_async
 
 from credhook.listener import server
-from credhook.listener.admin import bind
+from credhook.listener.admin import bind_setting
 from credhook.listener.server import BoundedProtocol, Listener, Server
 
 
@@ -35,21 +35,17 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @asynccontextmanager
-async def listening(
-    connections: int = 10, answer_seconds: float | None = None
-) -> AsyncIterator[tuple[int, Counter[str]]]:
+async def listening(connections: int = 10, answer_seconds: float = 0.3) -> AsyncIterator[tuple[int, Counter[str]]]:
     """Serve in this process, with short limits. Yield the port, and the reasons of rejections."""
     counted: Counter[str] = Counter()
-    raw = bind("127.0.0.1", 0)
+    raw = bind_setting("127.0.0.1:0", "PORT")
     config = Listener(
         application,
         "test",
         body_bytes=1_000,
         connections=connections,
-        request_seconds=0.3,
         answer_seconds=answer_seconds,
         count=lambda reason: counted.update([reason]),
-        lifespan="off",
     )
     serving = Server(config)
     task = asyncio.create_task(serving.serve([raw]))
@@ -62,7 +58,7 @@ async def listening(
 
 @pytest.fixture(autouse=True)
 def _short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "_ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(server, "_REQUEST_SECONDS", 0.3)
     monkeypatch.setattr(server, "_IDLE_SECONDS", 0.6)
 
 
@@ -191,13 +187,13 @@ def test_an_upgrade_is_refused_once_and_its_body_is_no_request(patient: int, upg
 
 
 def test_a_restart_gets_the_port_at_once_whose_connections_have_just_been_closed() -> None:
-    listener = bind("127.0.0.1", 0)
+    listener = bind_setting("127.0.0.1:0", "PORT")
     address = listener.getsockname()
     with socket.create_connection(address) as sender, listener:
         accepted, _ = listener.accept()
         accepted.close()
         assert sender.recv(1) == b""
-    with bind(*address):
+    with bind_setting("{}:{}".format(*address), "PORT"):
         pass
 
 

@@ -47,16 +47,17 @@ async def figures(async_redis: AsyncRedis, redis_client: Redis, tmp_path: Path) 
     trustme.CA().issue_cert("inbox.example").private_key_and_cert_chain_pem.write_to_path(str(certificate))
     plant(redis_client, "m1", State.WAITING)
     redis_client.sadd("rq:queues", INDEX.jobs)
-    exporter = ExporterLease(store_on(async_redis), exporter_key(settings))
-    await exporter.acquire(8.0)
+    exporters = [ExporterLease(store_on(async_redis), key) for key in (INDEX.exporter, exporter_key(settings))]
+    for exporter in exporters:
+        await exporter.acquire(8.0)
 
     async def examining() -> tuple[Check, ...]:
         return await examine(store_on(async_redis), durability="strict")
 
     asked = [
         *await TargetFigures(examining, part="worker", certificate=certificate)(),
-        *await QueueFigures(store_on(async_redis))(),
-        *await PlatformFigures(store_on(async_redis), settings, exporter=exporter)(),
+        *await QueueFigures(store_on(async_redis), exporters[0])(),
+        *await PlatformFigures(store_on(async_redis), settings, exporter=exporters[1])(),
     ]
     return [row(family, tuple(family.samples[0].labels)) for family in asked]
 

@@ -26,7 +26,7 @@ from serving import Process, children, nobody_listens, receiver, running
 from signing import SECRET
 from waiting import until
 
-from credhook.listener.admin import bind
+from credhook.listener.admin import bind_setting
 from credhook.sandbox.local.environment import free_port
 
 
@@ -169,7 +169,7 @@ def test_no_delivery_is_lost_while_receivers_with_a_passed_socket_follow_each_ot
     authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(certificate))
     settings = {"REDIS_URL": redis_url} | ({"CREDHOOK_TLS_CERTFILE": str(certificate)} if tls else {})
 
-    with ExitStack() as processes, bind("127.0.0.1", 0) as listener:
+    with ExitStack() as processes, bind_setting("127.0.0.1:0", "PORT") as listener:
 
         def start(number: int) -> Process:
             process = processes.enter_context(passed(tmp_path / f"{number}.log", listener, settings))
@@ -209,7 +209,7 @@ def test_a_renewed_certificate_is_shown_from_the_next_handshake_on(tmp_path: Pat
 
     expected = renew()
     with (
-        bind("127.0.0.1", 0) as listener,
+        bind_setting("127.0.0.1:0", "PORT") as listener,
         passed(tmp_path / "log", listener, settings | {"REDIS_URL": redis_url}) as running,
     ):
         port = listener.getsockname()[1]
@@ -250,8 +250,8 @@ def test_a_passed_socket_that_cannot_be_used_is_one_clear_line(tmp_path: Path, l
 
 
 def test_a_socket_that_was_passed_to_the_parent_is_not_taken() -> None:
-    program = "from credhook.listener.admin import passed; print(passed({'LISTEN_PID': '1', 'LISTEN_FDS': '1'}))"
-    assert run("-c", program).stdout == "None\n"
+    program = "from credhook.listener.admin import passed; print(passed())"
+    assert run("-c", program, env={"LISTEN_PID": "1", "LISTEN_FDS": "1"}).stdout == "None\n"
 
 
 def test_a_taken_port_is_one_clear_line(tmp_path: Path, redis_url: str) -> None:
