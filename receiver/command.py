@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from subprocess import Popen
 from typing import TYPE_CHECKING, Final, Optional
 
@@ -146,43 +146,27 @@ def _tracer(settings: ReceiverSettings, inbox: Inbox) -> Optional["DeliveryTrace
 
 
 def _supervise(settings: ReceiverSettings, listener: socket.socket, workers: int, admin: socket.socket | None) -> int:
-    """Serve in several processes. The parent's admin listener sums their counters."""
-    if not admin:
-        return supervisor(listener, workers, os.environ).run()
-    with temporary_folder() as folder:
-        store = settings.open_store()
-        examining = SharedExamination(store, durability=settings.durability, refused=_lacking_rights(settings))
-        serving = _administrate(settings, admin, store, examining, gathered(folder))
-        threading.Thread(target=asyncio.run, args=(serving,), daemon=True).start()
-        environment = {**os.environ, FOLDER: folder}
-        return supervisor(listener, workers, environment, on_exit=lambda place: forget(place, folder)).run()
-
-
-def supervisor(
-    listener: socket.socket,
-    number: int,
-    environment: Mapping[str, str],
-    *,
-    on_exit: Callable[[int], None] = lambda _: None,
-) -> Supervisor[Popen[bytes]]:
-    """Return the supervisor of receiver processes that accept from one socket.
-
-    The socket outlives a process that dies: other processes accept the waiting connections.
-    """
+    """Serve in several processes. They share a socket that outlives them, so that no waiting connection is lost."""
+    environment = dict(os.environ)
 
     def start(place: int, lifeline: int) -> Popen[bytes]:
         fd = listener.fileno()
         command = [sys.executable, "-P", "-m", "credhook.receiver", "--fd", str(fd), "--lifeline", str(lifeline)]
         return Popen(command, pass_fds=(fd, lifeline), env={**environment, PLACE: str(place)})  # noqa: S603  Our program.
 
-    return Supervisor(
-        "receiver",
-        number,
-        start,
-        grace=10.0,  # The receivers' own limit is lower.
-        on_exit=on_exit,
-        before_drain=listener.close,  # No new connection is accepted.
+    # The receivers' own limit is lower than this grace. Once the socket is closed here, no new connection is accepted.
+    prepare = functools.partial(
+        Supervisor[Popen[bytes]], "receiver", workers, start, grace=10.0, before_drain=listener.close
     )
+    if not admin:
+        return prepare().run()
+    with temporary_folder() as folder:  # The parent's admin listener sums the counters of its children.
+        environment[FOLDER] = folder
+        store = settings.open_store()
+        examining = SharedExamination(store, durability=settings.durability, refused=_lacking_rights(settings))
+        serving = _administrate(settings, admin, store, examining, gathered(folder))
+        threading.Thread(target=asyncio.run, args=(serving,), daemon=True).start()
+        return prepare(on_exit=lambda place: forget(place, folder)).run()
 
 
 async def _administrate(

@@ -8,7 +8,6 @@ supervisor's children: the next process in that place counts on.
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import cache
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -35,22 +34,19 @@ def identity(place: str, pid: Callable[[], int] = os.getpid) -> Callable[[], str
     return lambda: place if pid() == ours else f"{place}-fork"
 
 
-@contextmanager
-def temporary_folder() -> Iterator[str]:
-    """Make the folder that several processes count in, for the length of the block.
+def temporary_folder() -> TemporaryDirectory[str]:
+    """Make the folder that several processes count in.
 
     Raises:
         click.ClickException: no folder for temporary files can be written.
     """
     try:
-        made = TemporaryDirectory(prefix="credhook-")
+        return TemporaryDirectory(prefix="credhook-")
     except OSError as error:
         raise click.ClickException(
             "the counters of several processes need a folder for temporary files, and none can be written: set TMPDIR, "
             "mount a tmpfs at /tmp, or leave CREDHOOK_ADMIN out"
         ) from error
-    with made as folder:
-        yield folder
 
 
 # Drop the gauges of creation times. They would be wrong with several processes.
