@@ -6,11 +6,13 @@ A proxy in front ends slow senders earlier and speaks TLS. These limits keep the
 import asyncio
 import json
 import socket
+import ssl
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import Enum, auto
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
@@ -322,3 +324,48 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.write(rejection.answer())
         self._deadline = time.monotonic() + _CLOSE_SECONDS
         self.transport.close()
+
+
+class Certificate:
+    """Shows each peer the certificate that its files hold now. Other programs renew it every few weeks."""
+
+    def __init__(self, chain: Path, key: Path | None) -> None:
+        """Read the chain, and its key, from PEM files. Without `key`, the chain's file holds it as well.
+
+        Raises:
+            OSError: they cannot be read, or do not fit each other.
+        """
+        self._chain, self._key = chain, key
+        self._stamp, self._current = self._look(), self._load()
+
+    def context(self, *_: object) -> ssl.SSLContext:
+        """Return the context of a listener, as uvicorn asks for it."""
+        # OpenSSL calls it at each handshake, also if the peer names no server. A context that was changed instead would
+        # keep a certificate with another kind of key.
+        self._current.sni_callback = self._show
+        return self._current
+
+    def _show(self, connection: ssl.SSLObject, _name: str, _first: ssl.SSLContext) -> None:
+        if (stamp := self._look()) != self._stamp:
+            self._stamp = stamp
+            try:
+                self._current = self._load()
+            except OSError as error:  # One of the files may be written a moment later. That is another change.
+                hint = "the one before stays in use; the files should hold a PEM chain and its key, not encrypted"
+                log.warning("certificate_not_loaded", error=type(error).__name__, hint=hint)
+            else:
+                log.info("certificate_loaded", file=str(self._chain))
+        connection.context = self._current
+
+    def _load(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self._chain, self._key, password="")  # An encrypted key is refused, not asked about.
+        return context
+
+    def _look(self) -> list[int]:
+        """Return what changes with the files. A file that is away is a change as well."""
+        found = []
+        for file in (self._chain, self._key or self._chain):
+            with suppress(OSError):
+                found.append(file.stat().st_mtime_ns)
+        return found

@@ -20,8 +20,8 @@ from stores import store_on
 from waiting import until, until_async
 
 from credhook.events import Event
-from credhook.receiver.announcement import Announcer
 from credhook.receiver.app import RefusalLog
+from credhook.receiver.command import Announcer
 from credhook.receiver.inbox import Inbox, StoreUnavailable
 from credhook.receiver.settings import ReceiverSettings
 from credhook.store.announcements import announced
@@ -87,7 +87,7 @@ async def test_a_delivery_is_counted_in_one_round_alone(
     async_redis: AsyncRedis, redis_client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CREDHOOK_WEBHOOK_SECRETS", SECRET)
-    monkeypatch.setattr("credhook.receiver.announcement.ANNOUNCE_EVERY_SECONDS", 0.01)
+    monkeypatch.setattr("credhook.receiver.command._ANNOUNCE_EVERY_SECONDS", 0.01)
     async with inbox_on(async_redis) as inbox:
         announcer = Announcer(store_on(async_redis), ReceiverSettings(), inbox, RefusalLog())
         await inbox.accept("m1", Event("openid4vc.issuance.completed", "r1"))

@@ -49,8 +49,6 @@ _IMPORTED: Final = (
     "credhook.worker.process.main",
     "credhook.worker.tracing",
 )
-#: Modules that draw a key while they are imported, or hold it. Each process needs its own.
-_DRAWING: Final = tuple(f"credhook.receiver.{name}" for name in ("announcement", "app", "command"))
 #: Signals that a new process may get before it has handlers.
 _SIGNALS: Final = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -149,8 +147,6 @@ def _load() -> None:
     for module in (*(place.partition(":")[0] for place, _ in commands.values()), *_IMPORTED):
         with contextlib.suppress(ModuleNotFoundError):  # An extra is not installed.
             importlib.import_module(module)
-    for module in _DRAWING:
-        del sys.modules[module]
     gc.collect()
     gc.freeze()
 
