@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,34 +29,34 @@ def gauge(name: str, meaning: str, labels: Sequence[str], values: Mapping[tuple[
     return family
 
 
+@dataclass(frozen=True, slots=True)
 class QueueFigures:
-    """The figures of one queue."""
+    """The figures of one queue. `exporter`: the lease to export them."""
 
-    def __init__(self, store: AsyncStore, exporter: ExporterLease) -> None:
-        self._redis = store.redis
-        self._keys = store.keys
-        self._exporter = exporter
+    store: AsyncStore
+    exporter: ExporterLease
 
     async def __call__(self) -> list[Metric]:
         """Return all figures; none if Redis fails or another target exports them."""
+        redis, keys = self.store.redis, self.store.keys
         memory: dict[str, Any] = {}
         forsaken: dict[tuple[str, ...], float] = {}
         try:
-            if not self._exporter.is_held_by(await self._redis.get(self._exporter.key)):
+            if not self.exporter.is_held_by(await redis.get(self.exporter.key)):
                 return []
-            pipeline = self._redis.pipeline()  # A transaction: the counts are subtracted from each other.
-            request_counts(pipeline, self._keys, now=time.time())
-            pipeline.hgetall(self._keys.handlers)
+            pipeline = redis.pipeline()  # A transaction: the counts are subtracted from each other.
+            request_counts(pipeline, keys, now=time.time())
+            pipeline.hgetall(keys.handlers)
             pipeline.time()
             *replies, announcements, (seconds, microseconds) = await pipeline.execute()
             now = seconds + microseconds / 1_000_000
             with suppress(StoreRefusal):  # The user may not ask.
-                memory = await self._redis.info("memory")
+                memory = await redis.info("memory")
             with suppress(StoreRefusal):  # The user may not read other queues.
                 forsaken = await self._forsaken(now)
         except STORE_ERRORS:
             return []
-        counts = read_counts(replies, self._keys, now=now)
+        counts = read_counts(replies, keys, now=now)
         by_state: dict[tuple[str, ...], float] = {
             ("queued",): counts.queued,
             ("leased",): counts.in_flight,
@@ -105,9 +106,9 @@ class QueueFigures:
 
     async def _forsaken(self, now: float) -> dict[tuple[str, ...], float]:
         """Return the number of open events of each queue without a live worker, such as a misspelt one."""
-        listed: Any = await self._redis.smembers("rq:queues")
+        listed: Any = await self.store.redis.smembers("rq:queues")
         queues = sorted(key.decode().removeprefix("rq:queue:") for key in listed)
-        pipeline = self._redis.pipeline(transaction=False)
+        pipeline = self.store.redis.pipeline(transaction=False)
         for keys in map(Keys, queues):
             pipeline.zcard(keys.open)
             pipeline.zrevrange(keys.workers, 0, 0, withscores=True)
@@ -127,11 +128,8 @@ class TargetFigures:
         self, examine: Callable[[], Awaitable[Sequence[Check]]], *, part: str, certificate: Path | None = None
     ) -> None:
         """`part` is `receiver` or `worker`."""
-        self._examine = examine
-        self._part = part
+        self._examine, self._part, self._certificate = examine, part, certificate
         self._expires = valid_until(certificate).timestamp() if certificate else None
-        # A receiver loads a renewed certificate by itself. A worker shows its own until it is restarted.
-        self._renewed = certificate if part == "receiver" else None
 
     async def __call__(self) -> list[Metric]:
         """Return all figures."""
@@ -153,9 +151,10 @@ class TargetFigures:
         if passed:
             meaning = "1 if the check of Redis passes, else 0; see /readyz."
             found.append(gauge("credhook_redis_check", meaning, ["check", "severity"], passed))
-        if self._renewed:
+        # A receiver loads a renewed certificate by itself. A worker shows its own until it is restarted.
+        if self._certificate and self._part == "receiver":
             with suppress(OSError, ValueError):  # While it is written, the one before is in use.
-                self._expires = valid_until(self._renewed).timestamp()
+                self._expires = valid_until(self._certificate).timestamp()
         if self._expires is not None:
             name = "credhook_certificate_expiry_timestamp_seconds"
             meaning = "When the certificate expires, in seconds since the epoch."
