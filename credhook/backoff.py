@@ -1,8 +1,4 @@
-"""Waits between attempts that grow up to a limit.
-
-tenacity and stamina own the loop around a call. Here processes, records in Redis and loops with signals wait: they
-need only the number of seconds. redis-py's backoffs draw their own jitter, so tests could not know the result.
-"""
+"""Waits between attempts that grow up to a limit: numbers of seconds, for processes, records in Redis and loops."""
 
 import math
 import random
@@ -11,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-#: By then every limit has been reached. More would overflow a float.
+#: By so many growths, each by so much at most, every limit has been reached. More would overflow a float.
 _MOST_GROWTHS: Final = 64
 _MOST_GROWTH: Final = 1_000
 

@@ -5,6 +5,7 @@ import os
 import re
 import ssl
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -96,13 +97,10 @@ def matching(pattern: str, message: str) -> AfterValidator:
 
 
 def _is_file(path: Path) -> Path:
-    try:
-        is_file = path.is_file()
-    except OSError:  # A certificate itself, say, which is too long for a name.
-        is_file = False
-    if not is_file:
-        raise ValueError("should be the path of a file")
-    return path
+    with suppress(OSError):  # A certificate itself, say, is too long for a name.
+        if path.is_file():
+            return path
+    raise ValueError("should be the path of a file")
 
 
 #: The path of a file that is there.

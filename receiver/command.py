@@ -145,10 +145,9 @@ def _tracer(settings: ReceiverSettings, inbox: Inbox) -> Optional["DeliveryTrace
     tracing.start("receiver")
     if (tracer := tracing.tracer()) is None:
         return None
-    scheme = "https" if settings.tls_certfile else "http"
     from credhook.receiver.tracing import DeliveryTracer
 
-    return DeliveryTracer(tracer, inbox, route=settings.webhook_path, queue=settings.queue, scheme=scheme)
+    return DeliveryTracer(tracer, inbox, settings)
 
 
 def _supervise(settings: ReceiverSettings, listener: socket.socket, workers: int, admin: socket.socket | None) -> int:
@@ -186,22 +185,22 @@ async def _administrate(
 
 async def _watch(inbox: Inbox, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
     """Log the checks of Redis that do not pass, whenever the result changes. If all pass, an outage is over."""
-    known: list[Check] | None = None
+    known: list[Check] = []
+    was_safe = False
     while True:
         checks = await inbox.examine()
         found = [check for check in checks if not check.passed]
-        failed = any(check.failed for check in checks)
+        is_safe = not any(check.failed for check in found)
         for check in found:
-            if check not in (known or ()):
+            if check not in known:
                 event = log.error if check.failed else log.warning
                 event("redis_unsafe" if check.failed else "redis_warning", check=check.name, hint=check.remedy)
-        # The inbox may have met an outage between two looks.
-        if not failed and (known is None or inbox.unavailable or any(check.failed for check in known)):
-            log.info("redis_safe", checks=[check.name for check in checks if check.passed])
-        if not failed:
+        if is_safe:
+            if not was_safe or inbox.unavailable:  # The inbox may have met an outage between two looks.
+                log.info("redis_safe", checks=[check.name for check in checks if check.passed])
             inbox.unavailable = ""
-        known = found
-        await sleep(_UNSAFE_SECONDS if failed else _SAFE_SECONDS)
+        known, was_safe = found, is_safe
+        await sleep(_SAFE_SECONDS if is_safe else _UNSAFE_SECONDS)
 
 
 class Announcer:

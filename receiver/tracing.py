@@ -5,7 +5,6 @@ a link and not the parent: as the parent it would let the sender choose which de
 """
 
 import time
-from collections.abc import Iterable
 
 from opentelemetry.context import Context
 from opentelemetry.trace import SpanKind, Tracer
@@ -13,27 +12,29 @@ from opentelemetry.trace.propagation import set_span_in_context
 
 from credhook.events import Event
 from credhook.receiver.inbox import Inbox, Outcome, StoreUnavailable
+from credhook.receiver.settings import ReceiverSettings
+from credhook.receiver.signature import Headers
 from credhook.tracing import NOT_CHOSEN
 from credhook.tracing.spans import extract, fail, inject, link
-
-Headers = Iterable[tuple[bytes, bytes]]
 
 
 class DeliveryTracer:
     """Passes events to the inbox and traces them."""
 
-    def __init__(self, tracer: Tracer, inbox: Inbox, *, route: str, queue: str, scheme: str) -> None:
-        """Trace deliveries to `route`, the path without its secret; `scheme` is `http` or `https`."""
-        self._tracer = tracer
-        self._inbox = inbox
-        self._request = {"http.request.method": "POST", "http.route": route, "url.scheme": scheme}
+    def __init__(self, tracer: Tracer, inbox: Inbox, settings: ReceiverSettings) -> None:
+        self._tracer, self._inbox = tracer, inbox
+        self._names = f"POST {settings.webhook_path}", f"send {settings.queue}"
+        self._request = {
+            "http.request.method": "POST",
+            "http.route": settings.webhook_path,  # Without the path secret.
+            "url.scheme": "https" if settings.tls_certfile else "http",
+        }
         self._sending = {
             "messaging.system": "rq",
             "messaging.operation.name": "send",
             "messaging.operation.type": "send",
-            "messaging.destination.name": queue,
+            "messaging.destination.name": settings.queue,
         }
-        self._names = f"POST {route}", f"send {queue}"
 
     async def accept(self, delivery_id: str, event: Event, headers: Headers, took: float) -> Outcome:
         """Accept the event as `Inbox.accept` does, and trace it. `took`: seconds since the request began.

@@ -4,6 +4,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import cache
 from importlib.util import find_spec
@@ -62,14 +63,11 @@ _loaded_from: set[str] = set()
 
 def loaded_from(module: str) -> None:
     """Treat a module's whole package as its author's code from now on."""
-    try:
-        spec = find_spec(module.partition(".")[0])
-    except ValueError:  # The module of that name has no file.
-        return
-    if spec is not None:
-        folders = [f"{folder}{os.sep}" for folder in spec.submodule_search_locations or ()]
-        _loaded_from.update(each for each in folders or [spec.origin or ""] if each and not each.startswith(_OURS))
-        is_authors.cache_clear()
+    with suppress(ValueError):  # The module of that name has no file.
+        if spec := find_spec(module.partition(".")[0]):
+            folders = [f"{folder}{os.sep}" for folder in spec.submodule_search_locations or ()]
+            _loaded_from.update(each for each in folders or [spec.origin or ""] if each and not each.startswith(_OURS))
+            is_authors.cache_clear()
 
 
 @cache
