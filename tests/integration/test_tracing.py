@@ -44,7 +44,9 @@ def works(event, context):
 """
 
 FAILS = """
-@handlers.on("*")
+from credhook import Backoff
+
+@handlers.on("*", backoff=Backoff(first=0.1, longest=0.1))
 async def fails(event, context):
     note("begun", event.webhook_id, event.attempt)
     if event.attempt == 1:
