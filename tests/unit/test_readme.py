@@ -17,7 +17,7 @@ from credhook.receiver.settings import ReceiverSettings
 from credhook.sandbox import app as _app  # noqa: F401  It registers every operation.
 from credhook.sandbox.command import sandbox
 from credhook.sandbox.deliveries import SANDBOX_SECRET
-from credhook.sandbox.operations import OPERATIONS, SandboxOperation
+from credhook.sandbox.operations import OPERATIONS
 from credhook.sandbox.tenant import Faults
 from credhook.testing import event, run, variants
 from credhook.worker.handlers.registry import FetchedEvent, Options
@@ -52,53 +52,34 @@ def rows(settings: type[BaseSettings]) -> Iterator[str]:
         yield f"| `{field.validation_alias}` | {shown} | {field.description} |"
 
 
-SETTINGS = (ReceiverSettings, WorkerSettings, EndpointSettings, ConsoleSettings)
-EXPECTED = [*dict.fromkeys(row for one in SETTINGS for row in rows(one))]
+def test_every_setting_has_its_row_and_no_row_is_of_a_setting_that_is_gone() -> None:
+    expected = {
+        row for one in (ReceiverSettings, WorkerSettings, EndpointSettings, ConsoleSettings) for row in rows(one)
+    }
+    found = re.findall(r"^\| `[A-Z_]+` .*", OPERATING, re.MULTILINE)
+    assert {row for row in found if row.split("`")[1] not in LOG_VARIABLES} == expected
 
 
-@pytest.mark.parametrize("row", EXPECTED, ids=lambda row: row.split("`")[1])
-def test_every_setting_has_its_row(row: str) -> None:
-    assert row in OPERATING.splitlines()
-
-
-def test_no_row_is_of_a_setting_that_is_gone() -> None:
-    named = set(re.findall(r"^\| `([A-Z_]+)`", OPERATING, re.MULTILINE))
-    assert named == {row.split("`")[1] for row in EXPECTED} | LOG_VARIABLES
-
-
-def children(group: click.Group) -> dict[str, click.Command]:
-    context = click.Context(group)
-    found = {name: group.get_command(context, name) for name in group.list_commands(context)}
-    assert None not in found.values()
-    return {name: command for name, command in found.items() if command}
-
-
-def leaves(command: click.Command, path: tuple[str, ...]) -> Iterator[str]:
+def commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
+    """The command and all below it, by what is typed."""
+    yield path, command
     if isinstance(command, click.Group):
-        for name, child in children(command).items():
-            yield from leaves(child, (*path, name))
-    else:
-        yield " ".join(path)
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            child = command.get_command(context, name)
+            assert child
+            yield from commands(child, f"{path} {name}")
 
 
-@pytest.mark.parametrize("command", [*leaves(LazyGroup(), ("credhook",))])
-def test_every_command_is_named(command: str) -> None:
-    """Those of `credhook api` are named together."""
-    assert f"`{'credhook api …' if command.startswith('credhook api ') else command}" in OPERATING
-
-
-def test_every_command_explains_itself_and_all_its_options() -> None:
-    def explained(command: click.Command) -> None:
-        assert command.help, command.name
-        for parameter in command.params:
-            if isinstance(parameter, click.Option):
-                assert parameter.help, (command.name, parameter.name)
-        if isinstance(command, click.Group):
-            for child in children(command).values():
-                explained(child)
-
-    for command in children(LazyGroup()).values():
-        explained(command)
+def test_every_command_is_named_and_explains_itself_and_all_its_options() -> None:
+    _, *found = commands(LazyGroup(), "credhook")
+    typed = [path for path, command in found if not isinstance(command, click.Group)]
+    named = {path: "credhook api …" if path.startswith("credhook api ") else path for path in typed}
+    assert [path for path in typed if f"`{named[path]}" not in OPERATING] == []
+    for path, command in found:
+        assert command.help, path
+        options = [one for one in command.params if isinstance(one, click.Option)]
+        assert [one.name for one in options if not one.help] == [], path
 
 
 #: Each piece of Python in them, by its page and the file that its first line names.
@@ -138,9 +119,8 @@ def test_what_it_takes_from_a_package_stands_there(name: str, example: str) -> N
     assert [part for part in example.strip().split("\n\n\n") if part not in source] == []
 
 
-@pytest.mark.parametrize("option", Options.__annotations__)
-def test_every_option_of_a_handler_has_its_row(option: str) -> None:
-    assert f"\n| `{option}` | " in PAGES["worker/README.md"]
+def test_every_option_of_a_handler_has_its_row() -> None:
+    assert [name for name in Options.__annotations__ if f"\n| `{name}` | " not in PAGES["worker/README.md"]] == []
 
 
 @pytest.mark.parametrize("event_type", EVENT_TYPES)
@@ -154,55 +134,31 @@ def test_the_first_page_is_one() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
 
 
-@pytest.mark.parametrize("name", sorted(set(re.findall(r"`([\w/]+\.(?:py|lua))`", PAGES["CONTRIBUTING.md"]))))
-def test_every_file_on_the_map_exists(name: str) -> None:
-    assert (ROOT / name).is_file() or list(ROOT.glob(f"[!.]*/**/{name}"))
+def test_every_file_on_the_map_exists() -> None:
+    names = set(re.findall(r"`([\w/]+\.(?:py|lua))`", PAGES["CONTRIBUTING.md"]))
+    assert [name for name in names if not (ROOT / name).is_file() and not list(ROOT.glob(f"[!.]*/**/{name}"))] == []
 
 
-@pytest.mark.parametrize(
-    "target", sorted({target for text in PAGES.values() for target in re.findall(r"`make ([a-z]+)`", text)})
-)
-def test_every_make_target_in_it_exists(target: str) -> None:
-    assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+def test_every_make_target_in_it_exists() -> None:
+    named = {target for text in PAGES.values() for target in re.findall(r"`make ([a-z]+)`", text)}
+    assert named <= set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
-@pytest.mark.parametrize(
-    ("page", "path"),
-    sorted({(page, path) for page, text in PAGES.items() for path in re.findall(r"\]\(([^)#:\"]+)\)", text)}),
-)
-def test_every_file_that_it_links_to_exists(page: str, path: str) -> None:
-    assert ((ROOT / page).parent / path).exists()
-
-
-@pytest.mark.parametrize(
-    ("page", "anchor"),
-    sorted({(page, anchor) for page, text in PAGES.items() for anchor in re.findall(r"\]\(#([^)]+)\)", text)}),
-)
-def test_every_heading_that_it_links_to_exists(page: str, anchor: str) -> None:
+@pytest.mark.parametrize("page", PAGES)
+def test_every_file_and_every_heading_that_it_links_to_exists(page: str) -> None:
+    paths = re.findall(r"\]\(([^)#:\"]+)\)", PAGES[page])
+    assert [path for path in paths if not ((ROOT / page).parent / path).exists()] == []
     headings = re.findall(r"^#+ (.+)$", PAGES[page], re.MULTILINE)
-    assert anchor in {heading.lower().replace(" ", "-") for heading in headings}
+    assert set(re.findall(r"\]\(#([^)]+)\)", PAGES[page])) <= {one.lower().replace(" ", "-") for one in headings}
 
 
 SANDBOX = PAGES["sandbox/README.md"]
-OURS = [operation for operation in OPERATIONS if operation.path.startswith("/sandbox/")]
 
 
-@pytest.mark.parametrize("operation", OURS, ids=lambda operation: f"{operation.method} {operation.path}")
-def test_every_route_of_the_sandbox_alone_is_named(operation: SandboxOperation) -> None:
-    assert f"{operation.method} {operation.path.replace(':path', '')}`" in SANDBOX
-
-
-@pytest.mark.parametrize("name", [field.alias or name for name, field in Faults.model_fields.items()])
-def test_every_fault_is_named(name: str) -> None:
-    assert f"`{name}`" in SANDBOX
-
-
-@pytest.mark.parametrize(
-    "option", [each.opts[0] for each in sandbox.params if each.name not in {*Faults.model_fields, "env"}]
-)
-def test_every_option_of_the_sandbox_is_named(option: str) -> None:
-    assert f"`{option}" in SANDBOX
-
-
-def test_the_published_secret_is_the_one_in_use() -> None:
-    assert SANDBOX_SECRET in SANDBOX
+def test_the_sandboxs_routes_faults_and_options_are_named_and_its_secret() -> None:
+    ours = [operation for operation in OPERATIONS if operation.path.startswith("/sandbox/")]
+    routes = [f"{operation.method} {operation.path.replace(':path', '')}`" for operation in ours]
+    faults = [f"`{field.alias or name}`" for name, field in Faults.model_fields.items()]
+    options = [f"`{each.opts[0]}" for each in sandbox.params if each.name not in {*Faults.model_fields, "env"}]
+    assert min(map(len, (routes, faults, options))) > 1
+    assert [text for text in (*routes, *faults, *options, SANDBOX_SECRET) if text not in SANDBOX] == []
