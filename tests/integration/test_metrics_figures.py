@@ -1,5 +1,6 @@
 """What a scrape asks Redis: the queue's figures and the platform's, once among all targets, without writing."""
 
+import asyncio
 import json
 import time
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from redis_keys import job_id
 from scraping import Scrape, well_formed, worker_settings
 from stored_events import INDEX, plant, plant_many
 from stores import store_on
+from waiting import until_async
 
 from credhook.listener.admin import create_admin
 from credhook.metrics.figures import TargetFigures
@@ -148,8 +150,9 @@ async def test_breaker_and_pause(
 
 
 async def test_one_of_many_targets_tells_what_all_share_and_another_when_it_is_gone(
-    async_redis: AsyncRedis, settings: WorkerSettings, redis_client: Redis
+    async_redis: AsyncRedis, settings: WorkerSettings, redis_client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("credhook.store.lease.EXPORTER_RENEWAL_SECONDS", 0.01)
     plant_many(redis_client, 7, State.DEAD)
     targets = [Target(async_redis, settings) for _ in range(3)]
     assert [await one.keep() for one in targets] == [[True, True], [False, False], [False, False]]
@@ -159,8 +162,14 @@ async def test_one_of_many_targets_tells_what_all_share_and_another_when_it_is_g
     assert [bool((QUEUE_WIDE | PLATFORM_WIDE) & one.names) for one in scrapes] == [True, False, False]
     assert [one.value("credhook_up", "worker") for one in scrapes] == [1, 1, 1]
     assert 0 < redis_client.pttl(INDEX.exporter) <= 8_000
+    keeping = [asyncio.create_task(exporter.keep()) for exporter in targets[1].exporters]
+    await asyncio.sleep(0.1)
+    assert not targets[1].exporters[0].is_held_by(redis_client.get(INDEX.exporter))
     redis_client.delete(INDEX.exporter, exporter_key(settings))  # As when its holder has not kept it.
-    assert [await one.keep() for one in targets[1:]] == [[True, True], [False, False]]
+    await until_async(lambda: all(one.is_held_by(redis_client.get(one.key)) for one in targets[1].exporters))
+    for one in keeping:
+        one.cancel()
+    assert await targets[2].keep() == [False, False]
     scrapes = [await one.scrape() for one in targets]
     assert [one.value("credhook_events", "dead") for one in scrapes] == [None, 7, None]
 
