@@ -44,21 +44,20 @@ def trace_id(recorded: str) -> str | None:
     return found[1] if found else None
 
 
-def exporters(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the names of the exporters that OpenTelemetry's variables ask for; none if no spans are wanted.
+def wanted_exporter(environment: Mapping[str, str]) -> str:
+    """Return the name of the exporter that OpenTelemetry's variables ask for, "" if no spans are wanted.
 
     OpenTelemetry's default is a collector on this machine. Here a variable must name one: a fleet that was started
     without a collector should not look for it.
     """
     ask = environment.get
-    if ask("OTEL_SDK_DISABLED", "").lower() == "true":
-        return ()
     endpoint = ask("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or ask("OTEL_EXPORTER_OTLP_ENDPOINT")
-    wanted = ask("OTEL_TRACES_EXPORTER") or ("otlp" if endpoint else "")
-    names = dict.fromkeys(name.strip() for name in wanted.split(","))
+    name = ask("OTEL_TRACES_EXPORTER") or ("otlp" if endpoint else "none")
+    if name == "none" or ask("OTEL_SDK_DISABLED", "").lower() == "true":
+        return ""
     protocol = ask("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or ask("OTEL_EXPORTER_OTLP_PROTOCOL")
     otlp = "otlp_proto_grpc" if protocol == "grpc" else "otlp_proto_http"
-    return tuple(otlp if name == "otlp" else name for name in names if name not in {"", "none"})
+    return otlp if name == "otlp" else name
 
 
 def start(part: str) -> None:
@@ -67,19 +66,19 @@ def start(part: str) -> None:
     `part`, `receiver` or `worker`, names the service, unless OTEL_SERVICE_NAME does.
     """
     global _provider  # noqa: PLW0603  OpenTelemetry itself has one provider for a process.
-    names = exporters(os.environ)
-    if not names or _provider is not None:
+    exporter = wanted_exporter(os.environ)
+    if not exporter or _provider is not None:
         return
     try:
         from credhook.tracing.spans import create_provider
 
-        _provider = create_provider(part, names)
+        _provider = create_provider(part, exporter)
     except ModuleNotFoundError as missing:
         log.warning("tracing_off", error=f"{missing.name} is not installed", hint=f"pip install {PACKAGES}")
     except Exception as error:  # Events do not depend on what the OTEL_ variables say.
         log.warning("tracing_off", exc_info=error, hint="see the variables that begin with OTEL_")
     else:
-        log.info("tracing_on", exporters=names)
+        log.info("tracing_on", exporter=exporter)
 
 
 def tracer() -> Optional["Tracer"]:

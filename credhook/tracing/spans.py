@@ -1,6 +1,6 @@
 """Make and export spans with OpenTelemetry's SDK. A span names the class of an error, never its message."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import entry_points
 
@@ -23,27 +23,21 @@ class UnknownExporter(Exception):
     """No installed package offers an exporter of that name."""
 
 
-def create_provider(part: str, exporters: Iterable[str]) -> TracerProvider:
+def create_provider(part: str, exporter: str) -> TracerProvider:
     """Return OpenTelemetry's provider for this process, so that the spans of authors' libraries join ours.
 
-    If a provider exists, as `opentelemetry-instrument` creates it, use that. Otherwise create one.
-
     Raises:
-        UnknownExporter: no package offers one of the exporters.
-        Exception: an exporter does not accept its variables.
+        UnknownExporter: no package offers the exporter.
+        Exception: the exporter does not accept its variables.
     """
-    existing = trace.get_tracer_provider()
-    if isinstance(existing, TracerProvider):
-        return existing
-    offered = {name: entry_points(group="opentelemetry_traces_exporter", name=name) for name in exporters}
-    if unknown := [name for name, found in offered.items() if not found]:
-        raise UnknownExporter(*unknown)
-    ready = [found[name].load()() for name, found in offered.items()]
+    offered = entry_points(group="opentelemetry_traces_exporter", name=exporter)
+    if not offered:
+        raise UnknownExporter(exporter)
+    processor = BatchSpanProcessor(offered[exporter].load()())
     ours = Resource.create({"service.name": f"credhook-{part}", "service.version": version()})
     # At exit the provider would wait for as long as a collector does not answer; `tracing.flush` does not.
     provider = TracerProvider(resource=ours.merge(OTELResourceDetector().detect()), shutdown_on_exit=False)
-    for exporter in ready:
-        provider.add_span_processor(BatchSpanProcessor(exporter))
+    provider.add_span_processor(processor)
     trace.set_tracer_provider(provider)
     return provider
 

@@ -303,24 +303,3 @@ def test_where_it_cannot_be_events_go_their_way_untraced(
             assert '"tracing_off"' in each.text
             assert said in each.text
     assert collector.received == []
-
-
-def test_whoever_has_set_up_the_sdk_before_keeps_it(rig: FleetHarness, collector: Collector) -> None:
-    """As `opentelemetry-instrument` does, before any of our code runs."""
-    (rig.folder / "sitecustomize.py").write_text("""
-from opentelemetry import trace
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-provider = TracerProvider(resource=Resource({"service.name": "theirs"}))
-provider.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter()))
-trace.set_tracer_provider(provider)
-""")
-    rig.plugin(TRACED)
-    rig.accept(("one", DATA, "pre_1"))
-    with rig.worker(PYTHONPATH=str(rig.folder)) as worker:
-        rig.reaches("one", "done")
-        assert worker.stop() == 0
-    assert collector.one("from a loop").parent == collector.one("test.looks").id
-    assert {span.service for span in collector.spans} == {"theirs"}
