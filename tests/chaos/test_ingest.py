@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import httpx
 import pytest
 from fleet_harness import SHORT, SIZES
 from redis import Redis
@@ -18,7 +17,6 @@ from redis_server import MortalRedis
 from repeating_sender import deliver_all
 from rq.utils import as_text
 from serving import Receiver, receiver
-from signing import body, headers
 from waiting import until_async
 
 Breaks = Callable[[], Awaitable[None]]
@@ -119,19 +117,3 @@ async def test_replies_to_the_script_are_lost(tmp_path: Path, redis_url: str, re
     # The script is run again, finds what it wrote, and the sender never knows.
     assert ingestion.answers == {202: len(ingestion.supplied)}
     ingestion.is_kept("a reply of Redis lost", redis_client)
-
-
-async def test_a_stalled_redis_is_503_for_all_who_wait_and_recovers(
-    tmp_path: Path, redis_url: str, redis_client: Redis
-) -> None:
-    ids = [f"msg_{number}" for number in range(60)]
-    with redis_proxy(redis_url) as proxy, receiver(tmp_path, proxy.url) as process:
-        proxy.hold = True
-        async with httpx.AsyncClient(timeout=60) as client:
-            sent = [client.post(process.url, content=body(), headers=headers(one, body())) for one in ids]
-            answers = await asyncio.gather(*sent)
-            assert {response.status_code for response in answers} == {503}
-            assert {response.headers["retry-after"] for response in answers} == {"5"}
-        proxy.hold = False
-        await deliver_all(lambda: process.url, ids)
-    assert redis_client.zcard(INDEX.open) == 60

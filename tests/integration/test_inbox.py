@@ -26,6 +26,8 @@ from waiting import until, until_async
 from credhook.events import Event
 from credhook.receiver.inbox import Outcome, StoreUnavailable
 from credhook.sandbox.local.environment import free_port, local_redis, start_server
+from credhook.store.address import RedisAddress
+from credhook.store.connection import open_redis
 from credhook.store.health import SharedExamination, ask, examine
 
 EVENT = Event("openid4vc.issuance.completed", "iss_1")
@@ -251,6 +253,21 @@ async def test_a_lost_first_reply_is_asked_for_once_more(redis_url: str) -> None
             proxy.lose = 1
             assert await inbox.accept("m1", EVENT) is Outcome.DUPLICATE  # It had been written.
             assert proxy.lost == 1
+
+
+async def test_a_stalled_redis_is_refused_to_all_who_wait_and_recovers(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("credhook.store.connection.REDIS_TIMEOUT", 0.5)
+    with redis_proxy(redis_url) as proxy:
+        async with inbox_on(open_redis(RedisAddress.parse(proxy.url))) as inbox:
+            assert await inbox.accept("m0", EVENT) is Outcome.ACCEPTED
+            proxy.hold = True
+            waiting = (inbox.accept(f"m{number}", EVENT) for number in range(60))
+            refused = await asyncio.gather(*waiting, return_exceptions=True)
+            assert {(type(one), str(one)) for one in refused} == {(StoreUnavailable, "TimeoutError")}
+            proxy.hold = False
+            assert await inbox.accept("m1", EVENT) in {Outcome.ACCEPTED, Outcome.DUPLICATE}
 
 
 async def test_requests_that_wait_behind_a_refused_group_are_refused_with_it(

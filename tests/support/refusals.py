@@ -76,6 +76,9 @@ def refusals() -> list[Refusal]:
         Refusal("a slash too many", request(*signed(), first="POST /webhooks/ HTTP/1.1"), 404, None),
         Refusal("GET", request(*signed(), first="GET /webhooks HTTP/1.1"), 405, None),
         Refusal("PUT", request(*signed(), first="PUT /webhooks HTTP/1.1"), 405, None),
+        Refusal("PUT of a probe", request(first="PUT /readyz HTTP/1.1"), 405, None),
+        Refusal("a slash behind a probe", request(first="GET /healthz/ HTTP/1.1"), 404, None),
+        Refusal("metrics", request(first="GET /metrics HTTP/1.1"), 404, None),
         # Header rules.
         Refusal("no headers of ours", request(), 400, "webhook-id should be there exactly once"),
         Refusal("no id", request(two, three), 400, "webhook-id should be there exactly once"),

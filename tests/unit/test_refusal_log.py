@@ -42,6 +42,13 @@ def test_the_id_that_a_proxy_has_given_is_logged_and_nothing_else_that_strangers
     assert [line.get("request_id") for line in logs] == [*sent[:2], None, None, None, None]
 
 
+def test_the_id_of_an_authentic_delivery_is_logged() -> None:
+    with capture_logs() as logs:
+        for refusal in (Malformed("a body"), StoreUnavailable("TimeoutError"), RouteNotFound("a path")):
+            RefusalLog().refuse(refusal, [(b"webhook-id", b"m1")])
+    assert [line.get("webhook_id") for line in logs] == ["m1", "m1", None]
+
+
 async def test_a_defect_of_ours_is_a_500_so_that_the_sender_keeps_the_delivery() -> None:
     no_inbox: Any = None
     settings: Any = ReceiverSettings
