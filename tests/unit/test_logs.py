@@ -7,7 +7,6 @@ import sys
 import threading
 import types
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -293,25 +292,17 @@ OURS = str(Path(is_authors.__wrapped__.__code__.co_filename).parent / "worker" /
 LIBRARY = "/srv/app/.venv/lib/python3.11/site-packages/httpx/client.py"
 
 
-def function(file: str, name: str, body: str, **known: Any) -> Callable[[], Any]:
-    """A function as if it stood in that file."""
-    scope: dict[str, Any] = dict(known)
-    exec(compile(f"def {name}():\n    {body}\n", file, "exec"), scope)
-    made: Callable[[], Any] = scope[name]
-    return made
-
-
 def shown(*steps: tuple[str, str]) -> list[str]:
     """What is shown of an error that came through functions of these files and names, the outermost first."""
-    call = function(*steps[-1], "raise ValueError")
-    for file, name in reversed(steps[:-1]):
-        call = function(file, name, "called()", called=call)
-    try:
+    call: Any = None  # The innermost function calls it, and fails.
+    for file, name in reversed(steps):
+        scope: dict[str, Any] = {"called": call}
+        exec(compile(f"def {name}():\n    called()\n", file, "exec"), scope)
+        call = scope[name]
+    with pytest.raises(TypeError) as caught:
         call()
-    except ValueError as error:
-        error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # Without this function.
-        return [place.rpartition(" ")[2] for place in places(error, _MAX_PLACES)]
-    raise AssertionError
+    error = caught.value.with_traceback(caught.tb.tb_next)  # Without this function.
+    return [place.rpartition(" ")[2] for place in places(error, _MAX_PLACES)]
 
 
 US = [(OURS, f"us{number}") for number in range(5)]
