@@ -44,8 +44,8 @@ class Competitor:
     filler: tuple[str, ...] = ()
     unfinished: tuple[str, ...] = ()
 
-    def command(self, *options: str) -> tuple[str | Path, ...]:
-        return (*self.interpreter(), *self.arguments, *options)
+    def command(self) -> tuple[str | Path, ...]:
+        return (*self.interpreter(), *self.arguments)
 
 
 def chosen(names: Sequence[str], competitors: Mapping[str, Competitor]) -> list[Competitor]:

@@ -68,43 +68,45 @@ _PLAN: Final = Plan()
 _SMALL: Final = Plan(rounds=1, seconds=1, warm_up_seconds=1, connections=16, requests=100_000)
 
 
+@dataclass(slots=True)
 class Run:
     """A competitor's server, and the deliveries that it has not seen yet."""
 
-    def __init__(
-        self, competitor: Competitor, server: Process, port: int, redis: Redis, unseen: Deliveries, connections: int
-    ) -> None:
-        self._competitor, self._server, self._port = competitor, server, port
-        self._redis, self._unseen, self._connections = redis, unseen, connections
+    competitor: Competitor
+    server: Process
+    port: int
+    redis: Redis
+    unseen: Deliveries
+    connections: int
 
     def prove(self) -> None:
         """Raise RunFailed unless the server authenticates and deduplicates. The limit does neither."""
-        if not self._competitor.verifies:
+        if not self.competitor.verifies:
             return
         good, other = self._take(1).read(), self._take(1).read()
         forged = _SIGNATURE.sub(_SIGNATURE.findall(other)[0], good)
-        statuses = [_status(self._port, request) for request in (forged, good, good)]
+        statuses = [_status(self.port, request) for request in (forged, good, good)]
         if statuses != [401, 202, 202] or self._jobs() != 1:
             raise RunFailed(f"a forged, a first and a repeated delivery gave {statuses} and {self._jobs()} jobs")
 
     def throughput(self, plan: Plan) -> dict[str, Any]:
         """Put as much load on the server as it takes, after connections, pools and compilers have settled."""
         self._press(self._take(plan.requests // 8), plan.warm_up_seconds)
-        jobs, meter = self._jobs_at_rest(), Meter(self._server, self._redis)
-        accepted, took = self._press(self._unseen, plan.seconds)
+        jobs, meter = self._jobs_at_rest(), Meter(self.server, self.redis)
+        accepted, took = self._press(self.unseen, plan.seconds)
         costs = meter.costs(accepted)
         made = self._jobs_at_rest() - jobs
         # Every acknowledged delivery is a job. Others may only come from requests under way.
-        if self._competitor.jobs and not accepted <= made <= accepted + self._connections:
+        if self.competitor.jobs and not accepted <= made <= accepted + self.connections:
             raise RunFailed(f"{accepted} deliveries were acknowledged, but {made} jobs are there")
         return {"rate": accepted / took, **costs}
 
     def _press(self, deliveries: Deliveries, seconds: int) -> tuple[int, float]:
         """Let wrk send as many deliveries as the server takes. Return how many were accepted, in how many seconds."""
-        threads = min(4, self._connections, len(machine.LOAD))
+        threads = min(4, self.connections, len(machine.LOAD))
         part = map(str, (deliveries.path, deliveries.size, deliveries.first, deliveries.count, threads))
-        command = f"wrk -t{threads} -c{self._connections} -d{seconds}s --timeout {_SILENCE}s -s".split()
-        command += [str(Path(__file__).with_name("requests.lua")), f"http://127.0.0.1:{self._port}/", "--", *part]
+        command = f"wrk -t{threads} -c{self.connections} -d{seconds}s --timeout {_SILENCE}s -s".split()
+        command += [str(Path(__file__).with_name("requests.lua")), f"http://127.0.0.1:{self.port}/", "--", *part]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RunFailed(f"wrk failed: {done.stderr.strip()[-500:]}")
@@ -116,11 +118,11 @@ class Run:
         return said["answers"], said["microseconds"] / 1e6
 
     def _take(self, count: int) -> Deliveries:
-        taken, self._unseen = self._unseen.split(count)
+        taken, self.unseen = self.unseen.split(count)
         return taken
 
     def _jobs(self) -> int:
-        return int(self._redis.llen(self._competitor.jobs)) if self._competitor.jobs else 0
+        return int(self.redis.llen(self.competitor.jobs)) if self.competitor.jobs else 0
 
     def _jobs_at_rest(self) -> int:
         jobs, before = self._jobs(), -1
@@ -189,9 +191,9 @@ def _targets(results: dict[str, Any]) -> Iterator[list[str]]:
     for ours, peer, least in _RATIOS:
         if {ours.name, peer.name} <= throughput.keys():
             ratio = middle(throughput[ours.name], "rate") / middle(throughput[peer.name], "rate")
-            yield report.at_least(f"{titles[ours.name]} / {titles[peer.name]}", ratio, least)
+            yield report.target(f"{titles[ours.name]} / {titles[peer.name]}", ratio, least=least)
     peaks = [one["peak"] for each in (STRICT, STANDARD) for one in throughput.get(each.name, ())]
-    yield report.at_most("most memory of the receiver, MiB", max(peaks, default=0), 90, ".0f")
+    yield report.target("most memory of the receiver, MiB", max(peaks, default=0), most=90)
 
 
 @click.command()

@@ -5,6 +5,7 @@
 """
 
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -55,14 +56,10 @@ def spread(rounds: Rounds) -> tuple[str, str]:
     return f"{median(rates):,.0f}", f"{min(rates):,.0f} to {max(rates):,.0f}"
 
 
-def at_least(what: str, reached: float, least: float) -> list[str]:
+def target(what: str, reached: float, *, least: float = -math.inf, most: float = math.inf) -> list[str]:
     """Return a target's row."""
-    return [what, f"≥ {least:g}", f"{reached:.2f}", "yes" if reached >= least else "NO"]
-
-
-def at_most(what: str, reached: float, most: float, form: str = ".2f") -> list[str]:
-    """Return a target's row."""
-    return [what, f"≤ {most:g}", f"{reached:{form}}", "yes" if reached <= most else "NO"]
+    bound = f"≥ {least:g}" if most == math.inf else f"≤ {most:g}"
+    return [what, bound, f"{reached:.2f}", "yes" if least <= reached <= most else "NO"]
 
 
 @contextmanager
@@ -86,17 +83,16 @@ def taking_turns(rounds: int, competitors: Sequence[T]) -> Iterator[tuple[str, T
             yield f"round {number + 1}", competitor
 
 
-def measured(folder: Path, measure: Callable[[Path], T]) -> T:
+def measured(folder: Path, measure: Callable[[Path], T], again: int = _AGAIN) -> T:
     """Call `measure` with an empty folder. Repeat a run that was spoilt."""
-    for attempt in range(_AGAIN + 1):
-        with TemporaryDirectory(dir=folder) as empty:
-            try:
-                return measure(Path(empty))
-            except RunFailed as error:
-                if attempt == _AGAIN:
-                    raise
-                say(f"{error}; once more")
-    raise AssertionError
+    with TemporaryDirectory(dir=folder) as empty:
+        try:
+            return measure(Path(empty))
+        except RunFailed as error:
+            if not again:
+                raise
+            say(f"{error}; once more")
+    return measured(folder, measure, again - 1)
 
 
 def publish(name: str, out: Path, setting: Mapping[str, str], sheets: Iterable[Sheet]) -> None:

@@ -212,14 +212,14 @@ def _targets(results: dict[str, Any]) -> Iterator[list[str]]:
         for ours, peer, least in ((OURS_CROWDED, BULLMQ, 0.9), (OURS, DRAMATIQ, 1.5)):
             if {ours.name, peer.name} <= rates.keys():
                 beside = f"{titles[ours.name]} / {titles[peer.name]}, an API of {latency} ms"
-                yield report.at_least(beside, rates[ours.name] / rates[peer.name], least)
+                yield report.target(beside, rates[ours.name] / rates[peer.name], least=least)
                 if peer is BULLMQ:
                     cost = middle(field[ours.name], "cpu") / middle(field[peer.name], "cpu")
-                    yield report.at_most(f"their processor time, {latency} ms", cost, 1.4)
+                    yield report.target(f"their processor time, {latency} ms", cost, most=1.4)
         if rounds := field.get(OURS_CROWDED.name):
             at = f"{OURS_CROWDED.slots} at once, an API of {latency} ms"
-            yield report.at_most(f"round trips to Redis each, {at}", middle(rounds, "trips"), 0.3)
-            yield report.at_most(f"most memory, {at}, MiB", max(one["peak"] for one in rounds), 150, ".0f")
+            yield report.target(f"round trips to Redis each, {at}", middle(rounds, "trips"), most=0.3)
+            yield report.target(f"most memory, {at}, MiB", max(one["peak"] for one in rounds), most=150)
 
 
 def _setting(plan: Plan) -> dict[str, str]:

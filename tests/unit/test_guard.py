@@ -23,7 +23,7 @@ Answer = Callable[[httpx.Request], httpx.Response]
 
 
 class Book:
-    """A guard that lets everything pass, and writes down what it hears.
+    """A guard and its permits: lets everything pass, and writes down what it hears.
 
     Attributes:
         acquired: the operations that it let pass.
@@ -34,20 +34,13 @@ class Book:
         self.acquired: list[str] = []
         self.heard: list[tuple[object, ...]] = []
 
-    async def acquire(self, operation: str) -> "Page":
+    async def acquire(self, operation: str) -> "Book":
         self.acquired.append(operation)
-        return Page(self)
-
-
-class Page:
-    def __init__(self, book: Book) -> None:
-        self._book = book
-        self._is_over = False
+        return self
 
     def _first(self, *word: object) -> None:
-        if not self._is_over:
-            self._is_over = True
-            self._book.heard.append(word)
+        if len(self.heard) < len(self.acquired):
+            self.heard.append(word)
 
     def answered(self, status: int, retry_after: float | None) -> None:
         self._first(status, retry_after)
