@@ -2,70 +2,79 @@
 
 import asyncio
 import os
-import resource
 import signal
-import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-import redis.asyncio
 from accepting import inbox_on
 from prometheus_client import REGISTRY
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
-from redis_proxy import redis_proxy
+from redis_proxy import RedisProxy, redis_proxy
 from stores import store_on
 from structlog.testing import capture_logs
 from waiting import until, until_async
 
 from credhook.events import Event
-from credhook.receiver.inbox import Outcome, StoreUnavailable
-from credhook.sandbox.local.environment import free_port, local_redis, start_server
+from credhook.receiver.inbox import Inbox, Outcome, StoreUnavailable
+from credhook.sandbox.local.environment import local_redis
 from credhook.store.address import RedisAddress
 from credhook.store.connection import open_redis
-from credhook.store.health import SharedExamination, ask, examine
+from credhook.store.health import SharedExamination, ask
 
 EVENT = Event("openid4vc.issuance.completed", "iss_1")
 
 
-async def test_a_delivery_that_cannot_be_written_is_refused_alone(async_redis: redis.asyncio.Redis) -> None:
+@pytest.fixture
+async def inbox(async_redis: AsyncRedis) -> AsyncIterator[Inbox]:
     async with inbox_on(async_redis) as inbox:
-        assert await inbox.accept("m1", EVENT) is Outcome.ACCEPTED
-        for _ in range(2):  # With a connection that stands, and with one that is opened anew.
-            with pytest.raises(StoreUnavailable, match="UnicodeEncodeError"):
-                await inbox.accept("\ud800", EVENT)
-        assert await inbox.accept("m1", EVENT) is Outcome.DUPLICATE
+        yield inbox
+
+
+@pytest.fixture
+def proxy(redis_url: str) -> Iterator[RedisProxy]:
+    with redis_proxy(redis_url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def proxied(proxy: RedisProxy) -> AsyncIterator[Inbox]:
+    async with open_redis(RedisAddress.parse(proxy.url)) as client, inbox_on(client) as inbox:
+        yield inbox
+
+
+async def test_a_delivery_that_cannot_be_written_is_refused_alone(inbox: Inbox) -> None:
+    assert await inbox.accept("m1", EVENT) is Outcome.ACCEPTED
+    for _ in range(2):  # With a connection that stands, and with one that is opened anew.
+        with pytest.raises(StoreUnavailable, match="UnicodeEncodeError"):
+            await inbox.accept("\ud800", EVENT)
+    assert await inbox.accept("m1", EVENT) is Outcome.DUPLICATE
 
 
 async def test_requests_that_come_at_once_each_get_their_own_outcome_and_a_script_writes_at_most_500(
-    async_redis: redis.asyncio.Redis,
+    inbox: Inbox,
 ) -> None:
     def groups(up_to: str) -> float:
         return REGISTRY.get_sample_value("credhook_group_size_bucket", {"le": up_to}) or 0.0
 
-    async with inbox_on(async_redis) as inbox:
-        before = groups("500.0")
-        ids = [f"m{number // 3}" for number in range(2_100)]  # Each id thrice in a group or two.
-        outcomes = await asyncio.gather(*(inbox.accept(one, EVENT) for one in ids))
-        assert groups("500.0") - before == 5
-        assert groups("500.0") == groups("+Inf")
+    before = groups("500.0")
+    ids = [f"m{number // 3}" for number in range(2_100)]  # Each id thrice in a group or two.
+    outcomes = await asyncio.gather(*(inbox.accept(one, EVENT) for one in ids))
+    assert groups("500.0") - before == 5
+    assert groups("500.0") == groups("+Inf")
     assert outcomes == [Outcome.ACCEPTED, Outcome.DUPLICATE, Outcome.DUPLICATE] * 700
 
 
-async def test_a_request_that_went_away_is_written_with_its_group(
-    async_redis: redis.asyncio.Redis, redis_client: Redis
-) -> None:
-    async with inbox_on(async_redis) as inbox:
-        gone = asyncio.create_task(inbox.accept("m1", EVENT))
-        stays = asyncio.create_task(inbox.accept("m2", EVENT))
-        await asyncio.sleep(0)
-        gone.cancel()
-        assert await stays is Outcome.ACCEPTED
+async def test_a_request_that_went_away_is_written_with_its_group(inbox: Inbox, redis_client: Redis) -> None:
+    gone = asyncio.create_task(inbox.accept("m1", EVENT))
+    stays = asyncio.create_task(inbox.accept("m2", EVENT))
+    await asyncio.sleep(0)
+    gone.cancel()
+    assert await stays is Outcome.ACCEPTED
     assert redis_client.exists("credhook:credhook:event:m1")
 
 
@@ -171,28 +180,6 @@ async def test_replicated_acknowledges_what_a_replica_has_and_needs_no_file(
                 await inbox.accept("m2", EVENT)  # The profiles without replicas need a file.
 
 
-async def test_a_full_disk_is_named_and_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # With the signals of its parent, it ignores the one that says that a file is too large.
-    monkeypatch.setattr(subprocess, "Popen", partial(subprocess.Popen, restore_signals=False))
-    port = free_port()
-    with start_server(tmp_path, port, ("--appendfsync", "everysec")) as server:
-        async with AsyncRedis(port=port) as client, inbox_on(client) as inbox:
-            store = store_on(client)
-            assert await inbox.accept("m1", EVENT) is Outcome.ACCEPTED
-            assert not any(check.failed for check in await examine(store, durability="standard"))
-            resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (1, 1))
-            await client.set("what", "does not fit")
-            for _ in range(1_000):  # While an fsync is under way, Redis puts the write off.
-                failed = [check.name for check in await examine(store, durability="standard") if check.failed]
-                if failed:
-                    break
-                await asyncio.sleep(0.02)
-            assert failed == ["disk"]
-            with pytest.raises(StoreUnavailable):
-                await inbox.accept("m2", EVENT)
-        server.kill()
-
-
 @pytest.mark.parametrize("after", ["a reconnect", "a while"])
 async def test_redis_is_asked_again_what_it_keeps(
     async_redis: AsyncRedis, redis_client: Redis, monkeypatch: pytest.MonkeyPatch, after: str
@@ -209,80 +196,68 @@ async def test_redis_is_asked_again_what_it_keeps(
         assert await inbox.accept("m2", EVENT) is Outcome.ACCEPTED
 
 
-async def test_a_script_that_redis_has_forgotten_is_given_again(async_redis: AsyncRedis, redis_client: Redis) -> None:
-    async with inbox_on(async_redis) as inbox:
-        for number in range(1, 4):
-            assert await inbox.accept(f"m{number}", EVENT) is Outcome.ACCEPTED
-            redis_client.script_flush()
+async def test_a_script_that_redis_has_forgotten_is_given_again(inbox: Inbox, redis_client: Redis) -> None:
+    for number in range(1, 4):
+        assert await inbox.accept(f"m{number}", EVENT) is Outcome.ACCEPTED
+        redis_client.script_flush()
 
 
-async def test_the_inbox_finishes_its_groups_before_it_closes(redis_url: str) -> None:
-    with redis_proxy(redis_url) as proxy:
-        async with AsyncRedis.from_url(proxy.url) as client, inbox_on(client) as inbox:
-            assert await inbox.accept("m1", EVENT) is Outcome.ACCEPTED
-            proxy.hold = True
-            passed = proxy.commands
-            under_way = asyncio.create_task(inbox.accept("m2", EVENT))
-            await until_async(lambda: proxy.commands > passed)
-            waiting = asyncio.create_task(inbox.accept("m3", EVENT))
-            closing = asyncio.create_task(inbox.aclose())
-            await asyncio.wait({closing}, timeout=0.2)
-            assert not closing.done()
-            proxy.hold = False
-            assert [await under_way, await waiting] == [Outcome.ACCEPTED] * 2
-            await closing
+async def test_the_inbox_finishes_its_groups_before_it_closes(proxy: RedisProxy, proxied: Inbox) -> None:
+    assert await proxied.accept("m1", EVENT) is Outcome.ACCEPTED
+    proxy.hold = True
+    passed = proxy.commands
+    under_way = asyncio.create_task(proxied.accept("m2", EVENT))
+    await until_async(lambda: proxy.commands > passed)
+    waiting = asyncio.create_task(proxied.accept("m3", EVENT))
+    closing = asyncio.create_task(proxied.aclose())
+    await asyncio.wait({closing}, timeout=0.2)
+    assert not closing.done()
+    proxy.hold = False
+    assert [await under_way, await waiting] == [Outcome.ACCEPTED] * 2
+    await closing
 
 
-async def test_readiness_costs_redis_one_look_a_second(redis_url: str) -> None:
-    with redis_proxy(redis_url) as proxy:
-        async with AsyncRedis.from_url(proxy.url) as client, inbox_on(client) as inbox:
-            began, answers = time.monotonic(), [await inbox.examine()]
-            asked = proxy.commands
-            await asyncio.sleep(1.1)
-            answers += await asyncio.gather(*(inbox.examine() for _ in range(200)))
-            passed = time.monotonic() - began
-            assert asked > 0
-            assert proxy.commands <= asked * (2 + passed)
-            assert all(answers)
+async def test_readiness_costs_redis_one_look_a_second(proxy: RedisProxy, proxied: Inbox) -> None:
+    began, answers = time.monotonic(), [await proxied.examine()]
+    asked = proxy.commands
+    await asyncio.sleep(1.1)
+    answers += await asyncio.gather(*(proxied.examine() for _ in range(200)))
+    passed = time.monotonic() - began
+    assert asked > 0
+    assert proxy.commands <= asked * (2 + passed)
+    assert all(answers)
 
 
-async def test_a_lost_first_reply_is_asked_for_once_more(redis_url: str) -> None:
+async def test_a_lost_first_reply_is_asked_for_once_more(proxy: RedisProxy, proxied: Inbox) -> None:
     """The connection is new, so no earlier command explains the loss."""
-    with redis_proxy(redis_url) as proxy:
-        async with AsyncRedis.from_url(proxy.url) as client, inbox_on(client) as inbox:
-            proxy.lose = 1
-            assert await inbox.accept("m1", EVENT) is Outcome.DUPLICATE  # It had been written.
-            assert proxy.lost == 1
+    proxy.lose = 1
+    assert await proxied.accept("m1", EVENT) is Outcome.DUPLICATE  # It had been written.
+    assert proxy.lost == 1
 
 
 async def test_a_stalled_redis_is_refused_to_all_who_wait_and_recovers(
-    redis_url: str, monkeypatch: pytest.MonkeyPatch
+    proxy: RedisProxy, proxied: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("credhook.store.connection.REDIS_TIMEOUT", 0.5)
-    with redis_proxy(redis_url) as proxy:
-        async with inbox_on(open_redis(RedisAddress.parse(proxy.url))) as inbox:
-            assert await inbox.accept("m0", EVENT) is Outcome.ACCEPTED
-            proxy.hold = True
-            waiting = (inbox.accept(f"m{number}", EVENT) for number in range(60))
-            refused = await asyncio.gather(*waiting, return_exceptions=True)
-            assert {(type(one), str(one)) for one in refused} == {(StoreUnavailable, "TimeoutError")}
-            proxy.hold = False
-            assert await inbox.accept("m1", EVENT) in {Outcome.ACCEPTED, Outcome.DUPLICATE}
+    assert await proxied.accept("m0", EVENT) is Outcome.ACCEPTED
+    proxy.hold = True
+    waiting = (proxied.accept(f"m{number}", EVENT) for number in range(60))
+    refused = await asyncio.gather(*waiting, return_exceptions=True)
+    assert {(type(one), str(one)) for one in refused} == {(StoreUnavailable, "TimeoutError")}
+    proxy.hold = False
+    assert await proxied.accept("m1", EVENT) in {Outcome.ACCEPTED, Outcome.DUPLICATE}
 
 
-async def test_requests_that_wait_behind_a_refused_group_are_refused_with_it(
-    async_redis: AsyncRedis, redis_client: Redis
-) -> None:
+async def test_requests_that_wait_behind_a_refused_group_are_refused_with_it(inbox: Inbox, redis_client: Redis) -> None:
     """Each further group would meet the same refusal."""
-    async with inbox_on(async_redis) as inbox:
-        assert await inbox.accept("m1", EVENT) is Outcome.ACCEPTED
-        redis_client.config_resetstat()
-        with configured(redis_client, "maxmemory", "1"):
-            sent = (inbox.accept(f"m{number}", EVENT) for number in range(2, 1_003))
-            refused = await asyncio.gather(*sent, return_exceptions=True)
-        assert {type(one) for one in refused} == {StoreUnavailable}
-        statistics: Any = redis_client.info("commandstats")
-        assert statistics["cmdstat_evalsha"]["calls"] == 1
+    assert await inbox.accept("m1", EVENT) is Outcome.ACCEPTED
+    redis_client.config_resetstat()
+    with configured(redis_client, "maxmemory", "1"):
+        sent = (inbox.accept(f"m{number}", EVENT) for number in range(2, 1_003))
+        refused = await asyncio.gather(*sent, return_exceptions=True)
+    assert {type(one) for one in refused} == {StoreUnavailable}
+    statistics: Any = redis_client.info("commandstats")
+    assert statistics["cmdstat_evalsha"]["calls"] == 1
 
 
 async def test_a_closed_inbox_leaves_no_connection_and_has_logged_everything(
@@ -300,11 +275,10 @@ async def test_a_closed_inbox_leaves_no_connection_and_has_logged_everything(
     assert [line["event"] for line in lines] == ["events_accepted"]
 
 
-async def test_many_deliveries_are_logged_in_lines_that_collectors_of_logs_take(async_redis: AsyncRedis) -> None:
+async def test_many_deliveries_are_logged_in_lines_that_collectors_of_logs_take(inbox: Inbox) -> None:
     ids = [f"m{number}" for number in range(120)]
     with capture_logs() as lines:
-        async with inbox_on(async_redis) as inbox:
-            await asyncio.gather(*(inbox.accept(one, EVENT) for one in [*ids, "m0"]))
+        await asyncio.gather(*(inbox.accept(one, EVENT) for one in [*ids, "m0"]))
     logged = [(line["event"], len(line["events"])) for line in lines]
     assert sorted(logged) == [
         ("events_accepted", 20),
@@ -315,17 +289,16 @@ async def test_many_deliveries_are_logged_in_lines_that_collectors_of_logs_take(
     assert [one["webhook_id"] for line in lines for one in line["events"] if line["event"] == "events_accepted"] == ids
 
 
-async def test_an_unusual_delivery_has_a_log_line_of_its_own(async_redis: AsyncRedis, redis_client: Redis) -> None:
+async def test_an_unusual_delivery_has_a_log_line_of_its_own(inbox: Inbox, redis_client: Redis) -> None:
     redis_client.set("credhook:credhook:event:bad", "somebody else's")
     with capture_logs() as lines:
-        async with inbox_on(async_redis) as inbox:
-            await inbox.accept("m1", EVENT)
-            conflicting = [inbox.accept("m1", Event(EVENT.type, one)) for one in ("iss_2", "iss_3")]
-            assert await asyncio.gather(*conflicting) == [Outcome.CONFLICT] * 2
-            assert inbox.conflicts == 2
-            assert await inbox.accept("m2", Event("openid4vc.issuance.unheard_of", "iss_1")) is Outcome.QUARANTINED
-            with pytest.raises(StoreUnavailable):
-                await inbox.accept("bad", EVENT)
+        await inbox.accept("m1", EVENT)
+        conflicting = [inbox.accept("m1", Event(EVENT.type, one)) for one in ("iss_2", "iss_3")]
+        assert await asyncio.gather(*conflicting) == [Outcome.CONFLICT] * 2
+        assert inbox.conflicts == 2
+        assert await inbox.accept("m2", Event("openid4vc.issuance.unheard_of", "iss_1")) is Outcome.QUARANTINED
+        with pytest.raises(StoreUnavailable):
+            await inbox.accept("bad", EVENT)
     logged = [(line["event"], line["webhook_id"]) for line in lines[1:]]
     assert logged == [*[("event_conflict", "m1")] * 2, ("event_quarantined", "m2"), ("event_unreadable", "bad")]
 
