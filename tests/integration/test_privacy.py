@@ -197,7 +197,7 @@ def test_when_a_handler_fails_in_any_way(rig: FleetHarness, collector: Collector
     rig.accept(*((name, DATA, f"pre_{name}") for name in names))
     settings = {
         "CREDHOOK_MAX_ATTEMPTS": "1",
-        "CREDHOOK_HANDLER_TIMEOUT": "8",
+        "CREDHOOK_HANDLER_TIMEOUT": "5",
         "CREDHOOK_SNAPSHOT_KEY": "Canary-key-of-thirty-two-characters",
         "CREDHOOK_ADMIN": f"127.0.0.1:{port}",
     }
@@ -263,7 +263,7 @@ def test_when_the_platform_fails_in_any_way(rig: FleetHarness) -> None:
     assert_nowhere(rig, causes, *shown)
 
 
-@pytest.mark.parametrize("status", [200, 400, 401, 500])
+@pytest.mark.parametrize("status", [200, 401, 500])
 def test_when_the_token_endpoint_repeats_what_it_was_sent(rig: FleetHarness, status: int) -> None:
     rig.stub.grant = Answer(status, {"error": SECRET, "error_description": f"{SECRET} {TOKEN}", "expires_in": TOKEN})
     rig.accept(("m1", DATA, "pre_1"))
@@ -272,7 +272,7 @@ def test_when_the_token_endpoint_repeats_what_it_was_sent(rig: FleetHarness, sta
         until(lambda: "takes no events" in credhook(rig, "status"), what="its announcement")
         shown = credhook(rig, "status")
         called = credhook(rig, "api", "presentations", "get", "pre_1")
-        assert ('"hint":"check ' in worker.text) == (status in {400, 401})
+        assert ('"hint":"check ' in worker.text) == (status == 401)
         assert worker.stop() == 0
     assert_nowhere(rig, shown, called)
 

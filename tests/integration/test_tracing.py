@@ -70,10 +70,10 @@ def rig(rig: FleetHarness, collector: Collector) -> FleetHarness:
 
 
 @contextmanager
-def front(rig: FleetHarness, *options: str, **settings: str) -> Iterator[Receiver]:
+def front(rig: FleetHarness, **settings: str) -> Iterator[Receiver]:
     """The receiver, traced as the workers are."""
     traced = {name: value for name, value in rig.environment.items() if name.startswith("OTEL_")}
-    with receiver(rig.folder, rig.redis_url, options=options, **traced, **settings) as process:
+    with receiver(rig.folder, rig.redis_url, options=(), **traced, **settings) as process:
         yield process
 
 

@@ -1,5 +1,4 @@
 import json
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -98,12 +97,6 @@ def test_a_type_of_tomorrow_with_two_ids_is_kept_without_a_guess() -> None:
 
 def test_a_type_of_128_characters_is_read() -> None:
     assert Event.parse(notification("t" * 128, {"openId4VcIssuanceId": "a"})) == Event("t" * 128, "a")
-
-
-@given(st.binary(max_size=300))
-def test_any_bytes_are_an_event_or_malformed(body: bytes) -> None:
-    with suppress(Malformed):
-        assert Event.parse(body).type
 
 
 json_values = st.recursive(
