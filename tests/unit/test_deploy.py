@@ -142,31 +142,29 @@ def test_receivers_share_the_socket_that_systemd_holds() -> None:
     assert "Sockets=credhook-receiver.socket\n" in serves
 
 
+def locked(name: str) -> set[str]:
+    return set(re.findall(r"^[a-z0-9][\w.\[\]-]*==\S+", (DEPLOY / name).read_text(), re.MULTILINE))
+
+
 @pytest.mark.parametrize("lock", sorted(DEPLOY.glob("requirements*.txt")), ids=lambda path: path.name)
 def test_locks_carry_hashes_and_no_hosts(lock: Path) -> None:
     text = lock.read_text()
     assert "://" not in text
     assert "--index" not in text
-    pinned = re.findall(r"^[a-z0-9][\w.\[\]-]*==\S+.*$", text, re.MULTILINE)
-    assert len(pinned) > (0 if lock.name == "requirements-uv.txt" else 2)
+    pinned = re.findall(r"^\S*==.*$", text, re.MULTILINE)
+    assert len(pinned) == len(locked(lock.name)) > (0 if lock.name == "requirements-uv.txt" else 2)
     assert all(line.endswith("\\") for line in pinned)
 
 
-def test_the_lock_holds_every_dependency() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    locked = set(re.findall(r"^([a-z0-9-]+)==", (DEPLOY / "requirements.txt").read_text(), re.MULTILINE))
-    for requirement in project["project"]["dependencies"]:
-        assert re.split(r"[\[<>=]", requirement)[0] in locked, requirement
+def test_the_lock_holds_every_dependency_and_the_one_with_traces_the_extra_too() -> None:
+    def missing(requirements: list[str], pins: set[str]) -> set[str]:
+        return {re.split(r"[\[<>=]", one)[0] for one in requirements} - {one.partition("==")[0] for one in pins}
 
-
-def test_the_lock_with_traces_is_the_other_and_the_extra() -> None:
-    plain, traced = (
-        set(re.findall(r"^([a-z0-9-]+==\S+)", (DEPLOY / name).read_text(), re.MULTILINE))
-        for name in ("requirements.txt", "requirements-otel.txt")
-    )
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    plain, traced = locked("requirements.txt"), locked("requirements-otel.txt")
     assert plain < traced
-    extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["otel"]
-    assert {re.split(r"[<>=]", one)[0] for one in extra} <= {one.partition("==")[0] for one in traced - plain}
+    assert missing(project["dependencies"], plain) == set()
+    assert missing(project["optional-dependencies"]["otel"], traced - plain) == set()
 
 
 def test_the_collector_takes_traces_and_scrapes_metrics() -> None:

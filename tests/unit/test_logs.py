@@ -328,7 +328,9 @@ def test_the_authors_own_lines_come_before_what_they_called(steps: list[tuple[st
 
 
 @pytest.mark.parametrize("file", [OURS, LIBRARY, LIBRARY.replace("site-", "dist-"), types.__file__, "<string>"])
-def test_what_is_no_authors(file: str | None) -> None:
+def test_what_is_no_authors_and_does_not_become_it(file: str | None) -> None:
+    for module in ("nowhere_to_be_found", "credhook.worker.handlers.logging_handler", "__main__", "os"):
+        loaded_from(module)
     assert not is_authors(str(file))
 
 
@@ -345,15 +347,6 @@ def test_a_package_is_its_authors_once_handlers_were_loaded_from_it(
     loaded_from("accounts.handlers")
     assert is_authors(handlers)
     assert not is_authors(str(installed / "accounts_of_others" / "handlers.py"))
-
-
-@pytest.mark.parametrize(
-    "module", ["nowhere_to_be_found", "credhook.worker.handlers.logging_handler", "__main__", "os"]
-)
-def test_nothing_else_becomes_an_authors(module: str) -> None:
-    loaded_from(module)
-    assert not is_authors(OURS)
-    assert not is_authors(LIBRARY)
 
 
 def test_the_line_of_a_stop_iteration_in_a_coroutine_is_the_authors() -> None:
