@@ -1,5 +1,5 @@
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -166,48 +166,40 @@ def test_a_wrong_file_is_one_line_with_its_name_and_without_the_value(
 # Our certificates: the receiver's own, and those that the platform and Redis may ask for.
 
 
-class Pair:
-    """A certificate and its key, as PEM files: apart, and one after the other."""
-
-    def __init__(self, folder: Path, authority: trustme.CA, name: str) -> None:
-        issued = authority.issue_cert(name)
-        self.certificate, self.key, self.both = (folder / f"{name}.{kind}.pem" for kind in ("crt", "key", "both"))
-        for blob in issued.cert_chain_pems:
-            blob.write_to_path(self.certificate, append=True)
-        issued.private_key_pem.write_to_path(self.key)
-        issued.private_key_and_cert_chain_pem.write_to_path(self.both)
-
-    def encrypted_key(self) -> Path:
-        """Another file with the same key, which wants a password."""
-        encrypted = self.key.with_suffix(".encrypted")
-        key = load_pem_private_key(self.key.read_bytes(), None)
-        encryption = BestAvailableEncryption(b"hush-hush")
-        encrypted.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption))
-        return encrypted
-
-
 @pytest.fixture(scope="module")
-def pairs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Pair, Pair]:
-    folder, authority = tmp_path_factory.mktemp("pairs"), trustme.CA()
-    return Pair(folder, authority, "ours.example"), Pair(folder, authority, "other.example")
+def pem(tmp_path_factory: pytest.TempPathFactory) -> dict[str | None, Path]:
+    """Files by what they hold: a certificate and its key, apart and together, and keys that do not serve."""
+    folder, ours = tmp_path_factory.mktemp("pem"), trustme.CA().issue_cert("ours.example")
+    key = load_pem_private_key(ours.private_key_pem.bytes(), None)
+    encryption = BestAvailableEncryption(b"hush-hush")
+    content = {
+        "certificate": ours.cert_chain_pems[0].bytes(),
+        "key": ours.private_key_pem.bytes(),
+        "both": ours.private_key_and_cert_chain_pem.bytes(),
+        "other key": trustme.CA().issue_cert("other.example").private_key_pem.bytes(),
+        "encrypted key": key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption),
+        "no PEM": b"hush",
+    }
+    for name, text in content.items():
+        (folder / name).write_bytes(text)
+    return {name: folder / name for name in content}
 
 
-#: (certificate, key): what is wrong with them, by the parameter's id.
-UNUSABLE: dict[str, Callable[[Pair, Pair], tuple[Path | None, Path | None]]] = {
-    "no certificate": lambda ours, _: (None, ours.key),
-    "no key": lambda ours, _: (ours.certificate, None),
-    "no PEM": lambda ours, _: (Path(__file__), ours.key),
-    "key that is no PEM": lambda ours, _: (ours.certificate, Path(__file__)),
-    "key of another certificate": lambda ours, other: (ours.certificate, other.key),
-    "encrypted key": lambda ours, _: (ours.certificate, ours.encrypted_key()),
-}
-
-
-@pytest.mark.parametrize("unusable", UNUSABLE.values(), ids=UNUSABLE)
+@pytest.mark.parametrize(
+    ("certfile", "keyfile"),
+    [
+        (None, "key"),
+        ("certificate", None),
+        ("no PEM", "key"),
+        ("certificate", "no PEM"),
+        ("certificate", "other key"),
+        ("certificate", "encrypted key"),
+    ],
+)
 def test_a_certificate_that_could_not_be_shown_is_refused(
-    unusable: Callable[[Pair, Pair], tuple[Path | None, Path | None]], pairs: tuple[Pair, Pair]
+    certfile: str | None, keyfile: str | None, pem: dict[str | None, Path]
 ) -> None:
-    certificate, key = unusable(*pairs)
+    certificate, key = pem.get(certfile), pem.get(keyfile)
     with pytest.raises(ValueError, match=r"^OUR_CERTFILE: .*OUR_KEYFILE") as refusal:
         check_certificate(certificate, key, "OUR")
     assert not certificate or all(str(path) in str(refusal.value) for path in (certificate, key) if path)
@@ -222,17 +214,16 @@ def test_a_certificate_that_could_not_be_shown_is_refused(
     ],
 )
 def test_each_process_tries_its_certificates(
-    settings: type[Any], environment: dict[str, str], prefix: str, pairs: tuple[Pair, Pair]
+    settings: type[Any], environment: dict[str, str], prefix: str, pem: dict[str | None, Path]
 ) -> None:
-    ours, _ = pairs
-    assert made(settings, environment | {f"{prefix}_CERTFILE": str(ours.both)})
-    (line,) = lines(settings, environment | {f"{prefix}_CERTFILE": str(ours.certificate)})
+    assert made(settings, environment | {f"{prefix}_CERTFILE": str(pem["both"])})
+    (line,) = lines(settings, environment | {f"{prefix}_CERTFILE": str(pem["certificate"])})
     assert line.startswith(f"{prefix}_CERTFILE: ")
     assert f"{prefix}_KEYFILE" in line
 
 
-def test_a_certificate_for_a_redis_without_tls_is_refused(pairs: tuple[Pair, Pair]) -> None:
-    (line,) = lines(ConsoleSettings, {"CREDHOOK_REDIS_CERTFILE": str(pairs[0].both)})
+def test_a_certificate_for_a_redis_without_tls_is_refused(pem: dict[str | None, Path]) -> None:
+    (line,) = lines(ConsoleSettings, {"CREDHOOK_REDIS_CERTFILE": str(pem["both"])})
     assert line == "CREDHOOK_REDIS_CERTFILE: is shown over TLS alone; REDIS_URL should be rediss://"
 
 
