@@ -151,14 +151,10 @@ def unpacked(value: Any) -> Iterator[str]:
         yield from unpacked(list(value.items()))
     elif isinstance(value, bytes):
         yield value.decode(errors="replace")
-        for decoded in (value, *_base64(value)):
-            with suppress(zlib.error):
-                yield zlib.decompress(decoded).decode(errors="replace")
-
-
-def _base64(value: bytes) -> Iterator[bytes]:
-    with suppress(ValueError):
-        yield base64.b64decode(value, validate=True)
+        with suppress(zlib.error):
+            yield zlib.decompress(value).decode(errors="replace")
+        with suppress(ValueError, zlib.error):
+            yield zlib.decompress(base64.b64decode(value, validate=True)).decode(errors="replace")
 
 
 def run(rig: FleetHarness, *command: str) -> str:
@@ -173,10 +169,6 @@ def run(rig: FleetHarness, *command: str) -> str:
 
 def credhook(rig: FleetHarness, *arguments: str) -> str:
     return run(rig, "-m", "credhook", *arguments)
-
-
-def rq(rig: FleetHarness, command: str, *arguments: str) -> str:
-    return run(rig, str(Path(sys.executable).parent / "rq"), command, "--url", rig.redis_url, *arguments)
 
 
 def assert_nowhere(rig: FleetHarness, *texts: str) -> None:
@@ -296,13 +288,14 @@ def test_when_a_worker_is_killed_or_blocks(rig: FleetHarness) -> None:
 def test_when_rq_itself_runs_the_jobs_or_looks_at_them(rig: FleetHarness) -> None:
     """Stock workers keep results and tracebacks of jobs that fail; ours never fail in their eyes."""
     rig.accept(("raises", DATA, "pre_raises"), ("notes", DATA, "pre_notes"))
-    stock = rq(rig, "worker", "--burst", "--serializer", "json", "credhook")
+    rq, redis = str(Path(sys.executable).parent / "rq"), ("--url", rig.redis_url)
+    stock = run(rig, rq, "worker", *redis, "--burst", "--serializer", "json", "credhook")
     assert "handler_failed" in stock
     rig.accept(("killed", DATA, "pre_killed"), ("hangs", DATA, "pre_hangs"))
     with rig.worker("forking", "--isolation", "fork", CREDHOOK_HANDLER_TIMEOUT="2") as forking:
         rig.reaches("hangs", "waiting", within=60)
         rig.reaches("killed", "waiting", within=60)
         forking.kill()
-    looked = rq(rig, "info")
+    looked = run(rig, rq, "info", *redis)
     assert rig.redis.keys("rq:job:*")
     assert_nowhere(rig, stock, looked)

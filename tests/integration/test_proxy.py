@@ -34,11 +34,9 @@ class Receivers:
 
     def start(self, address: str) -> Process:
         """Start a receiver. Its log goes on in the file of its address."""
-        log, before = self._folder / f"{address}.log", 0
-        if log.exists():
-            before = log.read_text().count('"redis_safe"')
-        process = running(log, "receiver", environment=self._settings | {"HOST": address})
-        until(lambda: process.text.count('"redis_safe"') > before, what="the receiver")
+        settings = self._settings | {"HOST": address}
+        process = running(self._folder / f"{address}.log", "receiver", environment=settings)
+        until(lambda: process.answers(f"http://{address}:{self.port}/readyz"), what="the receiver")
         return process
 
     @property
