@@ -74,7 +74,7 @@ _REFUSALS: Final[dict[type[Exception], tuple[str, int, str, dict[str, str]]]] = 
     StoreUnavailable: (
         "storage",
         503,
-        "The delivery could not be stored; please send it again.",
+        "It was not stored; please send it again.",
         {"retry-after": str(RETRY_AFTER)},
     ),
 }

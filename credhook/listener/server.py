@@ -95,9 +95,7 @@ _INVALID: Final = Rejection("invalid_http", 400, "This is not a valid HTTP reque
 _UPGRADE: Final = Rejection("upgrade", 400, "The protocol cannot be changed.", _NOT_HTTP)
 _PIPELINED: Final = Rejection("pipelined", 400, "Wait for the answer.", "the sender did not wait for the answer")
 _SLOW: Final = Rejection("slow_request", 408, "The request did not come in time.", "put a proxy in front")
-_FULL: Final = Rejection(
-    "full", 503, "The server is busy; please send the request again.", "put a proxy in front, or run more processes"
-)
+_FULL: Final = Rejection("full", 503, "The server is busy; try again.", "put a proxy in front, or run more processes")
 
 
 class Listener(uvicorn.Config):

@@ -11,7 +11,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -43,29 +43,12 @@ _RATIOS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How much is run.
+#: Connections that are kept alive between the load and a server.
+_CONNECTIONS: Final = 64
 
-    Attributes:
-        rounds: competitors take turns, and a figure is the median of its rounds.
-        seconds: of full load in a run.
-        warm_up_seconds: of full load before a run.
-        connections: kept alive between the load and a server.
-        requests: signed for a run; each is sent once.
-    """
-
-    rounds: int = 3
-    seconds: int = 10
-    warm_up_seconds: int = 2
-    connections: int = 64
-    requests: int = 800_000
-
-
-_PLAN: Final = Plan()
-
-#: Enough to see that everything works, too little for figures.
-_SMALL: Final = Plan(rounds=1, seconds=1, warm_up_seconds=1, connections=16, requests=100_000)
+#: Seconds of full load before a run, and signed requests for each second of it: more than any server takes.
+_WARM_UP: Final = 2
+_REQUESTS: Final = 80_000
 
 
 @dataclass(slots=True)
@@ -77,7 +60,6 @@ class Run:
     port: int
     redis: Redis
     unseen: Deliveries
-    connections: int
 
     def prove(self) -> None:
         """Raise RunFailed unless the server authenticates and deduplicates. The limit does neither."""
@@ -89,23 +71,23 @@ class Run:
         if statuses != [401, 202, 202] or self._jobs() != 1:
             raise RunFailed(f"a forged, a first and a repeated delivery gave {statuses} and {self._jobs()} jobs")
 
-    def throughput(self, plan: Plan) -> dict[str, Any]:
+    def throughput(self, seconds: int) -> dict[str, Any]:
         """Put as much load on the server as it takes, after connections, pools and compilers have settled."""
-        self._press(self._take(plan.requests // 8), plan.warm_up_seconds)
+        self._press(self._take(_WARM_UP * _REQUESTS), _WARM_UP)
         jobs, meter = self._jobs_at_rest(), Meter(self.server, self.redis)
-        accepted, took = self._press(self.unseen, plan.seconds)
+        accepted, took = self._press(self.unseen, seconds)
         costs = meter.costs(accepted)
         made = self._jobs_at_rest() - jobs
         # Every acknowledged delivery is a job. Others may only come from requests under way.
-        if self.competitor.jobs and not accepted <= made <= accepted + self.connections:
+        if self.competitor.jobs and not accepted <= made <= accepted + _CONNECTIONS:
             raise RunFailed(f"{accepted} deliveries were acknowledged, but {made} jobs are there")
         return {"rate": accepted / took, **costs}
 
     def _press(self, deliveries: Deliveries, seconds: int) -> tuple[int, float]:
         """Let wrk send as many deliveries as the server takes. Return how many were accepted, in how many seconds."""
-        threads = min(4, self.connections, len(machine.LOAD))
+        threads = min(4, len(machine.LOAD))
         part = map(str, (deliveries.path, deliveries.size, deliveries.first, deliveries.count, threads))
-        command = f"wrk -t{threads} -c{self.connections} -d{seconds}s --timeout {_SILENCE}s -s".split()
+        command = f"wrk -t{threads} -c{_CONNECTIONS} -d{seconds}s --timeout {_SILENCE}s -s".split()
         command += [str(Path(__file__).with_name("requests.lua")), f"http://127.0.0.1:{self.port}/", "--", *part]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
@@ -133,7 +115,7 @@ class Run:
 
 
 @contextmanager
-def run(competitor: Competitor, deliveries: Deliveries, folder: Path, *, connections: int) -> Iterator[Run]:
+def run(competitor: Competitor, deliveries: Deliveries, folder: Path) -> Iterator[Run]:
     """Run a competitor's server in an empty folder, on a free port of loopback and on a Redis of its own."""
     port = free_port()
     environment = {
@@ -148,7 +130,7 @@ def run(competitor: Competitor, deliveries: Deliveries, folder: Path, *, connect
             redis.config_set("appendfsync", competitor.appendfsync)
             with Process(competitor.command(), {**environment, "REDIS_URL": url}, folder / "server.log") as server:
                 server.await_answer(port)
-                running = Run(competitor, server, port, redis, deliveries, connections)
+                running = Run(competitor, server, port, redis, deliveries)
                 running.prove()
                 yield running
     except RunFailed as error:
@@ -161,11 +143,11 @@ def _status(port: int, request: bytes) -> int:
         return int(answer.readline().split()[1])
 
 
-def measure(competitor: Competitor, plan: Plan, folder: Path) -> dict[str, Any]:
+def measure(competitor: Competitor, seconds: int, folder: Path) -> dict[str, Any]:
     """Measure a run. Its Redis is empty, so that the same deliveries are new to all."""
-    deliveries = sign(folder / "deliveries", plan.requests)
-    with run(competitor, deliveries, folder, connections=plan.connections) as running:
-        return running.throughput(plan)
+    deliveries = sign(folder / "deliveries", (_WARM_UP + seconds) * _REQUESTS)
+    with run(competitor, deliveries, folder) as running:
+        return running.throughput(seconds)
 
 
 def _sheets(results: dict[str, Any]) -> Iterator[Sheet]:
@@ -197,21 +179,21 @@ def _targets(results: dict[str, Any]) -> Iterator[list[str]]:
 
 
 @click.command()
-@click.option("--rounds", default=_PLAN.rounds, show_default=True, type=click.IntRange(1), help="Medians are of these.")
-@click.option("--seconds", default=_PLAN.seconds, show_default=True, type=click.IntRange(1), help="Of full load, each.")
+@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1), help="Medians are of these.")
+@click.option("--seconds", default=10, show_default=True, type=click.IntRange(1), help="Of full load, each.")
 @click.option("--competitors", default=",".join(RECEIVERS), show_default=True, help="Names, comma-separated.")
 @click.option("--small", is_flag=True, help="Credhook and the limit, a second each: check that all this runs.")
 @report.OUT
-def main(*, competitors: str, small: bool, out: Path, **amounts: Any) -> None:
+def main(*, rounds: int, seconds: int, competitors: str, small: bool, out: Path) -> None:
     """Measure the receiver beside its peers: tables, and ingest.json and ingest.md with the same."""
     if shutil.which("wrk") is None:
         raise click.ClickException("wrk is missing: install it (Debian: apt install wrk)")
-    plan = _SMALL if small else replace(_PLAN, **amounts)
+    rounds, seconds = (1, 1) if small else (rounds, seconds)
     able = chosen([STRICT.name, BARE.name] if small else competitors.split(","), RECEIVERS)
     results: dict[str, Any] = {
         "setting": machine.here("uvicorn")
         | {
-            "load": f"wrk, {plan.connections} connections, {plan.seconds} s; median of {plan.rounds} rounds",
+            "load": f"wrk, {_CONNECTIONS} connections, {seconds} s; median of {rounds} rounds",
             "redis": "an empty one for every run, appendfsync always (credhook standard and rows marked everysec: "
             "everysec), no rewrites meanwhile",
         },
@@ -219,8 +201,8 @@ def main(*, competitors: str, small: bool, out: Path, **amounts: Any) -> None:
         "throughput": {},
     }
     with report.measuring("ingest", out, results) as folder:
-        for number, competitor in report.taking_turns(plan.rounds, able):
-            found = report.measured(folder, partial(measure, competitor, plan))
+        for number, competitor in report.taking_turns(rounds, able):
+            found = report.measured(folder, partial(measure, competitor, seconds))
             results["throughput"].setdefault(competitor.name, []).append(found)
             say(f"{number}: {competitor.title}: {found['rate']:,.0f} deliveries a second")
     report.publish("ingest", out, results["setting"], _sheets(results))

@@ -46,5 +46,5 @@ def test_a_server_that_does_not_do_the_work_is_found_out(tmp_path: Path) -> None
     found = r"an idler: a forged, a first and a repeated delivery gave \[202, 202, 202\] and 0 jobs"
     (tmp_path / "run").mkdir()
     deliveries = sign(tmp_path / "deliveries", 10)
-    with pytest.raises(RunFailed, match=found), run(idler, deliveries, tmp_path / "run", connections=1):
+    with pytest.raises(RunFailed, match=found), run(idler, deliveries, tmp_path / "run"):
         pass
