@@ -12,7 +12,6 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -34,35 +33,16 @@ _FILL_SECONDS: Final = 600.0
 _LOOK: Final = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How much is run.
-
-    Attributes:
-        rounds: competitors take turns, and a figure is the median of its rounds.
-        events: in the queue at most.
-        seconds: that a worker whose slots are never empty would be busy, at most.
-        limit: seconds after which a slow worker is stopped.
-        latency: seconds after which the API answers.
-        patience: seconds until a worker that has fetched everything must have settled it.
-    """
-
-    rounds: int = 3
-    events: int = 40_000
-    seconds: float = 10.0
-    limit: float = 30.0
-    latency: float = 0.05
-    patience: float = 15.0
-
-    def queue(self, slots: int) -> int:
-        """Return how many events are queued: no more than could be handled if only the API were waited for."""
-        return math.ceil(min(self.events, slots * self.seconds / self.latency)) if self.latency else self.events
+#: Seconds that a worker whose slots are never empty would be busy, at most; after which a slow worker is stopped; and
+#: until a worker that has fetched everything must have settled it.
+_BUSY_SECONDS: Final = 10.0
+_LIMIT_SECONDS: Final = 30.0
+_SETTLE_SECONDS: Final = 15.0
 
 
-_PLAN: Final = Plan()
-
-#: Enough to see that everything works, too little for figures.
-_SMALL: Final = Plan(rounds=1, events=200, seconds=1, limit=60)
+def queued(most: int, slots: int, latency: float) -> int:
+    """Return how many events are queued: no more than could be handled if only the API were waited for."""
+    return math.ceil(min(most, slots * _BUSY_SECONDS / latency)) if latency else most
 
 
 @contextmanager
@@ -98,14 +78,14 @@ def environment(competitor: Competitor, redis_url: str, api_url: str, events: in
     }
 
 
-def measure(competitor: Competitor, plan: Plan, folder: Path) -> dict[str, Any]:
+def measure(competitor: Competitor, most: int, latency: float, folder: Path) -> dict[str, Any]:
     """Fill a competitor's queue in an empty folder, start its worker, and watch it until it is done or out of time."""
-    events = plan.queue(competitor.slots)
+    events = queued(most, competitor.slots, latency)
     try:
         with (
             local_redis(folder, options=machine.NO_REWRITES) as url,
             Redis.from_url(url) as redis,
-            answering(plan.latency, folder) as api,
+            answering(latency, folder) as api,
         ):
             memory_before = _memory(redis)
             told = environment(competitor, url, api, events)
@@ -114,7 +94,7 @@ def measure(competitor: Competitor, plan: Plan, folder: Path) -> dict[str, Any]:
             redis.config_set("appendfsync", competitor.appendfsync)
             trips_before = _round_trips(redis)
             with Process(competitor.command(), told, folder / "worker.log") as worker:
-                work = _watch_work(competitor, plan, worker, redis, api, events)
+                work = _watch_work(competitor, worker, redis, api, events)
                 work["trips"] = (_round_trips(redis) - trips_before) / work["events"]
                 work["kept"] = (_memory(redis) - memory_before) / work["events"] if work["whole"] else None
                 return work
@@ -122,16 +102,14 @@ def measure(competitor: Competitor, plan: Plan, folder: Path) -> dict[str, Any]:
         raise RunFailed(f"{competitor.title}: {error}") from error
 
 
-def _watch_work(
-    competitor: Competitor, plan: Plan, worker: Process, redis: Redis, api: str, events: int
-) -> dict[str, Any]:
+def _watch_work(competitor: Competitor, worker: Process, redis: Redis, api: str, events: int) -> dict[str, Any]:
     # Costs are counted from the first request on. The start of the worker belongs to no event.
     begun, start = _watch(api, worker, lambda seen: seen["requests"] > 0, _START_SECONDS), time.monotonic()
     meter = Meter(worker, redis)
-    seen = _watch(api, worker, lambda seen: seen["answered"] >= events, plan.limit)
+    seen = _watch(api, worker, lambda seen: seen["answered"] >= events, _LIMIT_SECONDS)
     whole = seen["answered"] >= events
     if whole:
-        _await_settled(competitor, redis, plan.patience)
+        _await_settled(competitor, redis)
         seen = seen_by(api)
     seconds = max(seen["seconds"], time.monotonic() - start)
     answered = seen["answered"]
@@ -155,8 +133,8 @@ def _watch(api: str, worker: Process, enough: Callable[[dict[str, Any]], bool], 
         time.sleep(_LOOK)
 
 
-def _await_settled(competitor: Competitor, redis: Redis, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
+def _await_settled(competitor: Competitor, redis: Redis) -> None:
+    deadline = time.monotonic() + _SETTLE_SECONDS
     while left := [name for name in competitor.unfinished if redis.exists(name)]:
         if time.monotonic() > deadline:
             raise RunFailed(f"all events were fetched, but {', '.join(left)} is not empty")
@@ -222,38 +200,37 @@ def _targets(results: dict[str, Any]) -> Iterator[list[str]]:
             yield report.target(f"most memory, {at}, MiB", max(one["peak"] for one in rounds), most=150)
 
 
-def _setting(plan: Plan) -> dict[str, str]:
+def _setting(rounds: int, events: int) -> dict[str, str]:
     packages = json.loads((PROGRAMS / "package.json").read_text())["dependencies"]
     dramatiq = re.findall(r"^dramatiq==(\S+)", (PROGRAMS / "dramatiq_actors.txt").read_text(), re.MULTILINE)
     setting = machine.here("pyreqwest", "httpx", "redis")
     setting["software"] += f", dramatiq {dramatiq[0]}, bullmq {packages['bullmq']}, undici {packages['undici']}"
     return setting | {
-        "events": f"each fetched once from a stub on the other core, {plan.events:,} at most; a worker that is not "
-        f"done is stopped after {plan.limit:g} s; median of {plan.rounds} rounds",
+        "events": f"each fetched once from a stub on the other core, {events:,} at most; a worker that is not "
+        f"done is stopped after {_LIMIT_SECONDS:g} s; median of {rounds} rounds",
         "redis": "a new one for every run, no rewrites meanwhile; credhook's fsyncs always, as we ship it, "
         "its peers' every second, which is faster",
     }
 
 
 @click.command()
-@click.option("--rounds", default=_PLAN.rounds, show_default=True, type=click.IntRange(1), help="Medians are of these.")
-@click.option("--events", default=_PLAN.events, show_default=True, type=click.IntRange(100), help="In a queue at most.")
+@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1), help="Medians are of these.")
+@click.option("--events", default=40_000, show_default=True, type=click.IntRange(100), help="In a queue at most.")
 @click.option("--latency", multiple=True, default=(0.05, 0.0), show_default=True, help="Seconds that the API takes.")
 @click.option("--competitors", default=",".join(WORKERS), show_default=True, help="Names, comma-separated.")
 @click.option("--small", is_flag=True, help="Credhook alone, briefly: check that all this runs.")
 @report.OUT
-def main(*, competitors: str, latency: tuple[float, ...], small: bool, out: Path, **amounts: Any) -> None:
+def main(*, rounds: int, events: int, latency: tuple[float, ...], competitors: str, small: bool, out: Path) -> None:
     """Measure the worker beside its peers: tables, and work.json and work.md with the same."""
-    plan = _SMALL if small else replace(_PLAN, **amounts)
+    rounds, events = (1, 200) if small else (rounds, events)
     able = chosen([OURS.name, OURS_CROWDED.name] if small else competitors.split(","), WORKERS)
-    rounds: dict[str, Any] = {f"{seconds * 1_000:g}": {} for seconds in latency}
+    fields: dict[str, Any] = {f"{seconds * 1_000:g}": {} for seconds in latency}
     titles = {each.name: each.title for each in able}
-    results: dict[str, Any] = {"setting": _setting(plan), "titles": titles, "rounds": rounds}
+    results: dict[str, Any] = {"setting": _setting(rounds, events), "titles": titles, "rounds": fields}
     with report.measuring("work", out, results) as folder:
-        for seconds, field in zip(latency, rounds.values(), strict=True):
-            one_plan = replace(plan, latency=seconds)
-            for number, which in report.taking_turns(plan.rounds, able):
-                one = report.measured(folder, partial(measure, which, one_plan))
+        for seconds, field in zip(latency, fields.values(), strict=True):
+            for number, which in report.taking_turns(rounds, able):
+                one = report.measured(folder, partial(measure, which, events, seconds))
                 field.setdefault(which.name, []).append(one)
                 enough = "" if one["whole"] else f" ({one['events']:,} until its time was up)"
                 how = f"{which.title}, an API of {seconds * 1_000:g} ms"
