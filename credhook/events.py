@@ -1,8 +1,4 @@
-"""The platform's events: the one table of resources and event types, and the parser of a delivery's body.
-
-To add an event type, add it to `RESOURCES`. To add a resource, add a row and its model in `credhook.worker.api.models`.
-Specification: section Events.
-"""
+"""The platform's events (specification, section Events): the one table of their types, and the parser of a delivery."""
 
 import json
 import re
@@ -141,7 +137,7 @@ class Event:
 
     @classmethod
     def parse(cls, body: bytes) -> "Event":
-        """Read a delivery's body (specification, section Events, rule 1).
+        """Read a delivery's body.
 
         An unknown type and an id of an unusual form are no errors. Such an event is kept, but not `fetchable`.
 

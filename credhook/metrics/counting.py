@@ -8,7 +8,9 @@ supervisor's children: the next process in that place counts on.
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from tempfile import TemporaryDirectory
 from typing import Final
 
@@ -124,11 +126,10 @@ def exposition(registry: CollectorRegistry, figures: Iterable[Metric]) -> bytes:
     return prometheus_client.generate_latest(_Together(registry, figures))
 
 
+@dataclass
 class _Together(Collector):
-    def __init__(self, registry: CollectorRegistry, others: Iterable[Metric]) -> None:
-        self._counted = registry
-        self._others = others
+    registry: CollectorRegistry
+    figures: Iterable[Metric]
 
     def collect(self) -> Iterator[Metric]:
-        yield from self._counted.collect()
-        yield from self._others
+        return chain(self.registry.collect(), self.figures)

@@ -27,7 +27,7 @@ log = structlog.get_logger("credhook")
 PACKAGES: Final = "opentelemetry-exporter-otlp-proto-http opentelemetry-sdk"
 
 #: Seconds that a process waits for its last spans to be exported.
-LAST_SPANS: Final = 1.0
+_LAST_SPANS_SECONDS: Final = 1.0
 
 #: The text for an event that was not sampled.
 NOT_CHOSEN: Final = ""
@@ -88,9 +88,8 @@ def tracer() -> Optional["Tracer"]:
 
 def flush() -> None:
     """Export the remaining spans, unless that takes too long."""
-    if _provider is None:
-        return
-    # OpenTelemetry would wait for as long as the collector does not answer.
-    flushing = threading.Thread(target=_provider.force_flush, daemon=True, name="last spans")
-    flushing.start()
-    flushing.join(LAST_SPANS)
+    if _provider is not None:
+        # OpenTelemetry would wait for as long as the collector does not answer.
+        flushing = threading.Thread(target=_provider.force_flush, daemon=True, name="last spans")
+        flushing.start()
+        flushing.join(_LAST_SPANS_SECONDS)

@@ -63,48 +63,39 @@ def test_with_none_of_them_it_names_all_three() -> None:
         assert name in line
 
 
+WRONG: dict[type[Any], dict[str, tuple[str, ...]]] = {
+    ReceiverSettings: {
+        "PORT": ("eighty", "70000"),
+        "CREDHOOK_WEBHOOK_SECRETS": ("whsec_c2hvcnQ=", "Hush!_%%%"),
+        "CREDHOOK_PATH_SECRET": ("guessable", "s" * 21, "s" * 22 + "/", "s" * 22 + " guessable"),
+        "CREDHOOK_WEBHOOK_PATH": ("webhooks", "/webhooks?", "/webhooks/"),
+        "CREDHOOK_TLS_CERTFILE": ("/nowhere/cert.pem", __file__),
+        "CREDHOOK_REDIS_CERTFILE": ("/nowhere/cert.pem",),
+        "CREDHOOK_RETENTION": ("5",),
+    },
+    WorkerSettings: {
+        "CREDHOOK_API_URL": ("ftp://x", "https://user:pw@x", "https://user:1/hush@x", "https://api.example:99999"),
+        "CREDHOOK_TOKEN_AUTH": ("jwt",),
+        "CREDHOOK_SCOPE": ("read  write", 'a"b'),
+        "CREDHOOK_RESOURCE": ("https://one.example two", "https://one.example#part"),
+        "CREDHOOK_CLIENT_CERTFILE": ("/nowhere/cert.pem", "-----BEGIN CERTIFICATE-----" + 300 * "MIIB", __file__),
+        "CREDHOOK_CLIENT_KEYFILE": ("/nowhere/key.pem",),
+        "CREDHOOK_MATCH_IDS": ("perhaps",),
+        "CREDHOOK_ISSUANCE_PATH": (
+            *("/credentials", "/../{id}", "/a/./{id}", "/{id}/..", "/%2e%2e/{id}", "/a?x={id}", "/a/{id}#f"),
+            *("/ä/{id}", "/a b/{id}", "/a\\..\\{id}", "/a\r\nX: y/{id}", "/a/{id}\n", "a/{id}", "/{id}/{x}"),
+        ),
+        "CREDHOOK_SNAPSHOT_KEY": ("k" * 31, f"{'k' * 32} {'l' * 31}", "   "),
+    },
+    EndpointSettings: {"CREDHOOK_PUBLIC_URL": ("http://inbox.example/webhooks",)},
+}
+
+
 @pytest.mark.parametrize(
     ("settings", "name", "value"),
     [
-        (ReceiverSettings, "PORT", "eighty"),
-        (ReceiverSettings, "PORT", "70000"),
-        (ReceiverSettings, "CREDHOOK_WEBHOOK_SECRETS", "whsec_c2hvcnQ="),
-        (ReceiverSettings, "CREDHOOK_PATH_SECRET", "guessable"),
-        (ReceiverSettings, "CREDHOOK_PATH_SECRET", "s" * 21),
-        (ReceiverSettings, "CREDHOOK_PATH_SECRET", "s" * 22 + "/"),
-        (ReceiverSettings, "CREDHOOK_PATH_SECRET", "s" * 22 + " guessable"),
-        (ReceiverSettings, "CREDHOOK_WEBHOOK_PATH", "webhooks"),
-        (ReceiverSettings, "CREDHOOK_WEBHOOK_PATH", "/webhooks?"),
-        (ReceiverSettings, "CREDHOOK_WEBHOOK_PATH", "/webhooks/"),
-        (ReceiverSettings, "CREDHOOK_TLS_CERTFILE", "/nowhere/cert.pem"),
-        (ReceiverSettings, "CREDHOOK_TLS_CERTFILE", __file__),
-        (ReceiverSettings, "CREDHOOK_REDIS_CERTFILE", "/nowhere/cert.pem"),
-        (ReceiverSettings, "CREDHOOK_RETENTION", "5"),
-        (ReceiverSettings, "CREDHOOK_WEBHOOK_SECRETS", "Hush!_%%%"),
-        (WorkerSettings, "CREDHOOK_API_URL", "ftp://x"),
-        (WorkerSettings, "CREDHOOK_API_URL", "https://user:pw@x"),
-        (WorkerSettings, "CREDHOOK_API_URL", "https://user:1/hush@api.example"),
-        (WorkerSettings, "CREDHOOK_TOKEN_AUTH", "jwt"),
-        (WorkerSettings, "CREDHOOK_SCOPE", "read  write"),
-        (WorkerSettings, "CREDHOOK_SCOPE", 'a"b'),
-        (WorkerSettings, "CREDHOOK_RESOURCE", "https://one.example two"),
-        (WorkerSettings, "CREDHOOK_RESOURCE", "https://one.example#part"),
-        (WorkerSettings, "CREDHOOK_CLIENT_CERTFILE", "/nowhere/cert.pem"),
-        (WorkerSettings, "CREDHOOK_CLIENT_CERTFILE", "-----BEGIN CERTIFICATE-----" + 300 * "MIIB"),
-        (WorkerSettings, "CREDHOOK_CLIENT_KEYFILE", "/nowhere/key.pem"),
-        (WorkerSettings, "CREDHOOK_CLIENT_CERTFILE", __file__),
-        (WorkerSettings, "CREDHOOK_MATCH_IDS", "perhaps"),
-        (WorkerSettings, "CREDHOOK_API_URL", "https://api.example:99999"),
-        *(
-            (WorkerSettings, "CREDHOOK_ISSUANCE_PATH", path)
-            for path in (
-                *("/credentials", "/../{id}", "/a/./{id}", "/{id}/..", "/%2e%2e/{id}", "/a?x={id}", "/a/{id}#f"),
-                *("/ä/{id}", "/a b/{id}", "/a\\..\\{id}", "/a\r\nX: y/{id}", "/a/{id}\n", "a/{id}", "/{id}/{x}"),
-            )
-        ),
+        *((settings, name, one) for settings in WRONG for name, values in WRONG[settings].items() for one in values),
         *((WorkerSettings, *f"CREDHOOK_{one}".split("=")) for one in LIMITS.split()),
-        *((WorkerSettings, "CREDHOOK_SNAPSHOT_KEY", key) for key in ("k" * 31, f"{'k' * 32} {'l' * 31}", "   ")),
-        (EndpointSettings, "CREDHOOK_PUBLIC_URL", "http://inbox.example/webhooks"),
     ],
 )
 def test_a_wrong_value_is_one_line_with_its_name_and_without_the_value(
