@@ -5,7 +5,6 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from prometheus_client import REGISTRY
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis_proxy import RedisProxy, redis_proxy
+from redis_server import configured
 from stores import store_on
 from structlog.testing import capture_logs
 from waiting import until, until_async
@@ -76,17 +76,6 @@ async def test_a_request_that_went_away_is_written_with_its_group(inbox: Inbox, 
     gone.cancel()
     assert await stays is Outcome.ACCEPTED
     assert redis_client.exists("credhook:credhook:event:m1")
-
-
-@contextmanager
-def configured(client: Redis, name: str, value: str) -> Iterator[None]:
-    """Another setting of Redis, for the length of the block."""
-    before: Any = client.config_get(name)
-    client.config_set(name, value)
-    try:
-        yield
-    finally:
-        client.config_set(name, before[name])
 
 
 def cut(client: Redis) -> None:

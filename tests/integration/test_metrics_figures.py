@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis_keys import job_id
+from redis_server import configured
 from scraping import Scrape, well_formed, worker_settings
 from stored_events import INDEX, plant, plant_many
 from stores import store_on
@@ -221,11 +222,8 @@ async def test_what_is_unsafe_in_redis_is_named(target: Target, redis_client: Re
         return {labels for labels, value in scrape.series("credhook_redis_check").items() if not value}
 
     assert wrong(await target.scrape()) <= {("maxmemory", "warning")}
-    redis_client.config_set("maxmemory-policy", "allkeys-lru")
-    try:
+    with configured(redis_client, "maxmemory-policy", "allkeys-lru"):
         scrape = await target.scrape()
-    finally:
-        redis_client.config_set("maxmemory-policy", "noeviction")
     assert wrong(scrape) - {("maxmemory", "warning")} == {("noeviction", "critical")}
     assert scrape.value("credhook_up", "worker") == 0
     assert scrape.value("credhook_redis_up") == 1

@@ -13,6 +13,7 @@ from accepting import inbox_on
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis_keys import RECEIVERS
+from redis_server import configured
 from serving import receiver
 from signing import OTHER_SECRET, SECRET, body, headers
 from store_rules import wrong_expiries
@@ -102,13 +103,10 @@ async def test_why_redis_does_not_take_deliveries_is_said_until_it_takes_one(
     async with inbox_on(async_redis) as inbox:
         announcer = Announcer(store_on(async_redis), settings(), inbox, RefusalLog())
         keeping = asyncio.create_task(announcer.keep())
-        redis_client.config_set("maxmemory-policy", "allkeys-lru")
-        try:
+        with configured(redis_client, "maxmemory-policy", "allkeys-lru"):
             with pytest.raises(StoreUnavailable):
                 await inbox.accept("m1", event)
             await until_async(lambda: ["set noeviction" in one["unavailable"] for one in said(redis_client)] == [True])
-        finally:
-            redis_client.config_set("maxmemory-policy", "noeviction")
         await inbox.accept("m1", event)
         await until_async(lambda: [one["unavailable"] for one in said(redis_client)] == [""])
         keeping.cancel()

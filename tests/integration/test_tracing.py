@@ -10,6 +10,7 @@ import commands
 import plain
 import pytest
 from fleet_harness import FleetHarness, presentation
+from redis_server import configured
 from serving import Receiver, receiver, running
 from signing import SECRET, body, headers
 from trace_collector import Collector, collecting
@@ -223,11 +224,8 @@ def test_only_what_is_authentic_is_traced_and_what_is_not_stored_is_a_failure(
         content = body(DATA)
         refused = plain.post(process.url, content=content, headers=headers("x", content, secret=SECRET[:-4] + "AAA="))
         assert refused.status_code == 401
-        rig.redis.config_set("maxmemory", 1)
-        try:
+        with configured(rig.redis, "maxmemory", "1"):
             assert deliver(process, "one") == 503
-        finally:
-            rig.redis.config_set("maxmemory", 0)
         assert process.stop() == 0
     post, sent = collector.one("POST /webhooks"), collector.one("send credhook")
     assert (post.failed, sent.failed) == (True, True)

@@ -1,7 +1,11 @@
-"""A Redis that dies and comes back."""
+"""A Redis that dies and comes back, or has another setting for a while."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
+
+from redis import Redis
 
 from credhook.sandbox.local.environment import free_port, start_server
 
@@ -32,3 +36,14 @@ class MortalRedis:
 
     def __exit__(self, *_: object) -> None:
         self.kill()
+
+
+@contextmanager
+def configured(client: Redis, name: str, value: str) -> Iterator[None]:
+    """Another setting of Redis, for the length of the block."""
+    before: Any = client.config_get(name)
+    client.config_set(name, value)
+    try:
+        yield
+    finally:
+        client.config_set(name, before[name])
