@@ -170,7 +170,7 @@ class Keys:
     quarantined = _Key(PREFIX, ":quarantined")
     #: Sorted set of the unhandled events of a type, by when a worker last had no handler; the type follows.
     unhandled = _Key(PREFIX, ":unhandled:")
-    #: Sorted set of the events that a backfill has accepted, by when, in ms.
+    #: String that exists while the store may hold events that a backfill has accepted.
     backfilled = _Key(PREFIX, ":backfilled")
     #: Set of the events that arrive while a backfill runs, "<type> <resource>", and of the running backfills.
     arrivals = _Key(PREFIX, ":arrivals")

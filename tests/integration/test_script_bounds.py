@@ -51,7 +51,6 @@ SHAPES: dict[str, dict[str, Any]] = {
     "unknown types": {"state": "quarantined", "listed": INDEX.quarantined, "kind": "new.", **CLOSED},
     "dead of one cause": {"state": "dead", "listed": INDEX.dead, "cause": FAILURE.cause, **CLOSED},
     "unhandled": {"state": "unhandled", "listed": INDEX.unhandled + COMPLETED, **CLOSED},
-    "backfilled long ago": {"state": "", "listed": INDEX.backfilled, "age": LONG_AGO},
     "failed long ago": {"state": "", "listed": INDEX.standing(FAILURE.cause), "age": LONG_AGO},
     "quarantined long ago": {"state": "", "listed": INDEX.quarantined, "age": LONG_AGO},
 }

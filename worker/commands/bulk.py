@@ -203,7 +203,7 @@ class Erasure:
         self._store = store
         self._selection = selection
         settled = (keys.dead, *keys.all_unhandled, keys.quarantined, keys.unreadable)
-        of_events = (keys.open, keys.open_by_received, *settled, keys.backfilled)
+        of_events = (keys.open, keys.open_by_received, *settled)
         self._of_events = len(of_events)
         self._keys = [keys.prefix, *of_events, keys.scheduled, keys.failed, keys.isolated]
 

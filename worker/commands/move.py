@@ -123,8 +123,7 @@ class Move:
         for key in lists[state]:
             moving.zadd(key, {one: record.get(b"settled", received)})
         if b"backfilled" in record:  # As long as in accept.lua.
-            moving.zadd(there.backfilled, {one: received})
-            moving.expire(there.backfilled, 2 * self._target.retention)
+            moving.set(there.backfilled, 1, ex=2 * self._target.retention)
         moving.zadd(there.event_index("" if state is State.QUARANTINED else kind, resource), {one: received})
         # If the target knows a latest state of the resource, it keeps that.
         for before, after in ((here.history, there.history), (here.conflict, there.conflict)):
@@ -144,7 +143,7 @@ class Move:
     def _forget(self, moving: Any, one: str, record: dict[bytes, bytes]) -> None:
         here, (_, kind, resource, _) = self._source.keys, _fields(record)
         job, indexes = job_id(here.queue, one), {here.event_index(each, resource) for each in (kind, "")}
-        settled = here.dead, here.quarantined, here.unhandled + kind, here.backfilled
+        settled = here.dead, here.quarantined, here.unhandled + kind
         for key in (*indexes, *settled, here.leases, here.open_by_received, here.open):
             moving.zrem(key, one)
         moving.zrem(here.scheduled, job)

@@ -24,8 +24,7 @@ local outcomes, fresh, records, moved, job_ids, urgent_jobs, job_keys = {}, {}, 
 -- An event is accepted from a delivery or from a backfill, but not from both. A backfill accepts it under an id made of
 -- its type and resource: a delivery of the same that comes later is a duplicate. While a backfill runs, deliveries note
 -- what they bring, and the backfill looks there. If none has run for long, this costs a group of deliveries one EXISTS.
-local BACKFILLED_LASTS = 2 * 1000 * retention  -- Ms that the list of backfilled events outlives the last of them.
-local MOST_FORGOTTEN = 500                 -- Older ones that one script removes from this list.
+if is_backfill then redis.call('SET', backfilled, 1, 'EX', 2 * retention) end
 local concerned = is_backfill or redis.call('EXISTS', backfilled, arrivals) > 0
 local noting = concerned and not is_backfill and redis.call('EXISTS', arrivals) == 1
 local repeatable = $REPEATABLE_TYPES
@@ -37,17 +36,6 @@ local function known_otherwise(type, resource)
     return not repeatable[type] and redis.call('EXISTS', EVENT .. $BACKFILLED .. type .. ':' .. resource) == 1
 end
 
--- Note that the event is being accepted. Return when it counts as received, as a text: events of a backfill are a
--- millisecond apart, so that those of one resource keep their order. `later` is the number of events that come after it.
-local function note(id, type, resource, later)
-    if noting then
-        redis.call('SADD', arrivals, type .. ' ' .. resource)
-    elseif is_backfill then
-        write_expiring(backfilled, BACKFILLED_LASTS, 'ZADD', now, id)
-    end
-    return is_backfill and string.format('%.0f', now - later) or now_text
-end
-
 local function keep_conflict(id, type, resource)
     local key = CONFLICT .. id
     if redis.call('HLEN', key) < $MOST_CONFLICTS then
@@ -55,10 +43,6 @@ local function keep_conflict(id, type, resource)
     end
 end
 
-if is_backfill then
-    local old = redis.call('ZRANGEBYSCORE', backfilled, '-inf', now - BACKFILLED_LASTS, 'LIMIT', 0, MOST_FORGOTTEN)
-    if #old > 0 then redis.call('ZREM', backfilled, unpack(old)) end
-end
 local keys = {}
 for i = first, #ARGV, each do keys[#keys + 1] = EVENT .. ARGV[i] end
 local any_seen = redis.call('EXISTS', unpack(keys)) > 0
@@ -89,8 +73,12 @@ for i = first, #ARGV, each do
             job_ids[#job_ids + 1], job_keys[#job_keys + 1] = job, 'rq:job:' .. job
             moved[#moved + 1] = now_text
             moved[#moved + 1] = id
-            if concerned then received = note(id, type, resource, math.floor((#ARGV - i) / each)) end
-            if urgent_types[type] and not is_backfill then urgent_jobs[#urgent_jobs + 1] = job end
+            if noting then redis.call('SADD', arrivals, type .. ' ' .. resource) end
+            if is_backfill then  -- A millisecond apart, so that the events of one resource keep their order.
+                received = string.format('%.0f', now - math.floor((#ARGV - i) / each))
+            elseif urgent_types[type] then
+                urgent_jobs[#urgent_jobs + 1] = job
+            end
         end
         local record = {key, 'state', state, 'type', type, 'resource', resource, 'received', received}
         record.index, record.id, record.received = index_of(type, resource), id, received
