@@ -199,22 +199,17 @@ class Erasure:
     """Erases the selected events, a few hundred in one script. Each step raises RedisError if Redis fails."""
 
     def __init__(self, store: SyncStore, selection: Selection) -> None:
-        keys = store.keys
         self._store = store
         self._selection = selection
-        settled = (keys.dead, *keys.all_unhandled, keys.quarantined, keys.unreadable)
-        of_events = (keys.open, keys.open_by_received, *settled)
-        self._of_events = len(of_events)
-        self._keys = [keys.prefix, *of_events, keys.scheduled, keys.failed, keys.isolated]
 
     def __call__(self, batch: Sequence[EventSummary]) -> Sequence[bytes]:
         """Erase these events and return the outcome of each."""
-        arguments: list[str | int] = [self._of_events]
+        arguments: list[str] = []
         for event in batch:
             # An event that was selected by its state is kept if it has left that state since.
             state = event.state if self._selection.states else ""
             arguments += event.webhook_id, job_id(self._store.queue, event.webhook_id), state
-        return cast(Sequence[bytes], self._store.run("erase", arguments, keys=self._keys))
+        return cast(Sequence[bytes], self._store.run("erase", arguments))
 
     def finish(self, events: Sequence[EventSummary]) -> None:
         """Erase what lies outside the records: of events whose record named no index, and of the selected resource."""

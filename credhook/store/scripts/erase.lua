@@ -7,9 +7,8 @@
 -- the script breaks off before that command, the sweeper puts the event back where it was, and the erasure can be asked
 -- for again. If it breaks off afterwards, the sweeper removes the rest.
 --
--- KEYS: as in keys.lua; then the open events and the other sorted sets of events, and the sorted sets of jobs.
--- ARGV: how many of the former there are; then webhook-id and job's id of each event, and the state in which it was
---   selected, or '' if its state does not matter.
+-- KEYS: as in keys.lua.
+-- ARGV: webhook-id and job's id of each event, and the state in which it was selected, or '' if its state does not matter.
 -- Reply: what became of each event: erased; held, erased while a worker had it; missing; or changed, left since it is
 --   no longer in that state. If the record does not say of which resource it is, the index keeps the id: see bulk.py.
 
@@ -20,7 +19,8 @@
 -- keeps a job as failed if its record is gone before that.
 local NOTICED = 5000
 
-local of_events = tonumber(ARGV[1])
+local of_events, of_jobs = {open_by_received, dead, quarantined, unreadable}, {scheduled, failed, isolated}
+for type in pairs(indexed_types) do of_events[#of_events + 1] = unhandled .. type end
 local outcomes = {}
 
 local function erase(id, job, selected)
@@ -37,7 +37,8 @@ local function erase(id, job, selected)
     redis.call('PEXPIRE', 'rq:job:' .. job, lease > now and lease - now + NOTICED or 0)
     redis.call('ZREM', leases, id)
     if there then redis.call('ZADD', open, now, id) end
-    for i = 3, #KEYS do redis.call('ZREM', KEYS[i], i < 2 + of_events and id or job) end
+    for _, set in ipairs(of_events) do redis.call('ZREM', set, id) end
+    for _, set in ipairs(of_jobs) do redis.call('ZREM', set, job) end
     redis.call('DEL', key, CONFLICT .. id, SNAPSHOT .. id, HISTORY .. id, 'rq:results:' .. job, RESOURCE .. (resource or ''))
     if resource then
         redis.call('ZREM', index_of(type or '', resource), id)
@@ -51,5 +52,5 @@ local function erase(id, job, selected)
     return lease > now and 'held' or 'erased'
 end
 
-for i = 2, #ARGV, 3 do outcomes[#outcomes + 1] = erase(ARGV[i], ARGV[i + 1], ARGV[i + 2]) end
+for i = 1, #ARGV, 3 do outcomes[#outcomes + 1] = erase(ARGV[i], ARGV[i + 1], ARGV[i + 2]) end
 return outcomes
