@@ -10,24 +10,11 @@ from functools import cache
 from importlib.resources import files
 from typing import Final
 
-from credhook import store
-from credhook.events import EVENT_TYPES, LONGEST_ID, REPEATABLE, URGENT
+from credhook import events, store
 from credhook.store import job
 
-#: The constants of the store and of its jobs, and its states: `$ACCEPTED` and so on.
-_CONSTANTS: Final[dict[str, str | int | Iterable[str]]] = {
-    **{
-        name: value
-        for name, value in {**vars(store), **vars(job)}.items()
-        if name.isupper() and isinstance(value, str | int)
-    },
-    **{state.name: state for state in store.State},
-    "STATES": store.State,
-    "EVENT_TYPES": EVENT_TYPES,
-    "LONGEST_ID": LONGEST_ID,
-    "REPEATABLE_TYPES": REPEATABLE,
-    "URGENT_TYPES": URGENT,
-}
+#: The constants of events, of the store and of its jobs, and its states: `$ACCEPTED` and so on.
+_CONSTANTS: Final = {**vars(events), **vars(store), **vars(job), **store.State.__members__, "STATES": store.State}
 
 _MARK: Final = re.compile(r"^--! include (\w+)\.lua$|\$([A-Z_]+)", re.MULTILINE)
 
@@ -39,22 +26,19 @@ def load(script: str) -> str:
     Raises:
         FileNotFoundError, KeyError: it names a file or a constant that does not exist.
     """
-    included = {script}
+    included = set[str]()
 
-    def assemble(name: str) -> str:
-        def replacement(mark: re.Match[str]) -> str:
-            fragment, constant = mark.groups()
-            if constant:
-                return _literal(_CONSTANTS[constant])
-            if fragment in included:
-                return ""
-            included.add(fragment)
-            return assemble(fragment)
-
+    def replacement(mark: re.Match[str]) -> str:
+        name, constant = mark.groups()
+        if constant:
+            return _literal(_CONSTANTS[constant])
+        if name in included:
+            return ""
+        included.add(name)
         text = files("credhook.store").joinpath("scripts", f"{name}.lua").read_text(encoding="utf-8")
         return _MARK.sub(replacement, text)
 
-    return assemble(script)
+    return _MARK.sub(replacement, f"--! include {script}.lua")
 
 
 def _literal(value: str | int | Iterable[str]) -> str:

@@ -27,7 +27,7 @@ local outcomes, fresh, records, moved, job_ids, urgent_jobs, job_keys = {}, {}, 
 if is_backfill then redis.call('SET', backfilled, 1, 'EX', 2 * retention) end
 local concerned = is_backfill or redis.call('EXISTS', backfilled, arrivals) > 0
 local noting = concerned and not is_backfill and redis.call('EXISTS', arrivals) == 1
-local repeatable = $REPEATABLE_TYPES
+local repeatable = $REPEATABLE
 
 -- Return true if the event was accepted from the other side.
 local function known_otherwise(type, resource)

@@ -7,7 +7,7 @@
 
 local MOST_URGENT = 10000  -- Jobs that the list holds at most.
 local URGENT_LASTS = 3600000  -- Ms that the list lives after the last job was added.
-local urgent_types = $URGENT_TYPES
+local urgent_types = $URGENT
 
 -- Add jobs to the list.
 local function hint(urgent, ...)
