@@ -1,6 +1,6 @@
 """Assemble the scripts for Redis: a `.lua` file of credhook/store/scripts, with the fragments that it includes.
 
-The line `--! include now.lua` is replaced by that file, once per script. `$DONE` is replaced by that constant as
+The line `--! include keys.lua` is replaced by that file, once per script. `$DONE` is replaced by that constant as
 a Lua literal: a quoted text, a number, or a set of texts.
 """
 

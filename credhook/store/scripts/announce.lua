@@ -7,7 +7,6 @@
 -- ARGV: the process's token; its announcement; ms that an announcement lasts.
 -- Reply: now, in ms.
 
---! include now.lua
 --! include expiring.lua
 
 local BEATS_LAST = 86400000  -- Milliseconds that the beats outlive the last worker.

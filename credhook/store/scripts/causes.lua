@@ -4,7 +4,6 @@
 -- An event can be worked on without them: callers ignore errors, which lose only the count or the entry.
 
 --! include record.lua
---! include now.lua
 --! include expiring.lua
 
 -- Seconds that causes and histories are remembered at least: the longest wait for which a handler may ask.

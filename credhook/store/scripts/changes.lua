@@ -1,7 +1,7 @@
 -- Publish changes of events, for `credhook events tail`, if there are listeners.
 
 --! include keys.lua
---! include now.lua
+--! include expiring.lua
 
 local channel = open .. ':changes'
 local listening

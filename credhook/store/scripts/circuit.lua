@@ -5,7 +5,6 @@
 --   lasts, 0 to delete it; open (1 or 0); score; trips; ms until the pause ends.
 -- Reply: 1 if replaced, else 0; version, '' for no circuit; open; score; trips; ms until the pause ends.
 
---! include now.lua
 --! include expiring.lua
 
 local circuit = KEYS[1]

@@ -1,7 +1,14 @@
--- Write to a key that expires. A crash may cut a script after any write, so a new key is written under another name, gets
--- its expiry, and is renamed. The sweeper deletes a leftover under that name.
+-- The clock, and keys that expire.
 
--- Run the command on a key of ours, let the key expire in so many ms, and return the command's reply.
+-- Ms since the epoch by Redis's clock: the clocks of hosts may disagree. Also as a text: to write a number costs Redis as
+-- much as some commands do.
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local now_text = string.format('%.0f', now)
+
+-- Run the command on a key of ours, let the key expire in so many ms, and return the command's reply. A crash may cut a
+-- script after any write, so a new key is written under another name, gets its expiry, and is renamed. The sweeper
+-- deletes a leftover under that name.
 local function write_expiring(key, lasts, command, ...)
     local name = key
     if redis.call('EXISTS', key) == 0 then

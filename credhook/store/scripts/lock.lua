@@ -5,7 +5,7 @@
 -- died, so that no later event overtakes it. The time until then, in ms, stands in place of the token.
 
 --! include keys.lua
---! include now.lua
+--! include expiring.lua
 
 -- Return webhook-id, fence, attempts and token, or nothing if the resource is not locked.
 local function lock_of(resource)

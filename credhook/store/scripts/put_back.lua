@@ -26,7 +26,7 @@ local since = moved and now - moved
 if not since or since >= 0 and since < tonumber(transit) then return 0 end  -- The clock may have gone back since.
 local lease = call('ZSCORE', leases, id)
 if lease and tonumber(lease) > now then return 0 end
-local record, fields = record_of(id)
+local record, reason = record_of(id)
 local fence, attempts
 if record then fence, attempts = last_claim(id, record) end
 
@@ -41,7 +41,6 @@ local function leave()
 end
 
 if not record then
-    local reason = fields
     if reason then
         call('ZADD', unreadable, now, id)
         call('EXPIRE', event, retention)

@@ -18,7 +18,6 @@
 local handler, wanted = ARGV[1], ARGV[2]
 local hurry, resume, renamed = ARGV[3] == 'now', ARGV[3] == 'resume', ARGV[3] == 'renamed'
 local entry, fields = ARGV[4], tonumber(ARGV[5])
-local known = $EVENT_TYPES
 local outcomes, replayed = {}, {}
 
 local function enqueue(id, record, job)
@@ -95,7 +94,7 @@ local function replay(id, job, selected)
     end
     if is_open and not mended then return 'open' end
     if state ~= selected then return 'changed' end
-    if not known[type] then return 'unknown_type' end
+    if not indexed_types[type] then return 'unknown_type' end
     if not is_resource_id(resource) then return 'no_resource' end
     if handler ~= '' then
         local fits = string.find(wanted, ' ' .. type .. ' ', 1, true)

@@ -17,9 +17,9 @@ end
 
 -- Return type, state and time of the event, or nothing if it does not match.
 local function matched(id, listed)
-    local fields = {'type', 'state', 'received', 'resource'}
-    if handler then for _, field in ipairs({$HANDLER .. handler, $ONLY, $PENDING}) do table.insert(fields, field) end end
-    local record = if_hash('HMGET', EVENT .. id, unpack(fields)) or {'', $UNREADABLE}
+    local of_handler = $HANDLER .. (handler or '')
+    local record = if_hash('HMGET', EVENT .. id, 'type', 'state', 'received', 'resource', of_handler, $ONLY, $PENDING)
+    record = record or {'', $UNREADABLE}
     if not (record[1] or record[2] or record[3]) then return nil end  -- It has expired, or was erased.
     local type, state = record[1] or '', record[2] or $UNREADABLE
     local received = tonumber(record[3] or listed) or tonumber(listed)

@@ -6,7 +6,6 @@
 -- ARGV: webhook-id; ms that the sets last; then for each handler its limit.
 -- Reply: 0, or the number of the first handler that is full, from 1.
 
---! include now.lua
 --! include expiring.lua
 
 local leases, event, lasts = KEYS[1], ARGV[1], ARGV[2]
