@@ -182,7 +182,7 @@ def is_stale(state: tuple[int, int], latest: tuple[int, int]) -> bool:
     """Return True if handlers have already seen a later version of the resource than this state.
 
     Time decides where it is known and differs, since a resource can go back in rank. Otherwise the rank decides.
-    write.lua has the same.
+    `later` in claims.py has the same.
     """
     rank, updated = state
     latest_rank, latest_update = latest

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import Enum
 from itertools import chain
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -198,6 +199,12 @@ def _claim(parts: Sequence[Any]) -> Claim:
     )
 
 
+def later(state: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
+    """Return the later of two states of a resource: by time, if both times are known and differ, else by rank."""
+    by_time = state[1] and other[1] and state[1] != other[1]
+    return max(state, other, key=itemgetter(1)) if by_time else (max(state[0], other[0]), max(state[1], other[1]))
+
+
 log = structlog.get_logger("credhook.worker")
 
 #: Seconds that settlements wait for each other, so that one round trip serves them all.
@@ -251,7 +258,7 @@ class Claims:
 
         `follow`: claim the resource's next event, if one is blocked by this one.
         """
-        latest = settlement.latest
+        latest = settlement.latest and later(settlement.latest, claim.latest)
         ours, *following = await self._commit.write(
             operation(
                 *("settle", claim.event_id, claim.fence, claim.job, settlement.state),

@@ -30,9 +30,8 @@ local OPEN_ONLY = {'fence', 'deaths', 'killed', $PENDING}
 
 local call = redis.call
 local retention, forgotten = ARGV[1], string.format('%.0f', now + 1000 * ARGV[1])
-local latest_forgotten = string.format('%.0f', now + LATEST_LASTS)
 local worker = {lease = ARGV[2], name = ARGV[3] ~= '' and ARGV[3] or nil, token = ARGV[4]}
-local write, settled, left = {}, {}, MOST_BLOCKED
+local write, settled, ended, left = {}, {}, {}, MOST_BLOCKED
 
 -- A record is true under every claim, so it takes no fence. An event that was erased meanwhile stays erased. A failure
 -- is counted here and now: once the handler is given up, no later attempt would count it.
@@ -55,7 +54,6 @@ function write.renew(id, fence, job)
     local locked_by, held
     if resource then locked_by, held = lock_of(resource) end
     if locked_by ~= id or held ~= fence then return 0 end
-    call('PERSIST', leases)  -- Changes nothing and needs no memory; a full Redis then lets the rest pass.
     call('ZADD', leases, now + worker.lease, id)
     if worker.name then
         call('ZADD', started, now / 1000 + $RQ_PATIENCE, job .. ':' .. fence)
@@ -71,13 +69,14 @@ end
 
 -- Write down how an attempt ended:
 --   state     the event's new state
---   latest    rank and `updatedAt` of the resource's state that handlers have seen, or ''
+--   latest    rank and `updatedAt` of the resource's latest state that handlers have seen, or ''
 --   follow    '1' to claim the resource's next event
 --   sealed    '1' if a snapshot may have been kept
 --   rest      '' or JSON: `error`; `wait` in ms; `unspent`, if the attempt does not count; `only` and `pending`, the
 --             handlers that an unhandled and a waiting event wait for; `failures`, `causes`, `resolved` and `history`
 function write.settle(id, fence, job, state, latest, follow, sealed, rest, ...)
     local key, records, details = EVENT .. id, {...}, rest ~= '' and cjson.decode(rest) or {}
+    ended[#ended + 1] = job .. ':' .. fence
     local record = by_field(call('HGETALL', key))
     local last_fence, attempts, locked
     if record.resource then last_fence, attempts, locked = last_claim(id, record) end
@@ -143,17 +142,6 @@ function write.settle(id, fence, job, state, latest, follow, sealed, rest, ...)
     return settlement.reply
 end
 
--- Return the later of two states of a resource: by time, if both times are known and differ, else by rank.
-local function later(state, other)
-    local old_rank, old_updated = string.match(other or '', '^(%d+):(%d+)$')
-    if not old_rank then return state end
-    local rank, updated = string.match(state, '^(%d+):(%d+)$')
-    if updated ~= old_updated and updated ~= '0' and old_updated ~= '0' then
-        return tonumber(updated) > tonumber(old_updated) and state or other
-    end
-    return string.format('%d:%.0f', math.max(rank, old_rank), math.max(updated, old_updated))
-end
-
 -- Release the claims of settled events, remember the latest states of their resources that handlers have seen, and
 -- remove closed events from the open ones.
 local function release()
@@ -167,8 +155,7 @@ local function release()
     call('ZREM', leases, unpack(ids))
     for _, settlement in ipairs(settled) do
         if settlement.latest ~= '' then
-            local key = RESOURCE .. settlement.resource
-            call('SET', key, later(settlement.latest, call('GET', key)), 'PXAT', latest_forgotten)
+            call('SET', RESOURCE .. settlement.resource, settlement.latest, 'PX', LATEST_LASTS)
         end
     end
     if #closed > 0 then
@@ -237,16 +224,11 @@ local function run(settlements)
     end
 end
 
--- A settlement shall pass although Redis is full, which allows a script everything once it has written something: begin
--- with what needs no memory.
-local ended = {}
-while ARGV[i] == 'settle' do
-    ended[#ended + 1] = ARGV[i + 4] .. ':' .. ARGV[i + 3]
-    i = i + 2 + ARGV[i + 1]
-end
-if #ended > 0 then call('ZREM', started, unpack(ended)) end
-i = FIRST
+-- Settlements and renewals shall pass although Redis is full, which allows a script everything once it has written
+-- something: this changes nothing, and needs no memory. Records wait.
+if ARGV[FIRST] ~= 'record' then call('PERSIST', leases) end
 run(true)
+if #ended > 0 then call('ZREM', started, unpack(ended)) end
 if #settled > 0 then
     release()
     pcall(go_on)
