@@ -115,12 +115,6 @@ def open_redis_sync(address: RedisAddress | str, **options: Any) -> redis.Redis:
     return redis.Redis(**_place(address), **options)
 
 
-def clock(client: redis.Redis) -> int:
-    """Return Redis's time in ms since the epoch: the clocks of hosts may differ."""
-    seconds, microseconds = client.time()
-    return seconds * 1_000 + microseconds // 1_000
-
-
 class RedisConnection:
     """One connection of a client, whose commands share one time limit. Its owner notices when it has to be opened."""
 

@@ -8,7 +8,6 @@ import redis
 import redis.asyncio
 
 from credhook.store import SCHEMA, Keys, lua
-from credhook.store.connection import clock
 from credhook.store.errors import WRONG_SCHEMA, StoreRefusal
 
 #: The scripts, each in a file of this name in credhook/store/scripts.
@@ -80,7 +79,8 @@ class Store(Generic[Client]):
 
     def clock(self: "SyncStore") -> int:
         """Return Redis's time in ms since the epoch: the clocks of hosts may differ."""
-        return clock(self.redis)
+        seconds, microseconds = self.redis.time()
+        return seconds * 1_000 + microseconds // 1_000
 
 
 AsyncStore: TypeAlias = Store[redis.asyncio.Redis]
