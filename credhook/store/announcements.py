@@ -14,7 +14,7 @@ from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 #: Seconds that a receiver's announcement lasts unless it is renewed.
 ANNOUNCEMENT_SECONDS: Final = 60.0
@@ -29,16 +29,14 @@ _DIGEST_BYTES: Final = 2
 _BUILD_BYTES: Final = 4
 
 
-class PlatformKeys(BaseModel):
+class PlatformKeys(BaseModel, frozen=True):
     """The Redis key of the platform's circuit. `rate` is per second."""
-
-    model_config = ConfigDict(frozen=True)
 
     circuit: str
     rate: float | None = None
 
 
-class WorkerAnnouncement(BaseModel):
+class WorkerAnnouncement(BaseModel, frozen=True):
     """A worker process.
 
     Attributes:
@@ -49,8 +47,6 @@ class WorkerAnnouncement(BaseModel):
         credential_error: why the platform accepts no credential of the process, or "".
         started: whether it has asked for a token, and its startup functions have ended.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     version: str
     host: str
@@ -64,7 +60,7 @@ class WorkerAnnouncement(BaseModel):
     started: bool = False
 
 
-class ReceiverAnnouncement(BaseModel):
+class ReceiverAnnouncement(BaseModel, frozen=True):
     """A receiver process.
 
     Attributes:
@@ -82,8 +78,6 @@ class ReceiverAnnouncement(BaseModel):
         conflicts: deliveries since start whose webhook-id had come with another type or resource.
         conflicted: seconds since the last of these; None before the first.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     queue: str
     version: str
