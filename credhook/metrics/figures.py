@@ -56,7 +56,7 @@ class QueueFigures:
                 forsaken = await self._forsaken(now)
         except STORE_ERRORS:
             return []
-        counts = read_counts(replies, keys, now=now)
+        counts = read_counts(replies, now=now)
         by_state: dict[tuple[str, ...], float] = {
             ("queued",): counts.queued,
             ("leased",): counts.in_flight,

@@ -10,6 +10,7 @@ from typing import Any, Final
 from redis.asyncio.client import Pipeline as AsyncPipeline
 from redis.client import Pipeline
 
+from credhook.events import EVENT_TYPES
 from credhook.store import LATEST_MS, Keys
 from credhook.store.store import SyncStore
 
@@ -28,9 +29,9 @@ class EventCounts:
         retrying: events that wait for their next attempt.
         dead: events that were given up; they can be replayed.
         dead_recently: events that were given up within the last day.
-        unhandled: events that wait for a handler, by type.
         quarantined: events of an unknown type.
         unreadable: events whose record cannot be read.
+        unhandled: events that wait for a handler, by type.
         oldest_age: seconds since the oldest open event was received; None if no event is open.
     """
 
@@ -40,9 +41,9 @@ class EventCounts:
     retrying: int = 0
     dead: int = 0
     dead_recently: int = 0
-    unhandled: dict[str, int] = field(default_factory=dict)
     quarantined: int = 0
     unreadable: int = 0
+    unhandled: dict[str, int] = field(default_factory=dict)
     oldest_age: float | None = None
 
     @property
@@ -58,10 +59,14 @@ def counted(number: int, one: str, many: str) -> str:
 
 def request_counts(pipeline: Pipeline | AsyncPipeline, keys: Keys, *, now: float) -> None:
     """Add the commands that `read_counts` needs to the pipeline; `now` is in seconds since the epoch."""
-    for key in (keys.open, keys.leases, keys.scheduled, keys.dead, keys.quarantined, keys.unreadable):
-        pipeline.zcard(key)
+    # The first eight in the order of the fields of `EventCounts`.
+    pipeline.zcard(keys.open)
     pipeline.llen(keys.jobs)
+    for key in (keys.leases, keys.scheduled, keys.dead):
+        pipeline.zcard(key)
     pipeline.zcount(keys.dead, (now - RECENT_SECONDS) * 1_000, "+inf")
+    for key in (keys.quarantined, keys.unreadable):
+        pipeline.zcard(key)
     # An event that was requeued or retried is in `open_by_received` with the time when it was received.
     for key in (keys.open, keys.open_by_received):
         pipeline.zrange(key, 0, LATEST_MS, byscore=True, offset=0, num=1, withscores=True)
@@ -73,23 +78,12 @@ def counts_of(store: SyncStore, keys: Keys, *, now: float) -> EventCounts:
     """Return the counts of one queue."""
     pipeline = store.redis.pipeline(transaction=False)
     request_counts(pipeline, keys, now=now)
-    return read_counts(pipeline.execute(), keys, now=now)
+    return read_counts(pipeline.execute(), now=now)
 
 
-def read_counts(replies: Sequence[Any], keys: Keys, *, now: float) -> EventCounts:
+def read_counts(replies: Sequence[Any], *, now: float) -> EventCounts:
     """Return the counts from the replies to `request_counts`; `now` is by Redis's clock. Pure."""
-    is_open, in_flight, retrying, dead, quarantined, unreadable, queued, recently, first, first_moved, *rest = replies
-    ages = [max(0.0, now - score / 1_000) for reply in (first, first_moved) for _, score in reply]
-    by_type = zip(keys.all_unhandled, rest, strict=True)
-    return EventCounts(
-        open=is_open,
-        queued=queued,
-        in_flight=in_flight,
-        retrying=retrying,
-        dead=dead,
-        dead_recently=recently,
-        unhandled={key.removeprefix(keys.unhandled): count for key, count in by_type if count},
-        quarantined=quarantined,
-        unreadable=unreadable,
-        oldest_age=max(ages, default=None),
-    )
+    ages = [max(0.0, now - score / 1_000) for oldest in replies[8:10] for _, score in oldest]
+    by_type = zip(EVENT_TYPES, replies[10:], strict=True)
+    unhandled = {event_type: count for event_type, count in by_type if count}
+    return EventCounts(*[*replies[:8], unhandled, max(ages, default=None)])
