@@ -90,29 +90,23 @@ def open_redis(address: RedisAddress | str, **options: Any) -> redis.asyncio.Red
     Raises:
         ValueError: the URL is not valid.
     """
-    address = _parsed(address)
-    options = {**_options(address), "retry": Retry(NoBackoff(), 0), **options}
-    if address.service:
-        sentinel = redis.asyncio.sentinel.Sentinel(  # type: ignore[no-untyped-call]  # redis-py's gap
-            address.hosts, sentinel_kwargs=_transport(address, options), **options
-        )
-        for each in sentinel.sentinels:
-            _cancellable(each)
-        master = sentinel.master_for(address.service, connection_pool_class=_SentinelConnectionPool)
-        return _cancellable(cast(redis.asyncio.Redis, master))
-    return _cancellable(redis.asyncio.Redis(**_place(address), **options))
+    address, of_sentinels, options = _read(address, {"retry": Retry(NoBackoff(), 0), **options})
+    if not address.service:
+        return _cancellable(redis.asyncio.Redis(**options))
+    sentinel = redis.asyncio.sentinel.Sentinel(address.hosts, sentinel_kwargs=of_sentinels, **options)  # type: ignore[no-untyped-call]  # redis-py's gap
+    for each in sentinel.sentinels:
+        _cancellable(each)
+    master = sentinel.master_for(address.service, connection_pool_class=_SentinelConnectionPool)
+    return _cancellable(cast(redis.asyncio.Redis, master))
 
 
 def open_redis_sync(address: RedisAddress | str, **options: Any) -> redis.Redis:
     """Return a synchronous client, for RQ and the command line. Raises as `open_redis` does."""
-    address = _parsed(address)
-    options = {**_options(address), **options}
-    if address.service:
-        sentinel = redis.sentinel.Sentinel(  # type: ignore[no-untyped-call]  # redis-py's gap
-            address.hosts, sentinel_kwargs=_transport(address, options), **options
-        )
-        return cast(redis.Redis, sentinel.master_for(address.service))  # type: ignore[no-untyped-call]  # redis-py's gap
-    return redis.Redis(**_place(address), **options)
+    address, of_sentinels, options = _read(address, options)
+    if not address.service:
+        return redis.Redis(**options)
+    sentinel = redis.sentinel.Sentinel(address.hosts, sentinel_kwargs=of_sentinels, **options)  # type: ignore[no-untyped-call]  # redis-py's gap
+    return cast(redis.Redis, sentinel.master_for(address.service))  # type: ignore[no-untyped-call]  # redis-py's gap
 
 
 class RedisConnection:
@@ -163,35 +157,20 @@ class RedisConnection:
             await self._connection.disconnect()
 
 
-def _parsed(address: RedisAddress | str) -> RedisAddress:
-    return RedisAddress.parse(address) if isinstance(address, str) else address
-
-
-def _place(address: RedisAddress) -> dict[str, Any]:
+def _read(
+    address: RedisAddress | str, options: Mapping[str, Any]
+) -> tuple[RedisAddress, dict[str, Any], dict[str, Any]]:
+    """Return the address, the options for Sentinels, and those for Redis; `options` go before ours."""
+    address = RedisAddress.parse(address) if isinstance(address, str) else address
+    timeouts = {name: options.get(name, REDIS_TIMEOUT) for name in ("socket_timeout", "socket_connect_timeout")}
+    any_server: dict[str, Any] = {**timeouts, "ssl": address.tls}
+    if address.tls:  # redis-py reads these files for each connection, so a renewed certificate needs no restart.
+        own = {"ssl_certfile": address.certfile, "ssl_keyfile": address.keyfile}
+        any_server |= {"ssl_cert_reqs": ssl.CERT_REQUIRED, **own}
+    place: dict[str, Any] = {}
     if address.path:
-        return {"unix_socket_path": address.path}
-    host, port = address.hosts[0]
-    return {"host": host, "port": port}
-
-
-def _options(address: RedisAddress) -> dict[str, Any]:
-    return {
-        "db": address.db,
-        "username": address.username,
-        "password": address.password,
-        **_transport(address, {}),
-    }
-
-
-def _transport(address: RedisAddress, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options for any server, Sentinel or Redis; `options` may hold the time-outs."""
-    timeouts: dict[str, Any] = {
-        name: options.get(name, REDIS_TIMEOUT) for name in ("socket_timeout", "socket_connect_timeout")
-    }
-    if address.path:
-        return timeouts
-    if not address.tls:
-        return {**timeouts, "ssl": False}
-    # redis-py reads these files for each connection, so a renewed certificate needs no restart.
-    own = {"ssl_certfile": address.certfile, "ssl_keyfile": address.keyfile}
-    return {**timeouts, "ssl": True, "ssl_cert_reqs": ssl.CERT_REQUIRED, **own}
+        place = {"unix_socket_path": address.path}
+    elif not address.service:
+        place = dict(zip(("host", "port"), address.hosts[0], strict=True))
+    user = {"db": address.db, "username": address.username, "password": address.password}
+    return address, any_server, {**place, **user, **any_server, **options}
