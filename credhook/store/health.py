@@ -94,11 +94,6 @@ class Facts:
         return self.appendonly and self.fsync == "always" and not self.fsync_pauses
 
     @property
-    def fsyncs_each_second(self) -> bool:
-        """Return True if a write is on disk within about a second, as far as Redis tells."""
-        return self.fsync != "no" and not self.fsync_pauses
-
-    @property
     def can_wait(self) -> bool:
         """Return True if `WAITAOF` can wait for the fsync."""
         return self.appendonly and self.version >= WAITAOF and self.fsync != "no"
@@ -213,32 +208,29 @@ def _replicated(facts: Facts, wanted: int) -> tuple[Check, ...]:
 
 
 def _on_disk(facts: Facts, durability: str) -> tuple[Check, ...]:
-    if durability == "strict" and not facts.fsync:
-        fsync = Check(
-            "fsync",
-            facts.can_wait,
-            "CONFIG GET is denied, so we cannot tell whether Redis fsyncs each event; allow it "
-            "(`ACL SETUSER <user> +config|get`), or use Redis 7.2, or accept it with CREDHOOK_DURABILITY=standard",
+    if durability != "strict":
+        kept = facts.fsync != "no" and not facts.fsync_pauses
+        remedy = (
+            "a power failure would lose more than a second of events; set appendfsync everysec "
+            "and no-appendfsync-on-rewrite no"
         )
-    elif durability == "strict":
-        fsync = Check(
-            "fsync",
-            facts.fsyncs_each_write or facts.can_wait,
+    elif facts.fsync:
+        kept = facts.fsyncs_each_write or facts.can_wait
+        remedy = (
             "a power failure would lose acknowledged events; set appendfsync always and no-appendfsync-on-rewrite no, "
-            "or use Redis 7.2, or accept it with CREDHOOK_DURABILITY=standard",
+            "or use Redis 7.2, or accept it with CREDHOOK_DURABILITY=standard"
         )
     else:
-        fsync = Check(
-            "fsync",
-            facts.fsyncs_each_second,
-            "a power failure would lose more than a second of events; set appendfsync everysec "
-            "and no-appendfsync-on-rewrite no",
+        kept = facts.can_wait
+        remedy = (
+            "CONFIG GET is denied, so we cannot tell whether Redis fsyncs each event; allow it "
+            "(`ACL SETUSER <user> +config|get`), or use Redis 7.2, or accept it with CREDHOOK_DURABILITY=standard"
         )
-    remedy = (
+    lost = (
         "a restart of Redis would lose events; set appendonly yes, or CREDHOOK_DURABILITY=replicated where a replica "
         "takes over"
     )
-    return Check("append_only_file", facts.appendonly, remedy), fsync
+    return Check("append_only_file", facts.appendonly, lost), Check("fsync", kept, remedy)
 
 
 def unanswered(error: Exception) -> str:
