@@ -8,7 +8,7 @@ The advice never quotes Redis, whose messages may hold values. It may name a ref
 import re
 import socket
 import ssl
-from collections.abc import Iterator
+from itertools import chain
 from typing import Final
 
 from redis.exceptions import (
@@ -94,12 +94,7 @@ _REFUSALS: Final = ("ermissions to", "The user executing the script can't", "ACL
 
 _FULL: Final = "Redis is full and refuses writes: raise its maxmemory"
 _REPLICA: Final = "this Redis is a replica: REDIS_URL should name the master, or Sentinel"
-_LOADING: Final = "Redis loads its data: wait"
-#: With `appendfsync always`, a full disk ends Redis.
-_GONE: Final = "nothing listens there: check REDIS_URL, whether Redis runs, and why not: a full disk ends it"
 _NO_CERTIFICATE: Final = "ask for a client certificate: set CREDHOOK_REDIS_CERTFILE to one that it trusts"
-_NO_USER: Final = "Redis refuses user or password: check REDIS_URL, its encoding, and aclfile: restarts lose users"
-_LATE: Final = "no answer in time: check REDIS_URL and the way there, and whether Redis or this process is busy"
 
 #: The more precise classes first.
 _BY_CLASS: Final = (
@@ -107,31 +102,36 @@ _BY_CLASS: Final = (
     (ssl.SSLEOFError, f"Redis ends the connection: it may not speak TLS, be at its maxclients, or {_NO_CERTIFICATE}"),
     (ssl.SSLError, "check REDIS_URL: rediss:// is for a Redis that speaks TLS, redis:// for one that does not"),
     (socket.gaierror, "the host's name in REDIS_URL is not known here"),
-    (ConnectionRefusedError, _GONE),
+    # With `appendfsync always`, a full disk ends Redis.
+    (
+        ConnectionRefusedError,
+        "nothing listens there: check REDIS_URL, whether Redis runs, and why not: a full disk ends it",
+    ),
     (FileNotFoundError, "there is no such socket: check REDIS_URL, and whether Redis runs"),
     (CLUSTER_ERRORS, f"Redis is a cluster: {NO_CLUSTER}"),
     (MasterNotFoundError, "no Sentinel of REDIS_URL answers and knows a master of that name"),
-    (TimeoutError, _LATE),
-    (RedisTimeout, _LATE),
-    (AuthenticationError, _NO_USER),
+    (
+        (TimeoutError, RedisTimeout),
+        "no answer in time: check REDIS_URL and the way there, and whether Redis or this process is busy",
+    ),
+    (
+        AuthenticationError,
+        "Redis refuses user or password: check REDIS_URL, its encoding, and aclfile: restarts lose users",
+    ),
     (OutOfMemoryError, _FULL),
     (ReadOnlyError, _REPLICA),
-    (BusyLoadingError, _LOADING),
+    (BusyLoadingError, "Redis loads its data: wait"),
 )
 
 #: Words anywhere in a reply, since an error within a script stands behind Redis's words about the script.
 _BY_WORD: Final = {
     "OOM ": _FULL,
     "READONLY": _REPLICA,
-    "LOADING": _LOADING,
     "MISCONF": "Redis cannot write to its disk: see its log",
     "NOREPLICAS": "Redis has too few replicas to take writes: see its min-replicas-to-write",
     "BUSY": "a script has kept Redis busy for too long: see its log",
     "max number of clients": "Redis has as many connections as it allows: raise its maxclients",
 }
-#: Errors whose text is Redis's reply. It refuses a connection before redis-py has sent a command.
-_REPLIES: Final = (ResponseError, RedisConnectionError)
-
 #: How Redis's TLS says that our certificate is missing or refused.
 _OUR_CERTIFICATE: Final = re.compile("ALERT.*(CERTIFICATE|UNKNOWN_CA)")
 #: What OpenSSL's strict checks miss, in its words. Python 3.13 made them the default.
@@ -140,18 +140,14 @@ _STRICT: Final = ("key usage", "key identifier", "basic constraints")
 
 def hint(error: BaseException) -> str:
     """Return what to do about an error of Redis or of the connection."""
-    chain = list(_chain(error))
-    for each in chain:
+    each: BaseException | None = error
+    is_reply = False
+    while each is not None:
         if advice := _advice(each):
             return advice
-    return "see Redis's log" if any(isinstance(each, ResponseError) for each in chain) else "check REDIS_URL"
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    each: BaseException | None = error
-    while each is not None:
-        yield each
+        is_reply = is_reply or isinstance(each, ResponseError)
         each = each.__cause__ or each.__context__
+    return "see Redis's log" if is_reply else "check REDIS_URL"
 
 
 def _of_certificate(error: ssl.SSLCertVerificationError) -> str:
@@ -174,13 +170,11 @@ def _advice(error: BaseException) -> str:
         return _of_certificate(error)
     if isinstance(error, NoPermissionError) or any(word in said for word in _REFUSALS):
         return _of_permission(said)
-    if schema := wrong_schema(error):
-        return schema
-    known = (advice for kind, advice in _BY_CLASS if isinstance(error, kind))
-    within = (advice for word, advice in _BY_WORD.items() if isinstance(error, _REPLIES) and word in said)
     if isinstance(error, ssl.SSLError) and _OUR_CERTIFICATE.search(error.reason or ""):
         return f"Redis seems to {_NO_CERTIFICATE}"
-    return next(known, "") or next(within, "")
+    of_class = (advice for kind, advice in _BY_CLASS if isinstance(error, kind))
+    of_word = (advice for word, advice in _BY_WORD.items() if word in said)
+    return wrong_schema(error) or next(chain(of_class, of_word), "")
 
 
 def _of_permission(said: str) -> str:
