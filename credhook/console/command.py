@@ -20,6 +20,7 @@ from credhook.console import auth, endpoints, events, jobs, pages
 from credhook.listener.admin import bind_setting
 from credhook.listener.server import Listener, Server
 from credhook.settings import StoreSettings, in_force
+from credhook.store.connection import BRIEFLY
 from credhook.store.errors import StoreError
 from credhook.store.health import unanswered
 from credhook.supervisor import stop_on
@@ -117,17 +118,16 @@ def console(*, host: str, port: int) -> None:
 
 def create_console(settings: ConsoleSettings, login: auth.Login) -> Starlette:
     """Assemble the console; `login` checks passwords. The caller stops `state.jobs` at the end."""
-    backend = pages.Backend(settings)
+    store = settings.open_store_sync(**BRIEFLY)
     sessions = auth.Sessions(seconds=settings.session)
-    queue = jobs.Jobs(backend.store)
-
+    queue = jobs.Jobs(store)
     app = Starlette(
         routes=[
             Mount("/static", StaticFiles(packages=[("credhook.console", "ui/static")])),
             *auth.routes(login, sessions, settings.url),
-            *pages.routes(backend),
-            *events.routes(backend),
-            *jobs.routes(backend, queue),
+            *pages.routes(store, settings.redis_address),
+            *events.routes(store),
+            *jobs.routes(store, queue),
             *endpoints.routes(),
         ],
         middleware=[auth.guard(sessions, settings.url)],

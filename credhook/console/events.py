@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from credhook.console.pages import Backend, page
+from credhook.console.pages import page
 from credhook.events import EVENT_TYPES
 from credhook.store import State
 from credhook.store.store import SyncStore
@@ -79,25 +79,25 @@ def _state(text: str) -> State:
         raise ValueError(f"{text!r} is no state. The states are {', '.join(State)}") from None
 
 
-def routes(backend: Backend) -> list[Route]:
+def routes(store: SyncStore) -> list[Route]:
     """Return the routes of the list and of one event."""
 
-    async def show(request: Request) -> Response:
+    def show(request: Request) -> Response:
         query = request.query_params.multi_items()
         if sought := request.query_params.get("q", "").strip():
-            if await backend.ask(lambda store: store.redis.exists(store.keys.event + sought)):
+            if store.redis.exists(store.keys.event + sought):
                 return RedirectResponse(f"/event?{urlencode({'id': sought})}", 303)
             return RedirectResponse(f"/events?{urlencode({'resource': sought})}", 303)
-        found, rows, chosen, problem = Page([]), list[dict[str, Any]](), Selection(), ""
+        found, chosen, problem = Page([]), Selection(), ""
         try:
             chosen = selection(query, datetime.now(UTC))
         except ValueError as error:
             problem = str(error)
         else:
-            found, rows = await backend.ask(partial(_read, chosen=chosen))
+            found = search.read_page(store, replace(chosen, limit=_PAGE_EVENTS), patience=_PATIENCE_EVENTS)
         same = [(name, value) for name, value in query if name != "after" and value]
         context: dict[str, Any] = {
-            "rows": rows,
+            "rows": list(records(store, [event.webhook_id for event in found.events])),
             "narrowed": not chosen.is_empty,
             "address": address(chosen),
             "problem": problem,
@@ -110,17 +110,12 @@ def routes(backend: Backend) -> list[Route]:
         }
         return page(request, "events.html", 400 if problem else 200, title="Events", **context)
 
-    async def show_one(request: Request) -> Response:
+    def show_one(request: Request) -> Response:
         webhook_id = request.query_params.get("id", "")
-        record = await backend.ask(partial(event_with_history, webhook_id=webhook_id))
+        record = event_with_history(store, webhook_id)
         if record is None:
             raise HTTPException(404, "There is no such event. It was erased, or its retention has ended.")
         lines = [(entry["at"], *entry_lines(entry)) for entry in record["history"]]
         return page(request, "event.html", title=webhook_id, record=record, heading=list(heading(record)), lines=lines)
 
     return [Route("/events", show), Route("/event", show_one)]
-
-
-def _read(store: SyncStore, chosen: Selection) -> tuple[Page, list[dict[str, Any]]]:
-    found = search.read_page(store, replace(chosen, limit=_PAGE_EVENTS), patience=_PATIENCE_EVENTS)
-    return found, list(records(store, [event.webhook_id for event in found.events]))

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 import click
 import structlog
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -23,7 +24,7 @@ from starlette.routing import Route
 
 from credhook.console.auth import read_form, session_of
 from credhook.console.events import address, in_words, selection
-from credhook.console.pages import Backend, page
+from credhook.console.pages import page
 from credhook.store import State
 from credhook.store.store import SyncStore
 from credhook.worker.commands.batches import BATCH, batched, sentence
@@ -193,16 +194,16 @@ class Jobs:
         self._thread.shutdown()
 
 
-def routes(backend: Backend, jobs: Jobs) -> list[Route]:
+def routes(store: SyncStore, jobs: Jobs) -> list[Route]:
     """Return the routes of replay, erase and jobs."""
 
-    async def ask(request: Request, verb: str) -> Response:
-        return await confirm(request, verb, _chosen(request.query_params.multi_items()))
+    def ask(request: Request, verb: str) -> Response:
+        return confirm(request, verb, _chosen(request.query_params.multi_items()))
 
-    async def confirm(request: Request, verb: str, chosen: Selection, problem: str = "") -> Response:
+    def confirm(request: Request, verb: str, chosen: Selection, problem: str = "") -> Response:
         # Events that come after the count are not touched.
         fixed = replace(chosen, until=chosen.until or datetime.now(UTC)) if not chosen.ids else chosen
-        events = (await backend.ask(partial(read_page, selection=fixed))).events
+        events = read_page(store, fixed).events
         counts = Counter((event.state, event.type) for event in events)
         context = {
             "verb": verb,
@@ -221,7 +222,8 @@ def routes(backend: Backend, jobs: Jobs) -> list[Route]:
         form = await read_form(request)
         chosen = _chosen(form.multi_items())
         if verb == "erase" and form.get("typed", "").replace(" ", "") != form.get("total"):
-            return await confirm(request, verb, chosen, "Type the number of events exactly as it is shown.")
+            problem = "Type the number of events exactly as it is shown."
+            return await run_in_threadpool(confirm, request, verb, chosen, problem)
         job = Job(verb, chosen, session_of(request).who, form.get("counted", ""))
         jobs.add(job)
         return RedirectResponse(f"/jobs/{job.id}", 303)

@@ -1,13 +1,11 @@
-"""Pages from templates, the first page, and the causes of failures. Redis is asked in threads.
+"""Pages from templates, the first page, and the causes of failures.
 
-Templates escape values; a missing value is an error.
+Functions of routes that ask Redis are not asynchronous: Starlette calls them in threads. Templates escape values; a
+missing value is an error.
 """
 
-import asyncio
-from collections.abc import Callable
 from datetime import UTC, datetime
-from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -17,8 +15,6 @@ from starlette.routing import Route
 
 from credhook.ops.attention import age, elsewhere, look_at
 from credhook.ops.status import arriving, verdict
-from credhook.settings import StoreSettings
-from credhook.store.connection import BRIEFLY
 from credhook.store.store import SyncStore
 from credhook.worker.commands.history import causes, written
 
@@ -32,8 +28,6 @@ _EVENTS_OF: Final = {
     "events.quarantined": "/events?state=quarantined",
     "events.unreadable": "/events?state=unreadable",
 }
-
-T = TypeVar("T")
 
 
 def page(request: Request, template: str, status: int = 200, **context: Any) -> HTMLResponse:
@@ -81,28 +75,15 @@ TEMPLATES.filters |= {
 }
 
 
-class Backend:
-    """The store, for all pages. Questions run in threads."""
-
-    def __init__(self, settings: StoreSettings) -> None:
-        self.address = settings.redis_address
-        self.store = settings.open_store_sync(**BRIEFLY)
-
-    async def ask(self, question: Callable[[SyncStore], T]) -> T:
-        """Run the question in a thread."""
-        return await asyncio.to_thread(question, self.store)
-
-
-def routes(backend: Backend) -> list[Route]:
+def routes(store: SyncStore, address: str) -> list[Route]:
     """Return the routes of the first page, and of the causes page: failures grouped by handler, error and place."""
 
-    async def show_fleet(request: Request) -> Response:
-        fleet, findings = await backend.ask(lambda store: look_at(store, backend.address))
+    def show_fleet(request: Request) -> Response:
+        fleet, findings = look_at(store, address)
         context: dict[str, Any] = {"fleet": fleet, "arriving": fleet and arriving(fleet), "findings": findings}
-        return page(request, "now.html", title="Now", queue=backend.store.queue, events_of=_EVENTS_OF, **context)
+        return page(request, "now.html", title="Now", queue=store.queue, events_of=_EVENTS_OF, **context)
 
-    async def show_causes(request: Request) -> Response:
-        found = await backend.ask(partial(causes, limit=_MAX_CAUSES))
-        return page(request, "causes.html", title="Causes", causes=found)
+    def show_causes(request: Request) -> Response:
+        return page(request, "causes.html", title="Causes", causes=causes(store, limit=_MAX_CAUSES))
 
     return [Route("/", show_fleet), Route("/causes", show_causes)]
