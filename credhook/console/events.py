@@ -47,7 +47,7 @@ def selection(query: Sequence[tuple[str, str]], now: datetime) -> Selection:
         "after": Cursor.read,
     }
     found = Selection(
-        states=frozenset(_state(value) for name, value in given if name == "state"),
+        states=frozenset(State(value) for name, value in given if name == "state"),
         types=frozenset(search.event_type(value) for name, value in given if name == "type"),
         ids=tuple(search.an_id(value) for name, value in given if name == "id"),
         **{name: read[name](value) for name, value in given if name in read},
@@ -70,13 +70,6 @@ def address(selection: Selection) -> list[tuple[str, str]]:
 def in_words(selection: Selection) -> str:
     """Return the selection in one line, for pages and the log."""
     return ", ".join(f"{name} {value.removeprefix('openid4vc.')}" for name, value in address(selection)) or "all"
-
-
-def _state(text: str) -> State:
-    try:
-        return State(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is no state. The states are {', '.join(State)}") from None
 
 
 def routes(store: SyncStore) -> list[Route]:

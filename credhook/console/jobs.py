@@ -113,17 +113,10 @@ class Job:
             self.stage = Stage.FAILED
         self.ended = datetime.now(UTC)
         done = sum(self.outcomes[name] for name in VERBS[self.verb].done)
-        more = {"error": self.error} if self.error else {}
-        log.info(
-            "console_job_ended",
-            who=self.who,
-            job=self.id,
-            verb=self.verb,
-            ended=str(self.stage),
-            events=self.total,
-            done=done,
-            **more,
-        )
+        outcome = {"ended": str(self.stage), "events": self.total, "done": done}
+        if self.error:
+            outcome["error"] = self.error
+        log.info("console_job_ended", who=self.who, job=self.id, verb=self.verb, **outcome)
 
     def _work(self, store: SyncStore) -> Stage:
         if self.stopped.is_set():
@@ -150,11 +143,6 @@ class Job:
         return in_words(self.chosen)
 
     @property
-    def is_over(self) -> bool:
-        """Return True if the job has ended."""
-        return self.ended is not None
-
-    @property
     def summary(self) -> str:
         """Return the outcomes in one line."""
         verb = VERBS[self.verb]
@@ -171,7 +159,7 @@ class Jobs:
 
     def add(self, job: Job) -> None:
         """Run the job after those that were added before it."""
-        for old in [one.id for one in self._jobs.values() if one.is_over][:-_MAX_FINISHED]:
+        for old in [one.id for one in self._jobs.values() if one.ended][:-_MAX_FINISHED]:
             del self._jobs[old]
         self._jobs[job.id] = job
         log.info("console_" + job.verb, who=job.who, events=job.which, job=job.id)

@@ -38,17 +38,8 @@ def page(request: Request, template: str, status: int = 200, **context: Any) -> 
     return HTMLResponse(text.encode(errors="backslashreplace"), status)
 
 
-def day_and_time(at: datetime | str) -> str:
-    """Format a time for a table, in UTC: `22 Nov 15:04:05`."""
-    return f"{_moment(at):%d %b %H:%M:%S}"
-
-
-def machine_time(at: datetime | str) -> str:
-    """Format a time as ISO 8601 in UTC, to the millisecond."""
-    return written(_moment(at))
-
-
-def _moment(at: datetime | str) -> datetime:
+def in_utc(at: datetime | str) -> datetime:
+    """Return a time, which may be written as ISO 8601, in UTC."""
     return (datetime.fromisoformat(at) if isinstance(at, str) else at).astimezone(UTC)
 
 
@@ -68,8 +59,8 @@ TEMPLATES.filters |= {
     "age": age,
     "elsewhere": elsewhere,
     "verdict": verdict,
-    "day_and_time": day_and_time,
-    "machine_time": machine_time,
+    "in_utc": in_utc,
+    "written": written,
     "number": number,
     "query": urlencode,
 }

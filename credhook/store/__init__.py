@@ -84,10 +84,6 @@ from credhook.events import EVENT_TYPES
 PREFIX: Final = "credhook:"
 #: The number of this layout of the keys. A process does not use a queue that has another number in Redis.
 SCHEMA: Final = 1
-#: Fields that accept.lua gives the record of a new event; with a trace it gives one more.
-NEW_FIELDS: Final = 4
-#: Conflicts that are kept for one webhook-id. Further ones are counted and logged like these.
-MOST_CONFLICTS: Final = 100
 #: Field of an event's hash that says how a handler ended; the handler's name follows.
 HANDLER: Final = "h:"
 #: Value of this field for a handler that was given up; the cause follows.
@@ -192,8 +188,6 @@ class Keys:
     urgent = _Key(PREFIX, ":urgent")
     #: Hash of the locks: resource → event that a worker holds, and its claim; see lock.lua.
     locks = _Key(PREFIX, ":locks")
-    #: Sorted set of the blocked jobs of a resource, by when their events were received; the resource's id follows.
-    blocked = _Key(PREFIX, ":blocked:")
     #: Sorted set of the jobs of poison candidates, by when their events were received. A hint.
     isolated = _Key(PREFIX, ":isolated")
     #: Set of the events under way in a handler with a limit; its name follows.

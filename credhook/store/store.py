@@ -47,10 +47,9 @@ class Store(Generic[Client]):
         Raises:
             RedisError, OSError: Redis failed, or refused the script.
         """
-        registered = self._scripts.get(script)
-        if registered is None:
-            registered = self._scripts[script] = self.redis.register_script(lua.load(script))
-        return registered(keys=keys or [self.keys.prefix], args=arguments)
+        if script not in self._scripts:
+            self._scripts[script] = self.redis.register_script(lua.load(script))
+        return self._scripts[script](keys=keys or [self.keys.prefix], args=arguments)
 
     def check_schema(self: "SyncStore", *, write: bool = True) -> None:
         """Check the queue's schema number; with `write`, write it if there is none.

@@ -25,7 +25,7 @@ def test_nothing_of_an_erased_event_is_left(redis_client: Redis, redis_url: str,
     redis_client.hset(INDEX.locks, mapping={"r_doomed": "doomed:1 1 1 w", "r_third": "kept 1 1 w"})
     for key in (INDEX.dead, INDEX.unhandled + DATA, INDEX.quarantined, INDEX.leases):
         redis_client.zadd(key, {"doomed:1": 1})
-    for key in (INDEX.scheduled, INDEX.failed, INDEX.isolated, INDEX.blocked + "r_doomed"):
+    for key in (INDEX.scheduled, INDEX.failed, INDEX.isolated, INDEX.prefix + "blocked:r_doomed"):
         redis_client.zadd(key, {job: 1})
     redis_client.zadd(INDEX.started, {f"{job}:x-1": 1})
     redis_client.zadd(f"rq:executions:{job}", {"x-1": 1})

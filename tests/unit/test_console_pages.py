@@ -13,7 +13,7 @@ from waiting import until
 from credhook.console import events, jobs
 from credhook.console.events import address, in_words, selection
 from credhook.console.jobs import Job, Jobs, Stage, Verb
-from credhook.console.pages import TEMPLATES, day_and_time, machine_time, number
+from credhook.console.pages import TEMPLATES, number
 from credhook.ops.fleet import Fleet, ReceiverProcess, RedisServer
 from credhook.ops.status import arriving
 from credhook.store import State
@@ -124,8 +124,10 @@ def test_a_page_that_found_no_event_leads_further_back(monkeypatch: pytest.Monke
 
 
 def test_times_are_in_utc_and_numbers_in_groups() -> None:
-    assert day_and_time("2026-11-22T13:04:05.123+01:00") == "22 Nov 12:04:05"
-    assert machine_time(NOW) == "2026-11-22T12:00:00.000Z"
+    time = TEMPLATES.get_template("ui.html").module.time  # type: ignore[attr-defined]  # The macro.
+    at = "2026-11-22T12:04:05.123Z"
+    assert time("2026-11-22T13:04:05.123+01:00") == f'<time datetime="{at}" title="{at}">22 Nov 12:04:05</time>'
+    assert "12:00:00.000Z" in time(NOW)
     assert (number(None), number(7), number(1_234_567)) == ("?", "7", "1\u202f234\u202f567")
 
 
@@ -164,7 +166,7 @@ def test_jobs_run_one_after_the_other_and_stop_between_two_batches(go: threading
     first.stopped.set()
     second.stopped.set()
     go.set()
-    until(lambda: third.is_over, what="the third job")
+    until(lambda: third.ended, what="the third job")
     assert [job.stage for job in (first, second, third)] == [Stage.STOPPED, Stage.STOPPED, Stage.DONE]
     assert [(job.worked, job.total) for job in (first, second, third)] == [(200, 500), (0, 0), (500, 500)]
     assert "Replayed 200; stopped before the other 300." in shown("job.html", job=first)
@@ -176,7 +178,7 @@ def test_a_job_that_ends_badly_says_why_and_lets_the_next_one_run(go: threading.
     queue = Jobs(None)  # type: ignore[arg-type]  # Nothing asks for either.
     go.set()
     failed, done = added(queue, "erase"), added(queue)
-    until(lambda: done.is_over, what="the jobs")
+    until(lambda: done.ended, what="the jobs")
     assert (failed.stage, failed.error, done.stage) == (Stage.FAILED, "ZeroDivisionError", Stage.DONE)
     page = shown("job.html", job=failed)
     assert "ZeroDivisionError" in page
@@ -188,7 +190,7 @@ def test_old_jobs_are_forgotten(go: threading.Event) -> None:
     queue = Jobs(None)  # type: ignore[arg-type]  # Nothing asks for either.
     go.set()
     old = [added(queue) for _ in range(60)]
-    until(lambda: old[-1].is_over, what="the jobs")
+    until(lambda: old[-1].ended, what="the jobs")
     last = added(queue)
     assert queue.all() == [last, *reversed(old[10:])]
     queue.stop()

@@ -28,6 +28,7 @@ if is_backfill then redis.call('SET', backfilled, 1, 'EX', 2 * retention) end
 local concerned = is_backfill or redis.call('EXISTS', backfilled, arrivals) > 0
 local noting = concerned and not is_backfill and redis.call('EXISTS', arrivals) == 1
 local repeatable = $REPEATABLE
+local MOST_CONFLICTS = 100  -- Conflicts that are kept for one webhook-id. Further ones are counted and logged like these.
 
 -- Return true if the event was accepted from the other side.
 local function known_otherwise(type, resource)
@@ -38,7 +39,7 @@ end
 
 local function keep_conflict(id, type, resource)
     local key = CONFLICT .. id
-    if redis.call('HLEN', key) < $MOST_CONFLICTS then
+    if redis.call('HLEN', key) < MOST_CONFLICTS then
         write_expiring(key, 1000 * retention, 'HSETNX', type .. ' ' .. resource, now)
     end
 end
