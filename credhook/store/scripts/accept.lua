@@ -4,7 +4,6 @@
 -- One command writes for all events where it can: each command costs Redis as much as an event does. The records come
 -- last: if any command fails, an event without a record is accepted when it is sent again.
 --
--- KEYS: as in keys.lua.
 -- ARGV: '1' for a backfill, else '0'; retention in s; number of arguments of each event; number of job fields, then these
 --   fields and their values; then for each event webhook-id, type, resource, the job's id or '' if the type is unknown,
 --   and the trace if there is a fifth.
@@ -28,20 +27,13 @@ if is_backfill then redis.call('SET', backfilled, 1, 'EX', 2 * retention) end
 local concerned = is_backfill or redis.call('EXISTS', backfilled, arrivals) > 0
 local noting = concerned and not is_backfill and redis.call('EXISTS', arrivals) == 1
 local repeatable = $REPEATABLE
-local MOST_CONFLICTS = 100  -- Conflicts that are kept for one webhook-id. Further ones are counted and logged like these.
+local MOST_CONFLICTS = 100  -- Conflicts that are kept of one webhook-id. Further ones are counted and logged alike.
 
 -- Return true if the event was accepted from the other side.
 local function known_otherwise(type, resource)
     if is_backfill then return redis.call('SISMEMBER', arrivals, type .. ' ' .. resource) == 1 end
     -- If a resource can have more than one event of the type, this may be another one: rather twice than never.
     return not repeatable[type] and redis.call('EXISTS', EVENT .. $BACKFILLED .. type .. ':' .. resource) == 1
-end
-
-local function keep_conflict(id, type, resource)
-    local key = CONFLICT .. id
-    if redis.call('HLEN', key) < MOST_CONFLICTS then
-        write_expiring(key, 1000 * retention, 'HSETNX', type .. ' ' .. resource, now)
-    end
 end
 
 local keys = {}
@@ -59,7 +51,9 @@ for i = first, #ARGV, each do
         outcome = 'duplicate'
         if seen[1] ~= type or seen[2] ~= resource then
             outcome = 'conflict'
-            keep_conflict(id, type, resource)
+            if redis.call('HLEN', CONFLICT .. id) < MOST_CONFLICTS then
+                write_expiring(CONFLICT .. id, 1000 * retention, 'HSETNX', type .. ' ' .. resource, now)
+            end
         end
     elseif concerned and known_otherwise(type, resource) then
         outcome = is_backfill and 'arrived' or 'duplicate'
@@ -106,12 +100,7 @@ for _, record in ipairs(records) do
     else
         write_expiring(key, 1000 * retention, 'HSET', unpack(record, 2))
     end
-end
-for place, outcome in ipairs(outcomes) do
-    local i = first + each * (place - 1)
-    if outcome == $ACCEPTED or outcome == $QUARANTINED then
-        publish(ARGV[i], outcome, ARGV[i + 1], ARGV[i + 2], {backfilled = is_backfill or nil})
-    end
+    publish(record.id, record[3], record[5], record[7], {backfilled = is_backfill or nil})
 end
 
 return outcomes

@@ -2,7 +2,6 @@
 --
 -- KEYS: set.
 -- ARGV: member, ms that the set lasts from now on.
--- Reply: nothing.
 
 --! include expiring.lua
 

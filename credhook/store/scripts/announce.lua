@@ -2,8 +2,7 @@
 --
 -- KEYS: announcements, a hash: token -> "<since> <renewed> <announcement>", both in ms; and for workers the beats, a sorted
 --   set: token -> time of the last beat in ms. A worker that stops beating is reclaimed, which removes the beat; the
---   announcement stays for a day, so that the worker is missed. Without beats, announcements that have lapsed are
---   removed here.
+--   announcement stays for a day, so that the worker is missed. Without beats, lapsed announcements are removed here.
 -- ARGV: the process's token; its announcement; ms that an announcement lasts.
 -- Reply: now, in ms.
 

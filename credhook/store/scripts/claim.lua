@@ -1,6 +1,5 @@
 -- Claim one event whose job an RQ worker has popped by itself. Such a worker has nothing else under way.
 --
--- KEYS: as in keys.lua.
 -- ARGV: webhook-id, job's id, lease in ms.
 -- Reply: the claim, or the reason why there is none; see claim_event.lua.
 

@@ -17,7 +17,7 @@ local EARLY = 2000            -- Ms that RQ's scheduler, which counts whole seco
 local BLOCKED_LASTS = 86400000  -- Ms that lists of blocked and isolated jobs live. They are hints: the events are open.
 local COMMON_DEATHS = 2       -- Deaths of workers that held several events, after which each of these is isolated.
 
--- Number of fields and values that accept.lua gives each new event, and fields that some have before they are first held.
+-- Number of fields and values that each new event has, and fields that some have besides before they are first held.
 local NEW, BESIDES = 8, {'backfilled', $TRACE}
 
 -- The events that this script has claimed, by resource.

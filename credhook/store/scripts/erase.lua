@@ -7,7 +7,6 @@
 -- the script breaks off before that command, the sweeper puts the event back where it was, and the erasure can be asked
 -- for again. If it breaks off afterwards, the sweeper removes the rest.
 --
--- KEYS: as in keys.lua.
 -- ARGV: webhook-id and job's id of each event, and the state in which it was selected, or '' if its state does not matter.
 -- Reply: what became of each event: erased; held, erased while a worker had it; missing; or changed, left since it is
 --   no longer in that state. If the record does not say of which resource it is, the index keeps the id: see bulk.py.
@@ -47,8 +46,8 @@ local function erase(id, job, selected)
     for field, cause in pairs(record) do
         if string.sub(field, 1, #$BLAMED) == $BLAMED then remove_open_error(id, cause) end
     end
-    if there then redis.call('ZREM', open, id) end
     if not there then return 'missing' end
+    redis.call('ZREM', open, id)
     return lease > now and 'held' or 'erased'
 end
 

@@ -1,6 +1,6 @@
 -- The clock, and keys that expire.
 
--- Ms since the epoch by Redis's clock: the clocks of hosts may disagree. Also as a text: to write a number costs Redis as
+-- Ms since the epoch by Redis's clock: the clocks of hosts may disagree. Also as text: to write a number costs Redis as
 -- much as some commands do.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)

@@ -3,7 +3,6 @@
 --
 -- KEYS: snapshot, event.
 -- ARGV: the sealed data, or '' if it is not to be kept; seconds for which to keep it.
--- Reply: nothing.
 
 local snapshot, event, sealed, seconds = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 local state = redis.call('HGET', event, 'state')

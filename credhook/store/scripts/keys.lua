@@ -1,12 +1,11 @@
 -- The keys of a queue, as `Keys` in credhook/store has them, and the ids of its jobs, as credhook/store/job.py has them.
--- The first key of each script is the prefix of all keys. A cluster would
--- want each key declared; it is refused at start (credhook/store/health.py).
+-- The one key of a script, unless it says otherwise, is the prefix of all others. A cluster would want each key declared;
+-- it is refused at start (credhook/store/health.py).
 
 local prefix = KEYS[1]
 local queue = string.sub(prefix, #$PREFIX + 1, -2)
 local EVENT, CONFLICT, SNAPSHOT = prefix .. 'event:', prefix .. 'conflict:', prefix .. 'snapshot:'
-local HISTORY, RESOURCE = prefix .. 'history:', prefix .. 'resource:'
-local INDEX = prefix .. 'index:'
+local HISTORY, RESOURCE, INDEX = prefix .. 'history:', prefix .. 'resource:', prefix .. 'index:'
 local open, open_by_received = prefix .. 'open', prefix .. 'open_by_received'
 local leases, locks = prefix .. 'leases', prefix .. 'locks'
 local dead, quarantined, unreadable = prefix .. 'dead', prefix .. 'quarantined', prefix .. 'unreadable'

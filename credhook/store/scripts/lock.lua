@@ -22,8 +22,7 @@ local function last_claim(id, record)
 end
 
 local function has_lease(id)
-    local ends = redis.call('ZSCORE', leases, id)
-    return ends and tonumber(ends) > now
+    return tonumber(redis.call('ZSCORE', leases, id) or 0) > now
 end
 
 -- Return the event that has the lock now: its lease runs, or the lock is kept for it.
@@ -40,12 +39,6 @@ local function remember(id)
     if locked_by == id and tonumber(fence) > tonumber(known or 0) then
         redis.call('HSET', EVENT .. id, 'fence', fence, 'attempts', attempts, 'holder', token)
     end
-end
-
--- Keep the lock for an event whose worker has died, until its lease would have ended.
-local function keep_lock(id, resource)
-    local ends = redis.call('ZSCORE', leases, id)
-    if ends and lock_of(resource) == id then redis.call('HSET', locks, resource, id .. ' 0 0 ' .. ends) end
 end
 
 -- Remove the job from RQ's started jobs: the entry of the claim with this fence, and those of RQ's own workers.

@@ -3,7 +3,6 @@
 -- Whether the job is in the queue is not judged here: that would take a walk through the queue for each event, so the
 -- caller has looked. A record that cannot be read is set aside, and a settlement that was broken off is completed.
 --
--- KEYS: as in keys.lua.
 -- ARGV: webhook-id; job's id; ms that an event may be on its way from one place to the next; a number from 0 to 1, the
 --   part of its delay that an event waits after its workers have died; retention in s; LPUSH or RPUSH; then the fields
 --   of the job and their values.

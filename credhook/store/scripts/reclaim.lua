@@ -3,7 +3,6 @@
 -- If the process held one event only, this event has killed it. If there were several, each of them may have: their
 -- attempts do not count, and after a few such deaths an event is worked on alone.
 --
--- KEYS: as in keys.lua.
 -- ARGV: the worker's token; '1' if the process ended by itself, '0' if it was ended from outside, 'host' if it may have
 --   gone down with its host, '' to look only; the death as a failure, in JSON as causes.lua takes it; retention in s; how
 --   many events it held; then webhook-ids of events that it may have held.
@@ -35,9 +34,10 @@ local function explain(id)
 end
 
 for _, id in ipairs(held) do
-    local key = EVENT .. id
+    local key, ends = EVENT .. id, call('ZSCORE', leases, id)
     remember(id)
-    keep_lock(id, call('HGET', key, 'resource'))
+    local resource = call('HGET', key, 'resource')
+    if ends and lock_of(resource) == id then call('HSET', locks, resource, id .. ' 0 0 ' .. ends) end
     call('HDEL', key, 'holder')  -- Before anything is counted, so that nothing is counted twice.
     if counted then call('HINCRBY', key, counted, 1) end
     if counted == 'deaths' then call('HINCRBY', key, 'attempts', -1) end

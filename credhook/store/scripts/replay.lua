@@ -4,7 +4,6 @@
 -- changes last, after the job, the entry among the open events and the lists of settled events. If a command fails, the replay can
 -- be repeated, and the sweeper finds accepted events that are not in the queue.
 --
--- KEYS: as in keys.lua.
 -- ARGV: the handler to run, or '' for all; its types, each between spaces, or '' if unknown; 'now' if waiting events
 --   become due at once, 'resume' if events go on where they stood, 'renamed' if they wait for no handler; the entry for
 --   each event's history, an object in JSON; number of job fields, then these fields and their values; then for each

@@ -1,6 +1,5 @@
 -- Read those of some events that match a filter.
 --
--- KEYS: as in keys.lua.
 -- ARGV: the filter, as JSON; then each event's webhook-id, and the time in ms that counts if its record says none.
 --   The filter: `from` and `until`, in ms; and if they matter `types` and `states`, sets, `resource` and `handler`.
 -- Reply: of each event webhook-id, type, state and time.
@@ -17,9 +16,8 @@ end
 
 -- Return type, state and time of the event, or nothing if it does not match.
 local function matched(id, listed)
-    local of_handler = $HANDLER .. (handler or '')
-    local record = if_hash('HMGET', EVENT .. id, 'type', 'state', 'received', 'resource', of_handler, $ONLY, $PENDING)
-    record = record or {'', $UNREADABLE}
+    local fields = {'type', 'state', 'received', 'resource', $HANDLER .. (handler or ''), $ONLY, $PENDING}
+    local record = if_hash('HMGET', EVENT .. id, unpack(fields)) or {'', $UNREADABLE}
     if not (record[1] or record[2] or record[3]) then return nil end  -- It has expired, or was erased.
     local type, state = record[1] or '', record[2] or $UNREADABLE
     local received = tonumber(record[3] or listed) or tonumber(listed)

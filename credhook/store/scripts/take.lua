@@ -4,7 +4,6 @@
 -- A job's id says which event it is for, so that nothing of the job is read. A job that is not ours is moved out of RQ's
 -- reach.
 --
--- KEYS: as in keys.lua.
 -- ARGV: lease in ms; worker's name; its token; how many events; how many of them urgent; '1' if the process is idle.
 -- Reply: ms until the next retry is due, or -1; 1 if poison candidates wait, else 0; the beginning of the id of each job
 --   that was refused; the claims, see claim_event.lua.
@@ -12,28 +11,13 @@
 --! include claim_event.lua
 --! include urgent.lua
 
-local MOST_DUE = 250        -- Due retries that one call moves from RQ's schedule to the queue.
-local MOST_TRIED = 250      -- Jobs that one call looks at, and claims that it returns.
-local MOST_CANDIDATES = 100 -- Poison candidates that one call looks at to find one that can be claimed.
+local MOST_TRIED = 250  -- Due retries that one call queues, jobs that it looks at, and claims that it returns.
+local MOST_CANDIDATES = 100  -- Poison candidates that one call looks at to find one that can be claimed.
 
 local worker = {lease = ARGV[1], name = ARGV[2], token = ARGV[3]}
 local wanted, share, idle = math.min(tonumber(ARGV[4]), MOST_TRIED), tonumber(ARGV[5]), ARGV[6] == '1'
 local claims, refusals = {}, {}
 local left = math.min(wanted * 10 + 100, MOST_TRIED)
-
-local function queue_due_retries()
-    for _, job in ipairs(redis.call('ZRANGEBYSCORE', scheduled, '-inf', now / 1000, 'LIMIT', 0, MOST_DUE)) do
-        redis.call('ZREM', scheduled, job)
-        redis.call('RPUSH', jobs, job)
-        local id = event_of(job)
-        if id then
-            redis.call('ZADD', open, 'XX', now, id)
-            -- It has been due: if the clock goes back, nothing else would let the event be claimed.
-            redis.pcall('HDEL', EVENT .. id, 'due')
-            if urgent_types[redis.pcall('HGET', EVENT .. id, 'type')] then hint(urgent, job) end
-        end
-    end
-end
 
 local function refuse(job)
     if redis.call('EXISTS', 'rq:job:' .. job) == 0 then return end
@@ -62,7 +46,18 @@ local function take_up_to(number, list)
     end
 end
 
-queue_due_retries()
+-- Queue the retries that are due.
+for _, job in ipairs(redis.call('ZRANGEBYSCORE', scheduled, '-inf', now / 1000, 'LIMIT', 0, MOST_TRIED)) do
+    redis.call('ZREM', scheduled, job)
+    redis.call('RPUSH', jobs, job)
+    local id = event_of(job)
+    if id then
+        redis.call('ZADD', open, 'XX', now, id)
+        -- It has been due: if the clock goes back, nothing else would let the event be claimed.
+        redis.pcall('HDEL', EVENT .. id, 'due')
+        if urgent_types[redis.pcall('HGET', EVENT .. id, 'type')] then hint(urgent, job) end
+    end
+end
 if idle then
     worker.alone = true
     for _ = 1, MOST_CANDIDATES do

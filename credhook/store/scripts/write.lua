@@ -4,7 +4,6 @@
 -- removes the event from the open ones last: if the script breaks off in between, the sweeper does the rest. Writes to
 -- the same keys are made once for all settlements.
 --
--- KEYS: as in keys.lua.
 -- ARGV: retention in s; lease in ms; worker's name, or '' if RQ itself keeps the jobs; its token; then each operation,
 --   settlements first: its name, how many arguments it has, and these:
 --   settle: webhook-id, fence, job, state, latest, follow, sealed, rest, and handlers with how they ended; see below
@@ -21,12 +20,8 @@
 --! include claim_event.lua
 --! include changes.lua
 
-local FIRST = 5                -- Where the operations begin.
-local MOST_BLOCKED = 500       -- Blocked jobs that one script goes through to find the next events of its resources.
+local MOST_BLOCKED = 500  -- Blocked jobs that one script goes through to find the next events of its resources.
 local LATEST_LASTS = 86400000  -- Ms that the latest state of a resource is remembered. After that the details decide.
-
--- Fields that the record of a closed event does not have.
-local OPEN_ONLY = {'fence', 'deaths', 'killed', $PENDING}
 
 local call = redis.call
 local retention, forgotten = ARGV[1], string.format('%.0f', now + 1000 * ARGV[1])
@@ -72,8 +67,7 @@ end
 --   latest    rank and `updatedAt` of the resource's latest state that handlers have seen, or ''
 --   follow    '1' to claim the resource's next event
 --   sealed    '1' if a snapshot may have been kept
---   rest      '' or JSON: `error`; `wait` in ms; `unspent`, if the attempt does not count; `only` and `pending`, the
---             handlers that an unhandled and a waiting event wait for; `failures`, `causes`, `resolved` and `history`
+--   rest      '' or JSON; see `Settlement.more` in worker/queue/claims.py
 function write.settle(id, fence, job, state, latest, follow, sealed, rest, ...)
     local key, records, details = EVENT .. id, {...}, rest ~= '' and cjson.decode(rest) or {}
     ended[#ended + 1] = job .. ':' .. fence
@@ -108,7 +102,7 @@ function write.settle(id, fence, job, state, latest, follow, sealed, rest, ...)
         if details.pending then put($PENDING, details.pending) end
     else
         put('settled', now_text)
-        for _, field in ipairs(OPEN_ONLY) do drop(field) end
+        for _, field in ipairs({'fence', 'deaths', 'killed', $PENDING}) do drop(field) end
         if state == $DONE then drop('seen') end
         if state ~= $UNHANDLED then drop($ONLY) elseif details.only then put($ONLY, details.only) end
     end
@@ -136,14 +130,14 @@ function write.settle(id, fence, job, state, latest, follow, sealed, rest, ...)
     publish(id, state, record.type, record.resource, {
         attempt = attempts, error = details.error or '', wait = details.wait, age = now - record.received,
     })
-    local settlement = {id = id, resource = record.resource, latest = latest, follow = follow == '1', details = details,
+    if latest ~= '' then call('SET', RESOURCE .. record.resource, latest, 'PX', LATEST_LASTS) end
+    local settlement = {id = id, resource = record.resource, follow = follow == '1', details = details,
                         is_open = is_open, locked = locked, reply = {1}}
     settled[#settled + 1] = settlement
     return settlement.reply
 end
 
--- Release the claims of settled events, remember the latest states of their resources that handlers have seen, and
--- remove closed events from the open ones.
+-- Release the claims of settled events, and remove closed events from the open ones.
 local function release()
     local ids, closed, unlocked = {}, {}, {}
     for _, settlement in ipairs(settled) do
@@ -153,11 +147,6 @@ local function release()
     end
     if #unlocked > 0 then call('HDEL', locks, unpack(unlocked)) end
     call('ZREM', leases, unpack(ids))
-    for _, settlement in ipairs(settled) do
-        if settlement.latest ~= '' then
-            call('SET', RESOURCE .. settlement.resource, settlement.latest, 'PX', LATEST_LASTS)
-        end
-    end
     if #closed > 0 then
         call('ZREM', open_by_received, unpack(closed))
         call('ZREM', open, unpack(closed))
@@ -194,7 +183,7 @@ end
 -- Write histories, and let the next events begin. The events stay settled if this fails: the sweeper finds
 -- events that stay blocked.
 local function go_on()
-    local waiting, claims = {}, {}
+    local waiting, claims, replies = {}, {}, {}
     for _, settlement in ipairs(settled) do
         if next(settlement.details) then pcall(explain, settlement.id, settlement.details, settlement.is_open) end
         waiting[#waiting + 1] = blocked .. settlement.resource
@@ -203,15 +192,14 @@ local function go_on()
     for _, settlement in ipairs(settled) do
         local ok, following = pcall(let_next, settlement.resource, settlement.follow)
         if ok and following then
-            claims[#claims + 1] = following
-            settlement.following = following
+            claims[#claims + 1], replies[#replies + 1] = following, settlement.reply
         end
     end
     if not pcall(hold, claims, worker) then return end
-    for _, settlement in ipairs(settled) do settlement.reply[2] = settlement.following end
+    for place, reply in ipairs(replies) do reply[2] = claims[place] end
 end
 
-local replies, i = {}, FIRST
+local replies, i = {}, 5  -- Where the operations begin.
 
 -- Run the operations from `i` on, settlements or all others.
 local function run(settlements)
@@ -226,7 +214,7 @@ end
 
 -- Settlements and renewals shall pass although Redis is full, which allows a script everything once it has written
 -- something: this changes nothing, and needs no memory. Records wait.
-if ARGV[FIRST] ~= 'record' then call('PERSIST', leases) end
+if ARGV[i] ~= 'record' then call('PERSIST', leases) end
 run(true)
 if #ended > 0 then call('ZREM', started, unpack(ended)) end
 if #settled > 0 then
