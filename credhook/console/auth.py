@@ -227,7 +227,7 @@ async def read_form(request: Request) -> QueryParams:
     """Return the fields of a form of this session.
 
     Raises:
-        HTTPException: 403, its token is wrong; 413, the form is too large.
+        HTTPException: 403, its token is wrong.
     """
     form = await _read_fields(request)
     if not _equal(form.get("form_token", ""), session_of(request).form_token):
@@ -236,12 +236,7 @@ async def read_form(request: Request) -> QueryParams:
 
 
 async def _read_fields(request: Request) -> QueryParams:
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > MAX_FORM_BYTES:
-            raise HTTPException(413, f"The form is larger than {MAX_FORM_BYTES} bytes.")
-    return QueryParams(body.decode(errors="replace"))
+    return QueryParams((await request.body()).decode(errors="replace"))
 
 
 def routes(login: Login, sessions: Sessions, url: str | None) -> list[Route]:

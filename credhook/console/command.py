@@ -11,6 +11,8 @@ import structlog
 from pydantic import AfterValidator, Field, SecretStr
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount
@@ -130,7 +132,10 @@ def create_console(settings: ConsoleSettings, login: auth.Login) -> Starlette:
             *jobs.routes(store, queue),
             *endpoints.routes(),
         ],
-        middleware=[auth.guard(sessions, settings.url)],
+        middleware=[
+            auth.guard(sessions, settings.url),
+            Middleware(RequestBodyLimitMiddleware, max_body_size=auth.MAX_FORM_BYTES),
+        ],
         exception_handlers=dict.fromkeys((HTTPException, click.ClickException, StoreError), _problem),
     )
     app.state.jobs = queue
