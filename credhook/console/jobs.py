@@ -6,7 +6,7 @@ A job continues when the browser leaves, and ends with the console.
 import secrets
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -37,7 +37,8 @@ log = structlog.get_logger("credhook.console")
 #: Finished jobs that are kept.
 _MAX_FINISHED: Final = 50
 
-Events = Sequence[EventSummary]
+#: Works on a batch of events, and returns the outcome of each.
+Step = Callable[[Sequence[EventSummary]], Sequence[bytes]]
 
 
 class Stage(StrEnum):
@@ -50,31 +51,23 @@ class Stage(StrEnum):
     FAILED = "failed"
 
 
-def _replay(store: SyncStore, events: Events, job: "Job") -> Iterator[Sequence[bytes]]:
+def _replay(store: SyncStore, job: "Job") -> Step:
     put_back, how = Replay(store, by=f"{job.who} (console)"), How.NOW if job.chosen.cause else How.ANEW
-    for batch in batched(events, BATCH):
-        yield put_back([Settled(event.webhook_id, event.state) for event in batch], how=how)
-
-
-def _erase(store: SyncStore, events: Events, job: "Job") -> Iterator[Sequence[bytes]]:
-    erasure = Erasure(store, job.chosen)
-    for batch in batched(events, BATCH):
-        yield erasure(batch)
-    erasure.finish(events)
+    return lambda batch: put_back([Settled(event.webhook_id, event.state) for event in batch], how=how)
 
 
 class Verb(NamedTuple):
     """What a job can do to events. `done`: outcomes that count as done, with a remark or "". `left`: the others."""
 
     past: str
-    work: Callable[[SyncStore, Events, "Job"], Iterator[Sequence[bytes]]]
+    begin: Callable[[SyncStore, "Job"], Step]
     done: Mapping[str, str]
     left: Mapping[str, str]
 
 
 VERBS: Final = {
     "replay": Verb("replayed", _replay, REPLAYED, NOT_REPLAYED),
-    "erase": Verb("erased", _erase, ERASED, NOT_ERASED),
+    "erase": Verb("erased", lambda store, job: Erasure(store, job.chosen), ERASED, NOT_ERASED),
 }
 
 
@@ -126,10 +119,13 @@ class Job:
         if fingerprint(events) != self.counted:
             raise click.ClickException("the events have changed since they were counted: count them again")
         self.total = len(events)
-        for outcomes in VERBS[self.verb].work(store, events, self):
-            self.outcomes = self.outcomes + Counter(outcome.decode() for outcome in outcomes)
+        step = VERBS[self.verb].begin(store, self)
+        for batch in batched(events, BATCH):
+            self.outcomes = self.outcomes + Counter(outcome.decode() for outcome in step(batch))
             if self.stopped.is_set() and self.worked < self.total:
                 return Stage.STOPPED
+        if isinstance(step, Erasure):
+            step.finish(events)
         return Stage.DONE
 
     @property

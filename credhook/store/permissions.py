@@ -140,11 +140,8 @@ def refused(store: SyncStore, *parts: Part, optional: str = "") -> str:
             found["cluster"][NO_CLUSTER] = None
         elif isinstance(reply, ResponseError) and is_unwell(reply):
             found["unwell"][hint(reply)] = None
-    problems = [
-        problem.format(", ".join(found[kind]).upper().replace("|", " "))
-        for kind, problem in _PROBLEMS.items()
-        if found[kind]
-    ]
+    named = {kind: ", ".join(names).upper().replace("|", " ") for kind, names in found.items() if names}
+    problems = [_PROBLEMS[kind].format(names) for kind, names in named.items()]
     allowed = [f"+{command}" for command in found["+"]]
     for place, kind in enumerate("~&"):
         allowed += dict.fromkeys(f"{kind}{one}" for each in rights for one in each[place] if found[kind])
