@@ -1,33 +1,26 @@
 """Presented data that the platform gives out once: it is handled, or the event says that it is gone."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
+from attempts import attempts
+from claiming import EventQueue
 from commands import credhook
-from fleet_harness import Answer, Call, FleetHarness, presentation
+from fleet_harness import Answer, Call, FleetHarness, Stub, presentation
 from harness import DATA
-from waiting import until
+from platform_settings import leading_to
+from waiting import until_async
+
+from credhook.store import State
+from credhook.worker.attempt.attempt import Attempt
+from credhook.worker.attempt.retry import Retry
+from credhook.worker.handlers.registry import Handlers
 
 VERIFIED = "openid4vc.verification.verified"
 
 KEY = "a-key-of-thirty-two-characters-1"
-
-#: Notes what it was given, and fails the first time.
-SECOND_TIME = """
-@handlers.on("*")
-async def second_time(event, context):
-    note("given", event.webhook_id, (event.details.credentials[0].attributes or {}).get("given", "nothing"))
-    if event.attempt == 1:
-        raise Retry(after=0.1)
-"""
-
-HELD = """
-@handlers.on("*")
-async def held(event, context):
-    note("given", event.webhook_id, (event.details.credentials[0].attributes or {}).get("given", "nothing"))
-    while not (here / "go").exists():
-        await asyncio.sleep(0.01)
-"""
 
 Platform = Callable[[Call], Answer]
 
@@ -49,76 +42,96 @@ def first(number: int, then: Platform, before: Platform) -> Platform:
     return lambda call: before(call) if call.number <= number else then(call)
 
 
-def given(rig: FleetHarness) -> list[tuple[str, ...]]:
-    return [note.words[1:] for note in rig.notes()]
+def noting(
+    given: list[tuple[str, str]], then: Callable[[Any], Awaitable[None]] = lambda _: asyncio.sleep(0)
+) -> Handlers[Any]:
+    """A handler that notes webhook-id and name of what it is given, and then does that."""
+    handlers = Handlers("test")
+
+    @handlers.on("*")
+    async def handle(event: Any, context: Any) -> None:
+        given.append((event.webhook_id, (event.details.credentials[0].attributes or {}).get("given", "nothing")))
+        await then(event)
+
+    return handlers
+
+
+async def fails_once(event: Any) -> None:
+    if event.attempt == 1:
+        raise Retry(after=0.02)
 
 
 @pytest.mark.parametrize(("kind", "gone"), [(DATA, empty), (VERIFIED, unknown)])
-def test_after_the_death_of_its_worker_an_event_has_the_data_or_says_that_it_is_gone(
-    rig: FleetHarness, gone: Platform, kind: str
+async def test_after_the_death_of_its_worker_an_event_has_the_data_or_says_that_it_is_gone(
+    redis_url: str, queue: EventQueue, stub: Stub, kind: str, gone: Platform
 ) -> None:
-    rig.stub.answer = first(1, gone, before=full)
-    rig.plugin(HELD)
-    # The one without the key goes first: were it the second, it might live to take over the lapsed lease of "kept".
-    rig.accept(("unkept", kind, "pre_2"))
-    with rig.worker("first") as worker:
-        until(lambda: given(rig) == [("unkept", "Ada")])
-        worker.kill()
-    rig.accept(("kept", kind, "pre_1"))
-    with rig.worker("second", CREDHOOK_SNAPSHOT_KEY=KEY) as worker:
-        until(lambda: ("kept", "Ada") in given(rig))
-        worker.kill()
-    exported = credhook("events", "export", "kept", environment={**rig.environment, "CREDHOOK_SNAPSHOT_KEY": KEY})
-    assert '"given": "redacted"' in exported.stdout
-    (rig.folder / "go").touch()
-    with rig.worker("third", CREDHOOK_SNAPSHOT_KEY=KEY):
-        rig.reaches("kept", "done")
-        rig.reaches("unkept", "data_gone")
-    assert sorted(given(rig)) == [("kept", "Ada"), ("kept", "Ada"), ("unkept", "Ada")]
-    assert not rig.redis.keys("credhook:credhook:snapshot:*")
+    given, stub.answer = list[tuple[str, str]](), first(1, gone, before=full)
+    for event_id, keys in (("unkept", {}), ("kept", {"SNAPSHOT_KEY": KEY})):
+        async with attempts(redis_url, stub, noting(given, lambda _: asyncio.sleep(600)), **keys) as dies:
+            await dies.accept(event_id, kind, f"of-{event_id}")
+            attempt = asyncio.create_task(dies.next())
+            await until_async(lambda event_id=event_id: (event_id, "Ada") in given)  # type: ignore[misc]
+            attempt.cancel()  # It writes nothing more.
+            await asyncio.wait({attempt})
+    environment = {"REDIS_URL": redis_url, "CREDHOOK_SNAPSHOT_KEY": KEY, **leading_to(stub.url)}
+    assert '"given": "redacted"' in credhook("events", "export", "kept", environment=environment).stdout
+    queue.lapse()
+    assert queue.sweep() == 2
+    async with attempts(redis_url, stub, noting(given), SNAPSHOT_KEY=KEY) as made:
+        assert {(await made.next()).state, (await made.next()).state} == {State.DONE, State.DATA_GONE}
+    assert [queue.record(one)["state"] for one in ("kept", "unkept")] == ["done", "data_gone"]
+    assert sorted(given) == [("kept", "Ada"), ("kept", "Ada"), ("unkept", "Ada")]
+    assert not queue.redis.keys("credhook:credhook:snapshot:*")
 
 
 @pytest.mark.parametrize("late", [empty, unknown])
-def test_data_that_lags_behind_its_event_is_waited_for(rig: FleetHarness, late: Platform) -> None:
-    rig.stub.answer = first(1, full, before=late)
-    rig.plugin(SECOND_TIME)
-    with rig.worker() as worker:
-        rig.started(worker)
-        rig.accept(("m1", DATA, "pre_1"))
-        rig.reaches("m1", "done")
-    assert given(rig) == [("m1", "Ada")]
-    assert len(rig.stub.calls) == 2
+async def test_data_that_lags_behind_its_event_is_waited_for(redis_url: str, stub: Stub, late: Platform) -> None:
+    given, stub.answer = list[tuple[str, str]](), first(1, full, before=late)
+    async with attempts(redis_url, stub, noting(given)) as made:
+        await made.accept("m1", DATA, "pre_1")
+        assert [(await made.next()).state, (await made.next()).state] == [State.WAITING, State.DONE]
+    assert given == [("m1", "Ada")]
+    assert len(stub.calls) == 2
 
 
 def test_one_look_serves_both_events_of_a_presentation_and_is_kept_for_both(rig: FleetHarness) -> None:
     """The second was there before the look, and so needs none of its own, until it is tried again."""
     rig.stub.answer = first(1, empty, before=full)
-    rig.plugin(SECOND_TIME.replace("event.attempt == 1", 'event.webhook_id == "m2" and event.attempt == 1'))
+    rig.plugin("""
+@handlers.on("*")
+async def handle(event, context):
+    note(event.webhook_id, (event.details.credentials[0].attributes or {}).get("given", "nothing"))
+    if event.webhook_id == "m2" and event.attempt == 1:
+        raise Retry(after=0.1)
+""")
     rig.accept(("m1", VERIFIED, "pre_1"), ("m2", DATA, "pre_1"))
     with rig.worker(CREDHOOK_SNAPSHOT_KEY=KEY):
         rig.settles()
     assert [rig.record(one)["state"] for one in ("m1", "m2")] == ["done", "done"]
-    assert given(rig) == [("m1", "Ada"), ("m2", "Ada"), ("m2", "Ada")]
+    assert [note.words for note in rig.notes()] == [("m1", "Ada"), ("m2", "Ada"), ("m2", "Ada")]
     assert not rig.redis.keys("credhook:credhook:snapshot:*")
 
 
 @pytest.mark.parametrize("kind", [VERIFIED, "openid4vc.verification.requested"])
-def test_a_look_that_found_no_data_does_not_serve_the_event_that_announces_it(rig: FleetHarness, kind: str) -> None:
-    rig.stub.answer = first(1, full, before=empty)
-    rig.plugin(SECOND_TIME.replace("event.attempt == 1", "False"))
-    rig.accept(("m1", kind, "pre_1"), ("m2", DATA, "pre_1"))
-    # The order in which they came is that in which they are taken, save that the urgent one comes first.
-    rig.redis.delete("credhook:credhook:urgent")
-    with rig.worker():
-        rig.settles()
-    assert given(rig) == [("m1", "nothing"), ("m2", "Ada")]
+async def test_a_look_that_found_no_data_does_not_serve_the_event_that_announces_it(
+    redis_url: str, stub: Stub, kind: str
+) -> None:
+    given, stub.answer = list[tuple[str, str]](), first(1, full, before=empty)
+    async with attempts(redis_url, stub, noting(given)) as made:
+        await made.accept("m1", kind, "pre_1")
+        await made.accept("m2", DATA, "pre_1")
+        looked = Attempt(await made.claim())
+        await made.park()
+        _, following = await made.make(looked, follow=True)
+        assert following is not None
+        await made.make(Attempt(following, known=looked.fetched))
+    assert given == [("m1", "nothing"), ("m2", "Ada")]
 
 
-def test_what_was_verified_without_data_is_handled_so(rig: FleetHarness) -> None:
+async def test_what_was_verified_without_data_is_handled_so(redis_url: str, stub: Stub) -> None:
     """`.verified` does not promise data; only that what was there once is not silently missing later."""
-    rig.stub.answer = empty
-    rig.plugin(SECOND_TIME)
-    rig.accept(("m1", VERIFIED, "pre_1"))
-    with rig.worker():
-        rig.reaches("m1", "done")
-    assert given(rig) == [("m1", "nothing"), ("m1", "nothing")]
+    given, stub.answer = list[tuple[str, str]](), empty
+    async with attempts(redis_url, stub, noting(given, fails_once)) as made:
+        await made.accept("m1", VERIFIED, "pre_1")
+        assert [(await made.next()).state, (await made.next()).state] == [State.WAITING, State.DONE]
+    assert given == [("m1", "nothing"), ("m1", "nothing")]
