@@ -48,13 +48,23 @@ def eventful(redis_client: Redis) -> None:
 
 
 def logged_in(browser: Chrome, running: Console) -> Chrome:
-    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     browser.delete_all_cookies()
     browser.get(f"{running.url}/login")
     browser.find_element(By.NAME, "token").send_keys(TOKEN)
     browser.find_element(By.NAME, "who").send_keys("ada", Keys.ENTER)
     until(lambda: browser.find_elements(By.CSS_SELECTOR, "header"), what="the first page")
     return browser
+
+
+def shown(browser: Chrome, running: Console) -> Iterator[str]:
+    """Show every page, one after the other: the login's to a stranger, and the others after a login."""
+    browser.delete_all_cookies()
+    browser.get(f"{running.url}/login")
+    yield "/login"
+    logged_in(browser, running)
+    for path in PAGES:
+        browser.get(f"{running.url}{path}")
+        yield path
 
 
 @pytest.mark.parametrize("scripts", [True, False])
@@ -78,18 +88,19 @@ def test_the_first_page_follows_what_happens(running: Console, scripted: Chrome,
 
 
 def test_nothing_that_the_pages_hold_breaks_their_own_rules(running: Console, scripted: Chrome) -> None:
-    browser = logged_in(scripted, running)
-    for path in PAGES[:-1]:
-        browser.get(f"{running.url}{path}")
-    assert [entry for entry in browser.get_log("browser") if "favicon" not in entry["message"]] == []  # type: ignore[no-untyped-call]
+    assert len(list(shown(scripted, running))) > 10
+    log = [entry["message"] for entry in scripted.get_log("browser")]  # type: ignore[no-untyped-call]
+    assert [message for message in log if "favicon" not in message and "/nowhere" not in message] == []
 
 
-@pytest.mark.parametrize("path", ["/login", *PAGES])
-def test_a_phone_scrolls_no_page_sideways(running: Console, scripted: Chrome, path: str) -> None:
-    browser = logged_in(scripted, running)
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", PHONE)
-    browser.get(f"{running.url}{path}")
-    assert browser.execute_script("return document.documentElement.scrollWidth") == 390
+def test_a_phone_scrolls_no_page_sideways(running: Console, scripted: Chrome) -> None:
+    scripted.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", PHONE)
+    width = "return document.documentElement.scrollWidth"
+    try:
+        widths = {path: scripted.execute_script(width) for path in shown(scripted, running)}
+    finally:
+        scripted.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert widths == dict.fromkeys(["/login", *PAGES], 390)
 
 
 @pytest.fixture(scope="module")
@@ -103,17 +114,13 @@ def axe() -> str:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("path", ["/login", *PAGES])
-def test_axe_finds_nothing(running: Console, scripted: Chrome, axe: str, path: str, scheme: str) -> None:
-    browser = scripted
-    if path == "/login":
-        browser.delete_all_cookies()
-    else:
-        logged_in(browser, running)
+def test_axe_finds_nothing(running: Console, scripted: Chrome, axe: str, scheme: str) -> None:
     preference = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", preference)
-    browser.get(f"{running.url}{path}")
-    browser.execute_script(axe)
-    found = browser.execute_async_script("axe.run().then(arguments[0])")
-    assert len(found["passes"]) > 10
-    assert [(one["id"], one["impact"], one["nodes"][0]["html"]) for one in found["violations"]] == []
+    scripted.execute_cdp_cmd("Emulation.setEmulatedMedia", preference)
+    violations = []
+    for path in shown(scripted, running):
+        scripted.execute_script(axe)
+        found = scripted.execute_async_script("axe.run().then(arguments[0])")
+        assert len(found["passes"]) > 10
+        violations += [(path, one["id"], one["impact"], one["nodes"][0]["html"]) for one in found["violations"]]
+    assert violations == []
