@@ -1,6 +1,5 @@
 """`credhook console` as its operators use it: pages, search, replay and erase, without JavaScript."""
 
-import json
 import os
 import pty
 import re
@@ -8,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import plain
@@ -52,10 +50,6 @@ def ended(client: httpx.Client, job: httpx.URL) -> str:
         return text if re.search(r"job-(done|stopped|failed)", text) else ""
 
     return until(page, what="the end of the job")
-
-
-def lines(running: Console) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in running.text.splitlines() if line.startswith("{")]
 
 
 def test_every_page_is_there_before_anything_has_happened(ada: httpx.Client) -> None:
@@ -134,7 +128,7 @@ def test_a_replay_counts_first_and_says_how_it_ended(running: Console, ada: http
     assert "ada (console)" in ada.get("/event", params={"id": "msg_7"}).text
     job = started.url.path.rpartition("/")[2]
     assert f'href="/jobs/{job}">replay' in ada.get("/jobs").text
-    told = [line for line in lines(running) if line.get("job") == job]
+    told = running.told(job=job)
     assert [line["event"] for line in told] == ["console_replay", "console_job_ended"]
     assert {line["who"] for line in told} == {"ada"}
     assert (told[1]["events"], told[1]["done"], told[1]["ended"]) == (450, 450, "done")
@@ -177,7 +171,7 @@ def test_what_has_changed_since_the_count_is_left_alone(
         assert "job-done" in told
         return
     assert "have changed since they were counted" in told
-    logged = until(lambda: str(lines(running)[-1].get("error", "")), what="the line in the log")
+    logged = until(lambda: str(running.told()[-1].get("error", "")), what="the line in the log")
     assert "have changed since they were counted" in logged
     assert record(redis_client, "m1")["state"] == "dead"
 
@@ -217,7 +211,7 @@ def test_a_job_goes_on_when_the_browser_leaves_and_ends_in_order_with_the_proces
             act(leaving, "replay", ("state", "dead"))
         until(lambda: redis_client.zcard(INDEX.open) > 0, what="a first batch")
         assert alone.stop() == 0
-    (told,) = [line for line in lines(alone) if line["event"] == "console_job_ended"]
+    (told,) = alone.told(event="console_job_ended")
     assert told["ended"] in {"done", "stopped"}
     assert redis_client.zcard(INDEX.open) == told["done"]
 
@@ -229,7 +223,7 @@ def test_a_job_can_be_stopped(running: Console, ada: httpx.Client, redis_client:
     assert ada.post(f"{job.path}/stop", data=token).status_code == 200
     assert ada.post("/jobs/unknown/stop", data=token).status_code == 404
     assert "job-stopped" in ended(ada, job)
-    assert [line["who"] for line in lines(running) if line["event"] == "console_job_stopped"] == ["ada"]
+    assert [line["who"] for line in running.told(event="console_job_stopped")] == ["ada"]
     assert 0 < redis_client.zcard(INDEX.dead) <= 20_000
 
 
@@ -267,7 +261,7 @@ def test_endpoints_are_planned_and_made_so_once(
         again = ada.post("/endpoints", data=form)
         assert again.status_code == 409
         assert "have changed since" in again.text
-        (told,) = [line for line in lines(running) if line["event"] == "console_endpoints"]
+        (told,) = running.told(event="console_endpoints")
         assert (told["who"], told["create"], told["delete"]) == ("ada", 1, 1)
 
 

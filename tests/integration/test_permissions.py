@@ -2,9 +2,8 @@
 
 import json
 import re
-import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -50,15 +49,6 @@ def denied(harness: Harness) -> list[str]:
     ]
 
 
-@contextmanager
-def killed(process: "subprocess.Popen[str]") -> Iterator[None]:
-    """Kill it at the end of the block: leaving its own block waits for its end."""
-    try:
-        yield
-    finally:
-        process.kill()
-
-
 @pytest.mark.parametrize(("isolation", "event_id"), [("loop", "m1"), ("fork", "m/1")])
 def test_an_event_from_its_delivery_to_its_end(
     harness: Harness, users: dict[Part, dict[str, str]], tmp_path: Path, isolation: str, event_id: str
@@ -71,10 +61,11 @@ def test_an_event_from_its_delivery_to_its_end(
         receiver(tmp_path, users[Part.RECEIVER]["REDIS_URL"]) as server,
         harness.worker("worker", "--isolation", isolation, **taking) as worker,
         process(by_operator["REDIS_URL"], "tail") as tail,
-        killed(tail),
+        ExitStack() as at_the_end,
         console(tmp_path, by_operator["REDIS_URL"]) as pages,
         pages.operator() as browser,
     ):
+        at_the_end.callback(tail.kill)  # Leaving its own block waits for its end.
         changes = Keys("credhook").changes
         until(lambda: harness.redis.pubsub_numsub(changes)[0][1], what="tail's subscription")
         sent = body(event_type=DATA, resource_id=harness.sandbox.make(DATA))

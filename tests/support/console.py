@@ -1,10 +1,12 @@
 """`credhook console` as a process, and a browser without JavaScript that has logged in to it."""
 
+import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from html import unescape
 from pathlib import Path
+from typing import Any
 
 import httpx
 import plain
@@ -37,6 +39,11 @@ class Console(Process):
         with self.visitor() as client:
             client.post("/login", data={"token": TOKEN, "who": "ada"}).raise_for_status()
             yield client
+
+    def told(self, **fields: str) -> list[dict[str, Any]]:
+        """The lines of its log that have these fields."""
+        lines = (json.loads(line) for line in self.text.splitlines() if line.startswith("{"))
+        return [line for line in lines if fields.items() <= line.items()]
 
 
 console = Console

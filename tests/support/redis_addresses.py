@@ -3,6 +3,7 @@
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -27,22 +28,20 @@ def over_a_unix_socket(folder: Path, url: str) -> Iterator[Reached]:
 
 
 @contextmanager
-def over_tls(folder: Path, url: str) -> Iterator[Reached]:
-    """Put TLS in front: the wheel's Redis is built without."""
-    authority, trusted = trustme.CA(), folder / "authority.pem"
-    authority.cert_pem.write_to_path(str(trusted))
-    with tunnel(authority.issue_cert("127.0.0.1"), urlsplit(url).port or 0) as front:
-        yield front.replace("https:", "rediss:"), {"SSL_CERT_FILE": str(trusted)}
-
-
-@contextmanager
-def over_mutual_tls(folder: Path, url: str) -> Iterator[Reached]:
-    authority, trusted, own = trustme.CA(), folder / "authority.pem", folder / "own.pem"
-    authority.cert_pem.write_to_path(str(trusted))
-    authority.issue_cert("credhook").private_key_and_cert_chain_pem.write_to_path(str(own))
-    with tunnel(authority.issue_cert("127.0.0.1"), urlsplit(url).port or 0, known=authority) as front:
-        environment = {"SSL_CERT_FILE": str(trusted), "CREDHOOK_REDIS_CERTFILE": str(own)}
+def over_tls(folder: Path, url: str, *, mutual: bool = False) -> Iterator[Reached]:
+    """Put TLS in front: the wheel's Redis is built without. `mutual`: it asks for a client's certificate."""
+    authority, environment = trustme.CA(), {"SSL_CERT_FILE": str(folder / "authority.pem")}
+    authority.cert_pem.write_to_path(environment["SSL_CERT_FILE"])
+    if mutual:
+        environment["CREDHOOK_REDIS_CERTFILE"] = str(folder / "own.pem")
+        own = authority.issue_cert("credhook").private_key_and_cert_chain_pem
+        own.write_to_path(environment["CREDHOOK_REDIS_CERTFILE"])
+    known = authority if mutual else None
+    with tunnel(authority.issue_cert("127.0.0.1"), urlsplit(url).port or 0, known=known) as front:
         yield front.replace("https:", "rediss:"), environment
+
+
+over_mutual_tls = partial(over_tls, mutual=True)
 
 
 @contextmanager
