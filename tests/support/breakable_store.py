@@ -1,5 +1,6 @@
 """A store whose scripts may all break off, with workers and a sweeper that are no processes."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -64,15 +65,14 @@ class BreakableStore:
             if self.redis.hexists(key, "due"):
                 self.redis.hset(key, "due", 1)
 
-    def replay(self, webhook_id: str, state: str | bytes) -> None:
-        state = state if isinstance(state, str) else state.decode()
-        Replay(self.store)([Settled(webhook_id, state)])
+    def replay(self, webhook_id: str, state: str) -> Sequence[bytes]:
+        return Replay(self.store)([Settled(webhook_id, state)])
 
     async def recover(self) -> None:
         """Workers and sweeper, until nothing is open."""
         for _ in range(8):
-            for webhook_id in self.redis.zrange(INDEX.unreadable, 0, -1):  # Mended by now, and replayed.
-                self.replay(webhook_id.decode(), self.redis.hget(EVENT + webhook_id.decode(), "state") or b"")
+            for webhook_id in map(bytes.decode, self.redis.zrange(INDEX.unreadable, 0, -1)):  # Mended by now.
+                self.replay(webhook_id, (self.redis.hget(EVENT + webhook_id, "state") or b"").decode())
             self.sweeper.unhandled.put_back()
             if not self.redis.exists(INDEX.open) and not self.redis.exists(INDEX.jobs):
                 self.sweeper.run()

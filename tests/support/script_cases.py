@@ -1,7 +1,7 @@
 """Cases that together run every script that writes: what goes before, what runs it, and what follows."""
 
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -33,7 +33,7 @@ from credhook.worker.queue.leases import note_death
 PAUSE = 120
 COMPLETED, URGENT = "openid4vc.issuance.completed", "openid4vc.verification.data"
 
-Step = Callable[[BreakableStore], Coroutine[Any, Any, None]]
+Step = Callable[[BreakableStore], Awaitable[object]]
 
 EVENTS = (("e1", COMPLETED, "r1"), ("u1", URGENT, "p1"), ("e2", COMPLETED, "r1"))
 
@@ -44,7 +44,16 @@ async def accepting(store: BreakableStore) -> None:
         raise ResponseError("503")
 
 
-async def nothing(store: BreakableStore) -> None: ...
+def at_once(step: Callable[[BreakableStore], object]) -> Step:
+    """A step that waits for nothing."""
+
+    async def run(store: BreakableStore) -> None:
+        step(store)
+
+    return run
+
+
+nothing = at_once(lambda _: None)
 
 
 async def to_be_taken(store: BreakableStore) -> None:
@@ -70,18 +79,13 @@ async def taking_alone(store: BreakableStore) -> None:
         await store.handle(claim)
 
 
-async def popped(store: BreakableStore) -> None:
-    store.deliver(EVENTS[0])
-    store.redis.lpop(INDEX.jobs)
-
-
 async def claiming(store: BreakableStore) -> None:
     claim = await store.claims.claim("e1")
     if isinstance(claim, Claim):
         await store.handle(claim)
 
 
-async def planted(store: BreakableStore) -> None:
+def plant_a_job(store: BreakableStore) -> None:
     store.deliver(EVENTS[0])
     Queue("credhook", connection=store.redis, serializer=JSONSerializer).enqueue("os.getcwd", job_id="evil")
 
@@ -111,10 +115,6 @@ async def recording(store: BreakableStore) -> None:
     store.handled.add(store.held[0].event_id)
 
 
-async def renewing(store: BreakableStore) -> None:
-    await store.claims.renew(store.held)
-
-
 async def lost_by_rq(store: BreakableStore) -> None:
     await taken(store)
     store.pass_time()
@@ -125,16 +125,7 @@ async def damaged(store: BreakableStore) -> None:
     store.redis.hdel(EVENT + "e1", "type")
 
 
-async def mending(store: BreakableStore) -> None:
-    store.redis.hset(EVENT + "e1", "type", COMPLETED)
-
-
-async def putting_back(store: BreakableStore) -> None:
-    store.sweeper.run()
-
-
-async def reclaiming(store: BreakableStore) -> None:
-    note_death(store.store, "w", "1")
+putting_back = at_once(lambda store: store.sweeper.run())
 
 
 def settled(settlement: Settlement) -> Step:
@@ -146,13 +137,7 @@ def settled(settlement: Settlement) -> Step:
     return prepare
 
 
-async def resuming(store: BreakableStore) -> None:
-    store.sweeper.unhandled.put_back()
-
-
-async def replaying(store: BreakableStore) -> None:
-    for one in ("e1", "u1"):
-        store.replay(one, "dead")
+replaying = at_once(lambda store: [store.replay(one, "dead") for one in ("e1", "u1")])
 
 
 async def keeping(store: BreakableStore) -> None:
@@ -183,12 +168,7 @@ async def erasing(store: BreakableStore) -> None:
     erasure.finish(found)
 
 
-async def starting_to_note(store: BreakableStore) -> None:
-    store.store.run("add", ["a backfill", 600_000], keys=[INDEX.arrivals])
-
-
-async def coming_again(store: BreakableStore) -> None:
-    store.deliver(("doomed", COMPLETED, "r1"))
+starting_to_note = at_once(lambda store: store.store.run("add", ["a backfill", 600_000], keys=[INDEX.arrivals]))
 
 
 async def erasing_beside_a_worker(store: BreakableStore) -> None:
@@ -202,10 +182,6 @@ async def only_backfilled(store: BreakableStore) -> None:
     event = ("backfilled:" + COMPLETED + ":r7", Event(COMPLETED, "r7"), None)
     arguments = accept_arguments([event], queue="credhook", retention=3_600, now=datetime.now(UTC), is_backfill=True)
     store.store.run("accept", arguments)
-
-
-async def acquiring_places(store: BreakableStore) -> None:
-    await store.claims.acquire_places(store.held[0], {"test.first": 1, "test.second": 2})
 
 
 async def announcing(store: BreakableStore) -> None:
@@ -225,41 +201,33 @@ async def sharing(store: BreakableStore) -> None:
     store.store.check_schema()
 
 
+PLACES = {"test.first": 1, "test.second": 2}
 FAILED = (Failure("test.first", "ValueError", "test first", "test.py:1 first"),)
-WITH_FAILURES: dict[str, Any] = {
-    "failures": FAILED,
-    "causes": {"test.first": FAILED[0].cause},
-    "history": {"attempt": 1},
-}
+CAUSES = {"test.first": FAILED[0].cause}
+WITH_FAILURES: dict[str, Any] = {"failures": FAILED, "causes": CAUSES, "history": {"attempt": 1}}
 
+FINISHED = Settlement(State.DONE, records=DONE, sealed=True, latest=(3, 1))
+AGAIN = Settlement(State.WAITING, "no", wait=5.0, records=DONE, **WITH_FAILURES)
 DEAD, UNHANDLED = Settlement(State.DEAD, "no"), Settlement(State.UNHANDLED, "NoHandler", spend=False)
 #: The script; what goes before; what runs it.
 CASES: dict[str, tuple[Script, Step, Step]] = {
     "accept": ("accept", nothing, accepting),
     "take": ("take", to_be_taken, taking),
     "take alone": ("take", isolated, taking_alone),
-    "claim": ("claim", popped, claiming),
-    "refuse": ("take", planted, taking),
-    "settle as done": (
-        "write",
-        taken_and_kept,
-        settling(Settlement(State.DONE, records=DONE, sealed=True, latest=(3, 1))),
-    ),
-    "settle as waiting": (
-        "write",
-        taken,
-        settling(Settlement(State.WAITING, "no", wait=5.0, records=DONE, **WITH_FAILURES)),
-    ),
+    "claim": ("claim", at_once(lambda store: (store.deliver(EVENTS[0]), store.redis.lpop(INDEX.jobs))), claiming),
+    "refuse": ("take", at_once(plant_a_job), taking),
+    "settle as done": ("write", taken_and_kept, settling(FINISHED)),
+    "settle as waiting": ("write", taken, settling(AGAIN)),
     "settle as dead": ("write", taken, settling(Settlement(State.DEAD, "no", **WITH_FAILURES))),
     "settle as unhandled": ("write", taken, settling(UNHANDLED)),
     "hand back": ("write", taken, settling(Settlement(State.ACCEPTED, spend=False))),
     "record": ("write", taken, recording),
-    "renew": ("write", taken, renewing),
+    "renew": ("write", taken, lambda store: store.claims.renew(store.held)),
     "put back": ("put_back", lost_by_rq, putting_back),
     "set aside": ("put_back", damaged, putting_back),
-    "reclaim": ("reclaim", taken, reclaiming),
+    "reclaim": ("reclaim", taken, at_once(lambda store: note_death(store.store, "w", "1"))),
     "replay": ("replay", settled(DEAD), replaying),
-    "put back unhandled": ("replay", settled(UNHANDLED), resuming),
+    "put back unhandled": ("replay", settled(UNHANDLED), at_once(lambda store: store.sweeper.unhandled.put_back())),
     "keep a snapshot": ("keep", taken, keeping),
     "erase": ("erase", doomed, erasing),
     "erase once": ("erase", doomed, erasing),
@@ -267,7 +235,7 @@ CASES: dict[str, tuple[Script, Step, Step]] = {
     "note arrivals": ("add", nothing, starting_to_note),
     "backfill": ("accept", nothing, only_backfilled),
     "accept during a backfill": ("accept", starting_to_note, accepting),
-    "acquire places": ("semaphore", taken, acquiring_places),
+    "acquire places": ("semaphore", taken, lambda store: store.claims.acquire_places(store.held[0], PLACES)),
     "announce": ("announce", nothing, announcing),
     "share": ("circuit", nothing, sharing),
 }
@@ -280,9 +248,9 @@ AFTERWARDS: dict[str, tuple[Step, set[str]]] = {
     "accept during a backfill": (accepting, {"e1", "u1", "e2", "q1"}),
     "backfill": (only_backfilled, {"backfilled:" + COMPLETED + ":r7"}),
     "replay": (replaying, {"e1"}),
-    "set aside": (mending, {"e1"}),
+    "set aside": (at_once(lambda store: store.redis.hset(EVENT + "e1", "type", COMPLETED)), {"e1"}),
     "erase": (erasing, set()),
-    "erase once": (coming_again, {"doomed"}),
+    "erase once": (at_once(lambda store: store.deliver(("doomed", COMPLETED, "r1"))), {"doomed"}),
     "erase beside a worker": (nothing, {"u1", "e2"}),
     **dict.fromkeys(("note arrivals", "announce", "share"), (nothing, set[str]())),
 }
