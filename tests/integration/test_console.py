@@ -111,8 +111,7 @@ def test_a_filter_that_cannot_be_read_says_which(ada: httpx.Client) -> None:
 
 
 def test_a_replay_counts_first_and_says_how_it_ended(running: Console, ada: httpx.Client, redis_client: Redis) -> None:
-    for number in range(450):
-        plant(redis_client, f"msg_{number}", State.DEAD, ended=HANDLED)
+    plant_many(redis_client, 450, State.DEAD, ended=HANDLED)
     plant(redis_client, "other", State.DONE)
     assert "Replay 450 events?" in ada.get("/replay?state=dead").text
     assert "1 is done already" in ada.get("/replay?id=other").text
@@ -125,7 +124,7 @@ def test_a_replay_counts_first_and_says_how_it_ended(running: Console, ada: http
     assert 'max="450" value="450"' in text
     assert redis_client.zcard(INDEX.open) == 450
     assert record(redis_client, "later")["state"] == "dead"
-    assert "ada (console)" in ada.get("/event", params={"id": "msg_7"}).text
+    assert "ada (console)" in ada.get("/event", params={"id": "msg_00007"}).text
     job = started.url.path.rpartition("/")[2]
     assert f'href="/jobs/{job}">replay' in ada.get("/jobs").text
     told = running.told(job=job)

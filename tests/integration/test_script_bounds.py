@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from claiming import COMPLETED
 from redis import Redis
 from redis_keys import INDEX
 from store_shapes import DEAD_WORKER, RETENTION, MeasuredStore, fill_shape
@@ -25,7 +26,6 @@ from credhook.worker.queue.leases import note_death, put_back
 from credhook.worker.queue.replay import Replay, Settled, Unhandled
 from credhook.worker.queue.sweeper import Sweeper
 
-COMPLETED = "openid4vc.issuance.completed"
 #: More events than one script claims.
 PLACES = 300
 FAILURE = Failure("test.first", "ValueError", "test first", "test.py:1 first")

@@ -1,7 +1,6 @@
 """The Redis of deploy/compose.yaml, run as its container runs it, with a server of this machine."""
 
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,7 @@ from compose import PASSWORD, store
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, ConnectionError  # noqa: A004  Redis's own.
+from redis.exceptions import AuthenticationError
 from redis.retry import Retry
 from stores import store_on
 from waiting import until
@@ -22,15 +21,9 @@ from credhook.store.health import examine
 def shipped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]]:
     """Its process's id, and its port."""
     folder, port = tmp_path_factory.mktemp("shipped"), free_port()
-    with store(folder, port) as process, Redis(port=port, password=PASSWORD, retry=Retry(NoBackoff(), 0)) as client:
-        until(lambda: answers(client), what="the Redis")
+    with store(folder, port) as process:
+        until(process.is_healthy, what="the Redis")
         yield process.process.pid, port
-
-
-def answers(client: Redis) -> bool:
-    with suppress(ConnectionError):
-        return bool(client.ping())
-    return False
 
 
 async def test_it_passes_every_check_without_a_warning(shipped: tuple[int, int]) -> None:
@@ -48,9 +41,9 @@ def test_it_wants_its_password_which_no_list_of_processes_shows(shipped: tuple[i
     assert PASSWORD.encode() not in arguments
 
 
-@pytest.mark.parametrize("name", ["appendonly", "appendfsync", "save", "maxmemory-policy", "activerehashing"])
 def test_the_redis_of_sandbox_tests_and_bench_is_configured_like_it(
-    shipped: tuple[int, int], redis_client: Redis, name: str
+    shipped: tuple[int, int], redis_client: Redis
 ) -> None:
     with Redis(port=shipped[1], password=PASSWORD) as client:
-        assert client.config_get(name) == redis_client.config_get(name)
+        for name in ("appendonly", "appendfsync", "save", "maxmemory-policy", "activerehashing"):
+            assert client.config_get(name) == redis_client.config_get(name)

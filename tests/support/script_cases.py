@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from breakable_store import DONE, BreakableStore
-from claiming import INDEX
+from claiming import COMPLETED, INDEX
 from redis.exceptions import ResponseError
 from redis_keys import EVENT
 from rq import Queue
@@ -31,7 +31,7 @@ from credhook.worker.queue.leases import note_death
 
 #: Seconds that the platform's circuit is open.
 PAUSE = 120
-COMPLETED, URGENT = "openid4vc.issuance.completed", "openid4vc.verification.data"
+URGENT = "openid4vc.verification.data"
 
 Step = Callable[[BreakableStore], Awaitable[object]]
 

@@ -48,10 +48,10 @@ def plant(
         redis.zadd(SETS[state], {webhook_id: now})
 
 
-def plant_many(redis: Redis, number: int, state: State) -> None:
+def plant_many(redis: Redis, number: int, state: State, **more: Any) -> None:
     with redis.pipeline(transaction=False) as pipeline:
         for each in range(number):
-            plant(pipeline, f"msg_{each:05}", state, age=number - each)
+            plant(pipeline, f"msg_{each:05}", state, age=number - each, **more)
         pipeline.execute()
 
 
