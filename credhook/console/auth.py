@@ -224,11 +224,7 @@ def _ip_address(name: str) -> IPv4Address | IPv6Address | None:
 
 
 async def read_form(request: Request) -> QueryParams:
-    """Return the fields of a form of this session.
-
-    Raises:
-        HTTPException: 403, its token is wrong.
-    """
+    """Return the fields of a form of this session, or raise a 403 if its token is wrong."""
     form = await _read_fields(request)
     if not _equal(form.get("form_token", ""), session_of(request).form_token):
         raise HTTPException(403, "The form is from an earlier login or from another site. Load the page again.")

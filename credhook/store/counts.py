@@ -24,25 +24,25 @@ class EventCounts:
 
     Attributes:
         open: neither done nor given up.
-        queued: jobs that wait for a worker.
         in_flight: events that a worker has claimed.
         retrying: events that wait for their next attempt.
         dead: events that were given up; they can be replayed.
-        dead_recently: events that were given up within the last day.
         quarantined: events of an unknown type.
         unreadable: events whose record cannot be read.
+        queued: jobs that wait for a worker.
+        dead_recently: events that were given up within the last day.
         unhandled: events that wait for a handler, by type.
         oldest_age: seconds since the oldest open event was received; None if no event is open.
     """
 
     open: int = 0
-    queued: int = 0
     in_flight: int = 0
     retrying: int = 0
     dead: int = 0
-    dead_recently: int = 0
     quarantined: int = 0
     unreadable: int = 0
+    queued: int = 0
+    dead_recently: int = 0
     unhandled: dict[str, int] = field(default_factory=dict)
     oldest_age: float | None = None
 
@@ -60,13 +60,10 @@ def counted(number: int, one: str, many: str) -> str:
 def request_counts(pipeline: Pipeline | AsyncPipeline, keys: Keys, *, now: float) -> None:
     """Add the commands that `read_counts` needs to the pipeline; `now` is in seconds since the epoch."""
     # The first eight in the order of the fields of `EventCounts`.
-    pipeline.zcard(keys.open)
+    for key in (keys.open, keys.leases, keys.scheduled, keys.dead, keys.quarantined, keys.unreadable):
+        pipeline.zcard(key)
     pipeline.llen(keys.jobs)
-    for key in (keys.leases, keys.scheduled, keys.dead):
-        pipeline.zcard(key)
     pipeline.zcount(keys.dead, (now - RECENT_SECONDS) * 1_000, "+inf")
-    for key in (keys.quarantined, keys.unreadable):
-        pipeline.zcard(key)
     # An event that was requeued or retried is in `open_by_received` with the time when it was received.
     for key in (keys.open, keys.open_by_received):
         pipeline.zrange(key, 0, LATEST_MS, byscore=True, offset=0, num=1, withscores=True)
