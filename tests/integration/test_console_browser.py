@@ -80,13 +80,6 @@ def test_a_cause_is_replayed_from_its_count_to_its_end(
     assert redis_client.zcard(INDEX.open) == 300
 
 
-def test_the_first_page_follows_what_happens(running: Console, scripted: Chrome, redis_client: Redis) -> None:
-    browser = logged_in(scripted, running)
-    until(lambda: "300 events were given up" in text(browser, ".attention"), what="the remark")
-    plant(redis_client, "another", State.DEAD)
-    until(lambda: "301 events were given up" in text(browser, ".attention"), what="the news")
-
-
 def test_nothing_that_the_pages_hold_breaks_their_own_rules(running: Console, scripted: Chrome) -> None:
     assert len(list(shown(scripted, running))) > 10
     log = [entry["message"] for entry in scripted.get_log("browser")]  # type: ignore[no-untyped-call]
