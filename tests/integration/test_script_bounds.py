@@ -1,7 +1,6 @@
 """Every script on stores whose events agree in what scripts look for: none reads more because there are more events."""
 
 import asyncio
-from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,12 @@ from claiming import COMPLETED
 from redis import Redis
 from redis_keys import INDEX
 from store_shapes import DEAD_WORKER, RETENTION, MeasuredStore, fill_shape
+from stores import run_accept
 
-from credhook.events import EVENT_TYPES, Event
+from credhook.events import EVENT_TYPES
 from credhook.receiver.inbox import MAX_GROUP
 from credhook.sandbox.local.environment import local_redis
 from credhook.store import State
-from credhook.store.job import accept_arguments
 from credhook.worker.commands.batches import BATCH, batched
 from credhook.worker.commands.bulk import Erasure
 from credhook.worker.commands.search import Selection, read_page
@@ -68,12 +67,8 @@ LONGER = {
 
 
 def accept(store: MeasuredStore, name: str, event_type: str = COMPLETED, *, is_backfill: bool = False) -> None:
-    group = [(f"{name}{number}", Event(event_type, f"{name}{number}"), None) for number in range(MAX_GROUP)]
-    now = datetime.now(UTC)
-    store.run(
-        "accept",
-        accept_arguments(group, queue="credhook", retention=RETENTION, now=now, is_backfill=is_backfill),
-    )
+    names = [f"{name}{number}" for number in range(MAX_GROUP)]
+    run_accept(store, *((one, event_type, one) for one in names), is_backfill=is_backfill)
 
 
 async def work(store: MeasuredStore, settlement: Settlement) -> None:

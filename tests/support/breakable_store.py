@@ -1,7 +1,6 @@
 """A store whose scripts may all break off, with workers and a sweeper that are no processes."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from accepting import everything
@@ -10,10 +9,10 @@ from failing_scripts import FailingStore
 from pydantic import SecretStr
 from redis import Redis
 from redis_keys import EVENT
+from stores import run_accept
 
-from credhook.events import EVENT_TYPES, Event
+from credhook.events import EVENT_TYPES
 from credhook.store import State
-from credhook.store.job import accept_arguments
 from credhook.worker.attempt.details import Snapshots
 from credhook.worker.queue.claims import Claim, Claimant, Claims, Settlement
 from credhook.worker.queue.replay import Replay, Settled
@@ -38,10 +37,7 @@ class BreakableStore:
         return Claims(self.store.for_async_code(), lease=lease, worker=Claimant(name, name))
 
     def deliver(self, *events: tuple[str, str, str]) -> list[bytes]:
-        """As the receiver does, in one group: webhook-id, type, resource."""
-        group = [(one, Event(kind, resource), None) for one, kind, resource in events]
-        arguments = accept_arguments(group, queue="credhook", retention=3_600, now=datetime.now(UTC))
-        return self.store.run("accept", arguments)  # type: ignore[no-any-return]
+        return run_accept(self.store, *events)  # type: ignore[no-any-return]
 
     async def take(self, **more: Any) -> list[Claim]:
         return list((await self.claims.take(10, urgent=3, **more)).claims)

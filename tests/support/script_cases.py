@@ -3,7 +3,6 @@
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import Any
 
 from breakable_store import DONE, BreakableStore
@@ -12,11 +11,10 @@ from redis.exceptions import ResponseError
 from redis_keys import EVENT
 from rq import Queue
 from rq.serializers import JSONSerializer
+from stores import run_accept
 
-from credhook.events import Event
 from credhook.store import State
 from credhook.store.announcements import ANNOUNCEMENT_SECONDS, MISSED_SECONDS
-from credhook.store.job import accept_arguments
 from credhook.store.lease import EXPORTER_LEASE_SECONDS, ExporterLease
 from credhook.store.store import Script
 from credhook.worker.commands.bulk import Erasure
@@ -178,10 +176,8 @@ async def erasing_beside_a_worker(store: BreakableStore) -> None:
         await store.handle(claim)
 
 
-async def only_backfilled(store: BreakableStore) -> None:
-    event = ("backfilled:" + COMPLETED + ":r7", Event(COMPLETED, "r7"), None)
-    arguments = accept_arguments([event], queue="credhook", retention=3_600, now=datetime.now(UTC), is_backfill=True)
-    store.store.run("accept", arguments)
+def only_backfilled(store: BreakableStore) -> None:
+    run_accept(store.store, ("backfilled:" + COMPLETED + ":r7", COMPLETED, "r7"), is_backfill=True)
 
 
 async def announcing(store: BreakableStore) -> None:
@@ -233,7 +229,7 @@ CASES: dict[str, tuple[Script, Step, Step]] = {
     "erase once": ("erase", doomed, erasing),
     "erase beside a worker": ("erase", taken, erasing_beside_a_worker),
     "note arrivals": ("add", nothing, starting_to_note),
-    "backfill": ("accept", nothing, only_backfilled),
+    "backfill": ("accept", nothing, at_once(only_backfilled)),
     "accept during a backfill": ("accept", starting_to_note, accepting),
     "acquire places": ("semaphore", taken, lambda store: store.claims.acquire_places(store.held[0], PLACES)),
     "announce": ("announce", nothing, announcing),
@@ -246,7 +242,7 @@ CASES: dict[str, tuple[Script, Step, Step]] = {
 AFTERWARDS: dict[str, tuple[Step, set[str]]] = {
     "accept": (accepting, {"e1", "u1", "e2", "q1"}),
     "accept during a backfill": (accepting, {"e1", "u1", "e2", "q1"}),
-    "backfill": (only_backfilled, {"backfilled:" + COMPLETED + ":r7"}),
+    "backfill": (at_once(only_backfilled), {"backfilled:" + COMPLETED + ":r7"}),
     "replay": (replaying, {"e1"}),
     "set aside": (at_once(lambda store: store.redis.hset(EVENT + "e1", "type", COMPLETED)), {"e1"}),
     "erase": (erasing, set()),
