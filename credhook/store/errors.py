@@ -11,43 +11,28 @@ import ssl
 from itertools import chain
 from typing import Final
 
-from redis.exceptions import (
-    AskError,
-    AuthenticationError,
-    BusyLoadingError,
-    ClusterCrossSlotError,
-    ClusterDownError,
-    MasterDownError,
-    NoPermissionError,
-    NoScriptError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    RedisError,
-    ResponseError,
-)
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeout
+from redis import exceptions
 from redis.sentinel import MasterNotFoundError
 
 from credhook.store import SCHEMA
 
 #: Any error of Redis.
-StoreError = RedisError
+StoreError = exceptions.RedisError
 #: The errors of Redis and of the connection to it.
 STORE_ERRORS: Final = (StoreError, OSError)
 
 #: After these, a script that is safe to repeat may be sent again: its reply is lost, or Redis has forgotten its text.
-RETRYABLE_ERRORS: Final = (RedisConnectionError, NoScriptError)
+RETRYABLE_ERRORS: Final = (exceptions.ConnectionError, exceptions.NoScriptError)
 
 #: An access control list forbids a command, a key or a channel.
-Forbidden = NoPermissionError
+Forbidden = exceptions.NoPermissionError
 
 #: Redis refuses one command, such as for a wrong type or a missing permission.
-StoreRefusal = ResponseError
+StoreRefusal = exceptions.ResponseError
 
 
 #: Only a Redis in cluster mode says these. The keys of RQ and of our scripts are in different slots.
-CLUSTER_ERRORS: Final = (AskError, ClusterCrossSlotError, ClusterDownError)
+CLUSTER_ERRORS: Final = (exceptions.AskError, exceptions.ClusterCrossSlotError, exceptions.ClusterDownError)
 NO_CLUSTER: Final = "use one without cluster mode, with replicas and Sentinel: RQ's keys do not fit a cluster"
 
 #: The first word of an error about a schema number. The queue and the number that was found follow, see keys.lua.
@@ -77,12 +62,18 @@ _UNWELL: Final = (
     "OOM", "READONLY", "MISCONF", "NOREPLICAS", "BUSY", "LOADING", "MASTERDOWN", "NOAUTH", "NOPERM",
     "The user executing the script", WRONG_SCHEMA,
 )  # fmt: skip
-_UNWELL_CLASSES: Final = (OutOfMemoryError, ReadOnlyError, NoPermissionError, MasterDownError, AuthenticationError)
+_UNWELL_CLASSES: Final = (
+    exceptions.OutOfMemoryError,
+    exceptions.ReadOnlyError,
+    exceptions.NoPermissionError,
+    exceptions.MasterDownError,
+    exceptions.AuthenticationError,
+)
 
 
 def is_unwell(reply: object) -> bool:
     """Return True for an error of the connection or of Redis's condition, False if Redis refuses the operation."""
-    if isinstance(reply, ResponseError) and not isinstance(reply, _UNWELL_CLASSES):
+    if isinstance(reply, exceptions.ResponseError) and not isinstance(reply, _UNWELL_CLASSES):
         return any(word in str(reply) for word in _UNWELL)
     return isinstance(reply, STORE_ERRORS)
 
@@ -111,16 +102,16 @@ _BY_CLASS: Final = (
     (CLUSTER_ERRORS, f"Redis is a cluster: {NO_CLUSTER}"),
     (MasterNotFoundError, "no Sentinel of REDIS_URL answers and knows a master of that name"),
     (
-        (TimeoutError, RedisTimeout),
+        (TimeoutError, exceptions.TimeoutError),
         "no answer in time: check REDIS_URL and the way there, and whether Redis or this process is busy",
     ),
     (
-        AuthenticationError,
+        exceptions.AuthenticationError,
         "Redis refuses user or password: check REDIS_URL, its encoding, and aclfile: restarts lose users",
     ),
-    (OutOfMemoryError, _FULL),
-    (ReadOnlyError, _REPLICA),
-    (BusyLoadingError, "Redis loads its data: wait"),
+    (exceptions.OutOfMemoryError, _FULL),
+    (exceptions.ReadOnlyError, _REPLICA),
+    (exceptions.BusyLoadingError, "Redis loads its data: wait"),
 )
 
 #: Words anywhere in a reply, since an error within a script stands behind Redis's words about the script.
@@ -145,7 +136,7 @@ def hint(error: BaseException) -> str:
     while each is not None:
         if advice := _advice(each):
             return advice
-        is_reply = is_reply or isinstance(each, ResponseError)
+        is_reply = is_reply or isinstance(each, exceptions.ResponseError)
         each = each.__cause__ or each.__context__
     return "see Redis's log" if is_reply else "check REDIS_URL"
 
@@ -168,7 +159,7 @@ def _advice(error: BaseException) -> str:
     said = str(error)
     if isinstance(error, ssl.SSLCertVerificationError):
         return _of_certificate(error)
-    if isinstance(error, NoPermissionError) or any(word in said for word in _REFUSALS):
+    if isinstance(error, exceptions.NoPermissionError) or any(word in said for word in _REFUSALS):
         return _of_permission(said)
     if isinstance(error, ssl.SSLError) and _OUR_CERTIFICATE.search(error.reason or ""):
         return f"Redis seems to {_NO_CERTIFICATE}"
