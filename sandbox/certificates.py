@@ -14,10 +14,11 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 from pydantic import JsonValue
+from starlette.exceptions import HTTPException
 
 from credhook.sandbox.operations import operation
 from credhook.sandbox.tenant import Tenant
-from credhook.sandbox.wire import ABSENT, SandboxError, StampedModel, WireModel
+from credhook.sandbox.wire import ABSENT, StampedModel, WireModel
 
 CERTIFICATE_VALIDITY = timedelta(days=365)
 
@@ -147,19 +148,19 @@ def import_certificate(tenant: Tenant, id_: str, body: NewCertificate) -> Import
     """Import the certificate for a signing request. Another import renews it.
 
     Raises:
-        SandboxError: With 404 for an unknown request; with 400 for a certificate that cannot be read, belongs to
+        HTTPException: With 404 for an unknown request; with 400 for a certificate that cannot be read, belongs to
             another key, has expired, or whose parents do not lead towards the root.
     """
     request = tenant.state.of(SigningRequest).find(id_, "signing request")
     leaf, *parents = map(_read, (body.certificate, *(body.parent_certificates or [])))
     now = tenant.now()
     if leaf.public_key() != _csr(request).public_key():
-        raise SandboxError(400, "The certificate is for another key.")
+        raise HTTPException(400, "The certificate is for another key.")
     if leaf.not_valid_after_utc <= now:
-        raise SandboxError(400, "The certificate has expired.")
+        raise HTTPException(400, "The certificate has expired.")
     chain = [leaf, *(parent for parent in parents if not _issued(parent, parent))]
     if not all(_issued(child, parent) for child, parent in pairwise(chain)):
-        raise SandboxError(400, "The parent certificates should lead from the leaf's issuer towards the root.")
+        raise HTTPException(400, "The parent certificates should lead from the leaf's issuer towards the root.")
     earlier = tenant.state.of(ImportedCertificate).get(id_)
     record = ImportedCertificate(
         id=id_,
@@ -182,7 +183,7 @@ def _read(text: str) -> x509.Certificate:
     try:
         (certificate,) = x509.load_pem_x509_certificates(text.encode())
     except ValueError as problem:
-        raise SandboxError(400, "This is not one certificate in PEM.") from problem
+        raise HTTPException(400, "This is not one certificate in PEM.") from problem
     return certificate
 
 

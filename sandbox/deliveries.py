@@ -20,11 +20,12 @@ import httpx
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import Field
 from standardwebhooks import Webhook
+from starlette.exceptions import HTTPException
 
 from credhook.sandbox.events import EVENT_TYPES, EventType, delivery_body
 from credhook.sandbox.operations import Listing, operation
 from credhook.sandbox.tenant import FaultSwitch, StateFile, Tenant
-from credhook.sandbox.wire import ABSENT, SandboxError, StampedModel, Whole, WireModel
+from credhook.sandbox.wire import ABSENT, StampedModel, Whole, WireModel
 
 logger = logging.getLogger(__name__)
 
@@ -127,7 +128,7 @@ def register(tenant: Tenant, body: NewEndpoint) -> SandboxEndpoint:
     """Register an endpoint, or answer 409 for a taken id: a DELETE must free it before another URL gets the events."""
     endpoints, id_, now = tenant.state.of(SandboxEndpoint), body.id or str(uuid4()), tenant.now()
     if endpoints.get(id_):
-        raise SandboxError(409, f"There is an endpoint {id_} already; delete it first to replace it.")
+        raise HTTPException(409, f"There is an endpoint {id_} already; delete it first to replace it.")
     types = body.filter_types or list(EVENT_TYPES)
     endpoint = SandboxEndpoint(id=id_, url=body.url, filter_types=types, created_at=now, updated_at=now)
     endpoints.put(id_, endpoint)
@@ -144,7 +145,7 @@ def list_endpoints(tenant: Tenant) -> list[SandboxEndpoint]:
 def remove_endpoint(tenant: Tenant, id_: str) -> None:
     """Remove an endpoint and abandon the deliveries on their way to it."""
     if not tenant.state.of(SandboxEndpoint).remove(id_):
-        raise SandboxError(404, f"There is no endpoint {id_}.")
+        raise HTTPException(404, f"There is no endpoint {id_}.")
 
 
 @operation("GET", "/sandbox/deliveries")

@@ -64,7 +64,7 @@ class SandboxOperation:
         return not self.path.startswith("/sandbox/")
 
     async def serve(self, tenant: Tenant, request: Request) -> Response:
-        """Answer a request, or raise the `SandboxError` that refuses it."""
+        """Answer a request, or raise the `HTTPException` that refuses it."""
         if self.needs_token:
             await tenant.faults.disturb(tenant.now().timestamp())
             token = tenant.tokens.check(request.headers.get("authorization"))
@@ -73,7 +73,10 @@ class SandboxOperation:
                 raise unauthorized("A fault of the sandbox: unauthorized.")
         arguments: list[Any] = list(request.path_params.values())
         if self.query is not None:
-            arguments.append(_parse_query(request, self.query))
+            try:
+                arguments.append(self.query.model_validate(dict(request.query_params), strict=False, extra="ignore"))
+            except ValidationError as problems:
+                raise refusal("query", problems) from problems
         if self.body is not None:
             arguments.append(await read_json(request, _adapter(self.body)))
         result = self.act(tenant, *arguments)
@@ -140,15 +143,6 @@ def routes(tenant: Tenant) -> list[Route]:
         return Route(path.replace("{id}", "{id:path}"), serve, methods=list(methods))
 
     return [route(path) for path in dict.fromkeys(each.path for each in OPERATIONS)]
-
-
-def _parse_query(request: Request, model: type[WireModel]) -> WireModel:
-    try:
-        return model.model_validate(dict(request.query_params), strict=False, extra="ignore")
-    except ValidationError as problems:
-        error = refusal(problems, {})
-        error.source = {"parameter": str(problems.errors()[0]["loc"][0])}
-        raise error from problems
 
 
 @cache

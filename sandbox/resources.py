@@ -8,12 +8,13 @@ from uuid import uuid4
 
 from pydantic import Field, JsonValue
 from pydantic_core import from_json, to_json
+from starlette.exceptions import HTTPException
 
 from credhook.sandbox import templates
 from credhook.sandbox.events import EVENTS, EventType, obstacle
 from credhook.sandbox.operations import Listing, PageQuery, operation, page_of
 from credhook.sandbox.tenant import Tenant
-from credhook.sandbox.wire import ABSENT, SandboxError, StampedModel, Whole, WireModel
+from credhook.sandbox.wire import ABSENT, StampedModel, Whole, WireModel
 
 R = TypeVar("R", bound=StampedModel)
 
@@ -144,11 +145,11 @@ def _advance(
     """Let an event happen to a resource, and return the id. A presentation shows `credential` once it is verified.
 
     Raises:
-        SandboxError: With 409 if the event cannot happen to the resource now.
+        HTTPException: With 409 if the event cannot happen to the resource now.
     """
     shown, rule = record.shown, EVENTS[event_type]
     if problem := obstacle(event_type, shown.status, record.announced):
-        raise SandboxError(409, f"This cannot happen to {shown.id}: {problem}.")
+        raise HTTPException(409, f"This cannot happen to {shown.id}: {problem}.")
     changes: dict[str, Any] = {"status": rule.status, "updated_at": tenant.now()}
     if isinstance(shown, SandboxIssuance):
         pairs = zip(shown.credentials, rule.credentials, strict=True)
@@ -169,12 +170,12 @@ def _seen(tenant: Tenant, shown: R, before: R | None) -> R:
     """Return a resource as a read sees it now. `before` is the resource before its latest event, if there was one.
 
     Raises:
-        SandboxError: With 404 while the resource lags behind its event.
+        HTTPException: With 404 while the resource lags behind its event.
     """
     age_ms = (tenant.now() - shown.updated_at).total_seconds() * 1000
     seen = before if age_ms < tenant.faults.on.details_stale_ms else shown
     if seen is None or age_ms < tenant.faults.on.details_lag_ms:
-        raise SandboxError(404, "A fault of the sandbox: these details lag behind their event.")
+        raise HTTPException(404, "A fault of the sandbox: these details lag behind their event.")
     return seen
 
 
@@ -218,7 +219,7 @@ def trigger_events(tenant: Tenant, body: EventRequest) -> list[TriggeredEvent]:
     """Bring about the state that an event announces, and announce it: all `count` times or not at all.
 
     Raises:
-        SandboxError: With 404 for an unknown resource or template, with 400 for attributes that do not fit the
+        HTTPException: With 404 for an unknown resource or template, with 400 for attributes that do not fit the
             template, with 409 for an event that cannot happen to the resource now.
     """
     act = _trigger_issuance if EVENTS[body.event_type].kind == "issuance" else _trigger_presentation
@@ -305,7 +306,7 @@ def _offered(tenant: Tenant, uri: str) -> str:
     """Return the id of the issuance that is offered, by reference or by value; empty for an offer of another issuer.
 
     Raises:
-        SandboxError: With 400 for what is no offer.
+        HTTPException: With 400 for what is no offer.
     """
     query, offers = parse_qs(urlsplit(uri).query), f"{tenant.base_url}/offers/"
     try:
@@ -317,7 +318,7 @@ def _offered(tenant: Tenant, uri: str) -> str:
         ours = offer.get("credential_issuer") == tenant.base_url
         return str(offer["grants"][PRE_AUTHORIZED]["pre-authorized_code"]) if ours else ""
     except (ValueError, LookupError, TypeError, AttributeError):
-        raise SandboxError(400, "The credential offer cannot be read.") from None
+        raise HTTPException(400, "The credential offer cannot be read.") from None
 
 
 @operation("POST", "/me-wallet/api/credentials", status=201, enveloped=False)
@@ -325,19 +326,19 @@ def accept_offer(tenant: Tenant, body: CredentialOffer) -> list[AcceptedCredenti
     """Take an offer of the sandbox. Consent completes its issuance, refused consent fails it, each with its event.
 
     Raises:
-        SandboxError: With 404 for an offer of another issuer or an archived template, with 400 for an offer that has
+        HTTPException: With 404 for an offer of another issuer or an archived template, with 400 for an offer that has
             been used or has expired.
     """
     record = tenant.state.of(IssuanceRecord).get(_offered(tenant, body.credential_offer))
     if record is None:
-        raise SandboxError(404, "This sandbox has not made this offer.")
+        raise HTTPException(404, "This sandbox has not made this offer.")
     template = templates.find_template(tenant, record.template_id, issuing=True)
     if len(template.type) > MAX_VCT:
-        raise SandboxError(400, f"The type of the credential is longer than {MAX_VCT} characters.")
+        raise HTTPException(400, f"The type of the credential is longer than {MAX_VCT} characters.")
     consent = tenant.faults.on.consent
     event_type = f"openid4vc.issuance.{'failed' if consent == 'rejected' else 'completed'}"
     if obstacle(event_type, record.shown.status, record.announced):
-        raise SandboxError(400, "The offer has been used or has expired.")
+        raise HTTPException(400, "The offer has been used or has expired.")
     if consent != "pending":
         with tenant.state.transaction():
             _advance(tenant, record, event_type)

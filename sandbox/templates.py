@@ -6,10 +6,11 @@ from datetime import date, datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
+from starlette.exceptions import HTTPException
 
 from credhook.sandbox.operations import operation
 from credhook.sandbox.tenant import Tenant
-from credhook.sandbox.wire import ABSENT, SandboxError, StampedModel, Whole, WireModel
+from credhook.sandbox.wire import ABSENT, StampedModel, Whole, WireModel
 
 #: The organisation that the sandbox plays, as the first half of every preset's id.
 AUTHOR = "sandbox"
@@ -269,7 +270,7 @@ def create_preset(tenant: Tenant, body: NewPreset) -> CreatedPreset:
     """Create a preset, or answer 409 if its code is taken: credentials of the old preset may exist."""
     id_ = f"{AUTHOR}:{body.code}"
     if tenant.state.of(PresetRecord).get(id_):
-        raise SandboxError(409, f"There is a preset {id_} already.")
+        raise HTTPException(409, f"There is a preset {id_} already.")
     now = tenant.now()
     fields = {name: getattr(body, name) for name in body.model_fields_set - {"type"}}
     fields |= {"id": id_, "author": AUTHOR, "created_at": now, "updated_at": now}
@@ -299,7 +300,7 @@ def find_template(tenant: Tenant, id_: str, *, issuing: bool = False) -> Sandbox
 
 def _unarchived(template: SandboxTemplate) -> SandboxTemplate:
     if template.archived_at is not None:
-        raise SandboxError(404, f"The template {template.id} is archived.")
+        raise HTTPException(404, f"The template {template.id} is archived.")
     return template
 
 
@@ -322,12 +323,12 @@ def claims_of(template: SandboxTemplate, attributes: dict[str, Any] | None) -> d
     """Return the claims of a new credential: the attributes, or examples if there are none.
 
     Raises:
-        SandboxError: With 400, naming the template and not the attribute (specification, "Errors", rule 1).
+        HTTPException: With 400, naming the template and not the attribute (specification, "Errors", rule 1).
     """
     if attributes is None:
         return MEMBER if template.id == MEMBERSHIP else example(template.attributes)
     if not fit(attributes, template.attributes):
-        raise SandboxError(400, f"The attributes do not fit the template {template.id}.")
+        raise HTTPException(400, f"The attributes do not fit the template {template.id}.")
     return attributes
 
 

@@ -12,10 +12,11 @@ from typing import Annotated, Generic, Literal, TypeVar
 from urllib.parse import parse_qsl
 
 from pydantic import Field
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from credhook.sandbox.wire import WHOLE, SandboxError, Whole, WireModel, media_type
+from credhook.sandbox.wire import WHOLE, Whole, WireModel, media_type
 
 R = TypeVar("R", bound=WireModel)
 
@@ -94,7 +95,7 @@ class Records(Generic[R]):
         """Return the record, or raise a 404 that names the noun."""
         record = self.get(id_)
         if record is None:
-            raise SandboxError(404, f"There is no {noun} {id_}.")
+            raise HTTPException(404, f"There is no {noun} {id_}.")
         return record
 
     def where(self, field: str, value: str) -> R | None:
@@ -149,7 +150,7 @@ class TokenIssuer:
         """Return the token of an `Authorization` header.
 
         Raises:
-            SandboxError: With 401, if it is missing, unknown or expired (specification, "Authentication", 5).
+            HTTPException: With 401, if it is missing, unknown or expired (specification, "Authentication", 5).
         """
         scheme, _, token = (authorization or "").partition(" ")
         if scheme.lower() != "bearer" or self._expiry.get(token, 0) <= self._clock():
@@ -192,9 +193,9 @@ async def read_form(request: Request) -> dict[str, str]:
     return dict(parse_qsl((await request.body()).decode("utf-8", "replace")))
 
 
-def unauthorized(detail: str) -> SandboxError:
+def unauthorized(detail: str) -> HTTPException:
     """Return the 401 of the specification."""
-    return SandboxError(401, detail, {"WWW-Authenticate": "Bearer"})
+    return HTTPException(401, detail, {"WWW-Authenticate": "Bearer"})
 
 
 def _refuse(status: int, error: str, description: str) -> Response:
@@ -256,16 +257,16 @@ class FaultSwitch:
         """Delay or refuse one API request. `now` is in seconds since 1970.
 
         Raises:
-            SandboxError: With 500 or 429, if the request is to fail.
+            HTTPException: With 500 or 429, if the request is to fail.
         """
         await asyncio.sleep(self.on.slow_ms / 1000)
         if self.take("server_errors"):
-            raise SandboxError(500, "A fault of the sandbox: serverErrors.")
+            raise HTTPException(500, "A fault of the sandbox: serverErrors.")
         second, count = self._second
         count = count + 1 if second == int(now) else 1
         self._second = (int(now), count)
         if self.take("rate_limit") or 0 < self.on.requests_per_second < count:
-            raise SandboxError(
+            raise HTTPException(
                 429,
                 "Too many requests; Retry-After says how many seconds to wait.",
                 {"Retry-After": str(self.on.retry_after)},

@@ -4,10 +4,11 @@ import secrets
 from uuid import uuid4
 
 from pydantic import ConfigDict, Field
+from starlette.exceptions import HTTPException
 
 from credhook.sandbox.operations import Listing, PageQuery, operation, page_of
 from credhook.sandbox.tenant import Tenant
-from credhook.sandbox.wire import ABSENT, SandboxError, WireModel
+from credhook.sandbox.wire import ABSENT, WireModel
 
 #: Alias of the tenant's identity provider.
 IDP_ALIAS = "sandbox-idp"
@@ -78,11 +79,11 @@ def onboard(tenant: Tenant, body: NewUser) -> OnboardingAnswer:
     """Create a user or resolve an existing account, which only gains an external identifier if it had none.
 
     Raises:
-        SandboxError: With 400 if neither email nor username is given; with 409 if they belong to two accounts, or
+        HTTPException: With 400 if neither email nor username is given; with 409 if they belong to two accounts, or
             the external identifier to another account.
     """
     if body.email is None and body.username is None:
-        raise SandboxError(400, "At least one of email and username must be provided.")
+        raise HTTPException(400, "At least one of email and username must be provided.")
     users = tenant.state.of(UserRecord)
     # Accounts do not differ by case alone.
     email, username, external = (body.email or "").lower(), (body.username or "").lower(), body.external_identifier
@@ -91,9 +92,9 @@ def onboard(tenant: Tenant, body: NewUser) -> OnboardingAnswer:
     existing = by_email or by_name
     holder = users.where("externalIdentifier", external) if external else None
     if len({record.user.id for record in (by_email, by_name) if record}) > 1:
-        raise SandboxError(409, "The email and the username belong to two accounts.")
+        raise HTTPException(409, "The email and the username belong to two accounts.")
     if holder and (existing is None or holder.user.id != existing.user.id):
-        raise SandboxError(409, "The external identifier belongs to another account.")
+        raise HTTPException(409, "The external identifier belongs to another account.")
     if existing:
         if external and not existing.external_identifier:
             users.put(existing.user.id, existing.model_copy(update={"external_identifier": external}))
@@ -127,7 +128,7 @@ def read_external_identifier(tenant: Tenant, username: str) -> ExternalIdentifie
     """Return the external identifier of a user, or answer 404 if the user has none."""
     record = _find(tenant, "user.username", username.lower())
     if not record.external_identifier:
-        raise SandboxError(404, "The user has no external identifier.")
+        raise HTTPException(404, "The user has no external identifier.")
     return ExternalIdentifierAnswer(external_identifier=record.external_identifier)
 
 
@@ -142,5 +143,5 @@ def link(tenant: Tenant, username: str, body: LinkRequest) -> LinkAnswer:
 def _find(tenant: Tenant, field: str, value: str) -> UserRecord:
     record = tenant.state.of(UserRecord).where(field, value)
     if record is None:
-        raise SandboxError(404, "There is no such user.")
+        raise HTTPException(404, "There is no such user.")
     return record

@@ -97,9 +97,7 @@ def test_lists_go_on_where_their_links_lead(sandbox: Platform, api: httpx.Client
     assert [each["id"] for each in listed(api, noun)] == whole
     assert api.get(f"{CREDS}/{noun}", params={"page[after]": 2**53 - 1, "other": "x"}).json() == {"data": []}
     for wrong in ("x", -1, 2**53):
-        answer = api.get(f"{CREDS}/{noun}", params={"page[after]": wrong})
-        invalid(answer)
-        assert answer.json()["errors"][0]["source"] == {"parameter": "page[after]"}
+        assert invalid(api.get(f"{CREDS}/{noun}", params={"page[after]": wrong})).startswith("query.page[after]: ")
 
 
 def test_a_presentation_moves_on_and_keeps_what_was_shown(api: httpx.Client) -> None:

@@ -12,9 +12,7 @@ def test_a_taken_code_a_wrong_preset_and_an_unknown_template_are_refused(api: ht
     wanted = PRESET | {"code": code()}
     data(api.post(f"{CREDS}/presets/credentials", json=wanted))
     refused(api.post(f"{CREDS}/presets/credentials", json=wanted), 409, "CONFLICT", "Conflict")
-    answer = api.post(f"{CREDS}/presets/credentials", json=PRESET | {"code": "A"})
-    invalid(answer)
-    assert answer.json()["errors"][0]["source"] == {"pointer": "/code"}
+    assert ".code: " in invalid(api.post(f"{CREDS}/presets/credentials", json=PRESET | {"code": "A"}))
     missing(api.get(f"{CREDS}/templates/credentials/sandbox:unknown"))
 
 
