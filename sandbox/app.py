@@ -93,7 +93,7 @@ def create_app(
 
 def load_fixtures(tenant: Tenant) -> None:
     """Create templates and signing requests, if the state is new."""
-    if tenant.state.of(templates.PresetRecord).count() == 0:
+    if tenant.state.count(templates.PresetRecord) == 0:
         with tenant.state.transaction():
             templates.load_fixtures(tenant)
             certificates.load_fixtures(tenant)
@@ -137,13 +137,13 @@ def render(tenant: Tenant, problem: str = "") -> str:
         problem=problem,
         faults={name: value for name, value in tenant.faults.on.plain().items() if value != off[name]},
         event_types=EVENT_TYPES,
-        endpoints=state.of(SandboxEndpoint).all(),
-        under_way=state.of(PendingDelivery).count(),
-        attempts=state.of(DeliveryAttempt).latest(ROWS),
-        issuances=state.of(resources.IssuanceRecord).latest(ROWS),
-        presentations=state.of(resources.PresentationRecord).latest(ROWS),
+        endpoints=state.all(SandboxEndpoint),
+        under_way=state.count(PendingDelivery),
+        attempts=state.latest(DeliveryAttempt, ROWS),
+        issuances=state.latest(resources.IssuanceRecord, ROWS),
+        presentations=state.latest(resources.PresentationRecord, ROWS),
         possible=possible,
         templates=templates.list_templates(tenant),
-        requests=state.of(certificates.SigningRequest).all(),
-        users=state.of(UserRecord).count(),
+        requests=state.all(certificates.SigningRequest),
+        users=state.count(UserRecord),
     )

@@ -126,19 +126,19 @@ def load_fixtures(tenant: Tenant) -> None:
             key_type=key_type,
             certificate_signing_request=_pem(csr),
         )
-        tenant.state.of(SigningRequest).put(request.id, request)
+        tenant.state.put(request.id, request)
 
 
 @operation("GET", "/sandbox/csrs")
 def list_requests(tenant: Tenant) -> list[SigningRequest]:
     """Return the signing requests."""
-    return tenant.state.of(SigningRequest).all()
+    return tenant.state.all(SigningRequest)
 
 
 @operation("POST", "/sandbox/csrs/{id}/sign")
 def sign_request(tenant: Tenant, id_: str) -> NewCertificate:
     """Sign a request with the sandbox's authority and return the body of its import."""
-    (root, intermediate, key), csr = _authority(), _csr(tenant.state.of(SigningRequest).find(id_, "signing request"))
+    (root, intermediate, key), csr = _authority(), _csr(tenant.state.find(SigningRequest, id_, "signing request"))
     leaf = _certify(csr.subject, csr.public_key(), intermediate.subject, key)
     return NewCertificate(certificate=_pem(leaf), parent_certificates=[_pem(intermediate), _pem(root)])
 
@@ -151,7 +151,7 @@ def import_certificate(tenant: Tenant, id_: str, body: NewCertificate) -> Import
         HTTPException: With 404 for an unknown request; with 400 for a certificate that cannot be read, belongs to
             another key, has expired, or whose parents do not lead towards the root.
     """
-    request = tenant.state.of(SigningRequest).find(id_, "signing request")
+    request = tenant.state.find(SigningRequest, id_, "signing request")
     leaf, *parents = map(_read, (body.certificate, *(body.parent_certificates or [])))
     now = tenant.now()
     if leaf.public_key() != _csr(request).public_key():
@@ -161,7 +161,7 @@ def import_certificate(tenant: Tenant, id_: str, body: NewCertificate) -> Import
     chain = [leaf, *(parent for parent in parents if not _issued(parent, parent))]
     if not all(_issued(child, parent) for child, parent in pairwise(chain)):
         raise HTTPException(400, "The parent certificates should lead from the leaf's issuer towards the root.")
-    earlier = tenant.state.of(ImportedCertificate).get(id_)
+    earlier = tenant.state.get(ImportedCertificate, id_)
     record = ImportedCertificate(
         id=id_,
         created_at=earlier.created_at if earlier else now,
@@ -171,7 +171,7 @@ def import_certificate(tenant: Tenant, id_: str, body: NewCertificate) -> Import
         certificate_id=str(uuid4()),
         expires_at=leaf.not_valid_after_utc,
     )
-    tenant.state.of(ImportedCertificate).put(id_, record)
+    tenant.state.put(id_, record)
     return record
 
 
@@ -208,5 +208,5 @@ def create_trusted_entity(tenant: Tenant, body: NewTrustedEntity) -> RegisteredE
         dids=body.dids or [],
         certificates=body.certificates or [],
     )
-    tenant.state.of(RegisteredEntity).put(entity.id, entity)
+    tenant.state.put(entity.id, entity)
     return entity

@@ -119,44 +119,39 @@ class DeliveryAttempt(DeliveryFields):
 class AttemptsQuery(WireModel):
     """The attempts to list."""
 
-    webhook_id: str = ABSENT
     limit: Whole = Field(50_000, ge=1, le=1_000_000, description="Show the newest attempts only.")
 
 
 @operation("POST", ENDPOINTS, status=201)
 def register(tenant: Tenant, body: NewEndpoint) -> SandboxEndpoint:
     """Register an endpoint, or answer 409 for a taken id: a DELETE must free it before another URL gets the events."""
-    endpoints, id_, now = tenant.state.of(SandboxEndpoint), body.id or str(uuid4()), tenant.now()
-    if endpoints.get(id_):
+    id_, now = body.id or str(uuid4()), tenant.now()
+    if tenant.state.get(SandboxEndpoint, id_):
         raise HTTPException(409, f"There is an endpoint {id_} already; delete it first to replace it.")
     types = body.filter_types or list(EVENT_TYPES)
     endpoint = SandboxEndpoint(id=id_, url=body.url, filter_types=types, created_at=now, updated_at=now)
-    endpoints.put(id_, endpoint)
+    tenant.state.put(id_, endpoint)
     return endpoint
 
 
 @operation("GET", ENDPOINTS, enveloped=False)
 def list_endpoints(tenant: Tenant) -> list[SandboxEndpoint]:
     """Return all endpoints of the organisation."""
-    return tenant.state.of(SandboxEndpoint).all()
+    return tenant.state.all(SandboxEndpoint)
 
 
 @operation("DELETE", f"{ENDPOINTS}/{{id}}", status=204)
 def remove_endpoint(tenant: Tenant, id_: str) -> None:
     """Remove an endpoint and abandon the deliveries on their way to it."""
-    if not tenant.state.of(SandboxEndpoint).remove(id_):
+    if not tenant.state.remove(SandboxEndpoint, id_):
         raise HTTPException(404, f"There is no endpoint {id_}.")
 
 
 @operation("GET", "/sandbox/deliveries")
 def list_attempts(tenant: Tenant, query: AttemptsQuery) -> Listing[list[DeliveryAttempt]]:
     """Return the attempts, the oldest first, and the number of deliveries under way."""
-    found = [
-        attempt
-        for attempt in reversed(tenant.state.of(DeliveryAttempt).latest(query.limit))
-        if query.webhook_id is None or attempt.webhook_id == query.webhook_id
-    ]
-    return Listing(found, {"underWay": tenant.state.of(PendingDelivery).count()})
+    newest_first = tenant.state.latest(DeliveryAttempt, query.limit)
+    return Listing(newest_first[::-1], {"underWay": tenant.state.count(PendingDelivery)})
 
 
 @dataclass(frozen=True)
@@ -283,7 +278,7 @@ class Sender:
     @asynccontextmanager
     async def sending(self) -> AsyncIterator[None]:
         """Send, beginning with the deliveries that an earlier run left under way. Pending ones stay in the state."""
-        for delivery in self.state.of(PendingDelivery).all():
+        for delivery in self.state.all(PendingDelivery):
             for _ in range(delivery.copies - delivery.acknowledged if delivery.acknowledged else 1):
                 self._due.put_nowait(delivery.webhook_id)
         tasks = [asyncio.create_task(self._work()) for _ in range(MAX_CONCURRENT_ATTEMPTS)]
@@ -297,7 +292,7 @@ class Sender:
     def announce(self, event_type: str, resource_id: str) -> list[str]:
         """Deliver an event to every endpoint that wants it, and return the `webhook-id` of each delivery."""
         faults, webhook_ids = self.faults.on, []
-        for endpoint in self.state.of(SandboxEndpoint).all():
+        for endpoint in self.state.all(SandboxEndpoint):
             if event_type not in endpoint.filter_types:
                 continue
             delivery = PendingDelivery(
@@ -309,7 +304,7 @@ class Sender:
                 body=delivery_body(event_type, resource_id),
                 copies=faults.duplicate,
             )
-            self.state.of(PendingDelivery).put(delivery.webhook_id, delivery)
+            self.state.put(delivery.webhook_id, delivery)
             webhook_ids.append(delivery.webhook_id)
             if faults.reorder:
                 self._held.append(delivery.webhook_id)
@@ -347,18 +342,18 @@ class Sender:
                     logger.exception("sandbox.delivery_failed")
 
     async def _send(self, client: httpx.AsyncClient, due: str | Forgery) -> None:
-        pending, faults, started, began = self.state.of(PendingDelivery), self.faults.on, self.now(), time.monotonic()
+        faults, started, began = self.faults.on, self.now(), time.monotonic()
         if isinstance(due, Forgery):
             delivery = due.delivery
             reply = await self.post(client, delivery.url, due.headers, delivery.body.encode())
             outcome: Outcome = "forged"
         else:
-            found = pending.get(due)
+            found = self.state.get(PendingDelivery, due)
             if found is None or not self._is_wanted(found):
-                pending.remove(due)
+                self.state.remove(PendingDelivery, due)
                 return
             delivery = found.model_copy(update={"attempts": found.attempts + 1})
-            pending.put(due, delivery)
+            self.state.put(due, delivery)
             if delivery.attempts <= faults.drop:
                 reply = Reply(error="dropped on the way by the fault `drop`")
             else:
@@ -378,30 +373,30 @@ class Sender:
             outcome=outcome,
             forged=due.kind if isinstance(due, Forgery) else None,
         )
-        self.state.of(DeliveryAttempt).put(secrets.token_hex(12), attempt)
+        self.state.put(secrets.token_hex(12), attempt)
 
     def _is_wanted(self, delivery: PendingDelivery) -> bool:
-        return self.state.of(SandboxEndpoint).get(delivery.endpoint_id) is not None
+        return self.state.get(SandboxEndpoint, delivery.endpoint_id) is not None
 
     def _settle(self, webhook_id: str, reply: Reply) -> Outcome:
         """Count a reply, schedule the next attempt, and return the outcome. Any 2xx acknowledges."""
-        pending = self.state.of(PendingDelivery)
+        state = self.state
         acknowledges = reply.status is not None and httpx.codes.is_success(reply.status)
-        delivery = pending.get(webhook_id)
+        delivery = state.get(PendingDelivery, webhook_id)
         if delivery is None:
             return "acknowledged" if acknowledges else "givenUp"
         if acknowledges:
             acknowledged = delivery.acknowledged + 1
-            pending.put(webhook_id, delivery.model_copy(update={"acknowledged": acknowledged}))
+            state.put(webhook_id, delivery.model_copy(update={"acknowledged": acknowledged}))
             if acknowledged >= delivery.copies:
-                pending.remove(webhook_id)
+                state.remove(PendingDelivery, webhook_id)
             elif acknowledged == 1:  # The other copies follow together.
                 for _ in range(delivery.copies - 1):
                     self._due.put_nowait(webhook_id)
             return "acknowledged"
         if delivery.failures == len(RETRY_SECONDS) or not self._is_wanted(delivery):
-            pending.remove(webhook_id)
+            state.remove(PendingDelivery, webhook_id)
             return "givenUp"
-        pending.put(webhook_id, delivery.model_copy(update={"failures": delivery.failures + 1}))
+        state.put(webhook_id, delivery.model_copy(update={"failures": delivery.failures + 1}))
         self._send_after(RETRY_SECONDS[delivery.failures] * self.time_scale, webhook_id)
         return "retrying"

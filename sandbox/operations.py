@@ -101,11 +101,11 @@ class PageQuery(WireModel):
     after: Whole = Field(0, ge=0, lt=2**53, alias=AFTER, description="Where the page begins, as `links.next` says.")
 
 
-def page_of(tenant: Tenant, model: type[M], path: str, query: PageQuery, shown: str) -> Listing[list[Any]]:
-    """Return a page of records, each as its field `shown`, the oldest first."""
-    records, following = tenant.state.of(model).page(query.after, tenant.faults.on.page_size)
+def page_of(tenant: Tenant, model: type[M], path: str, query: PageQuery) -> Listing[list[Any]]:
+    """Return a page of records, the oldest first."""
+    records, following = tenant.state.page(model, query.after, tenant.faults.on.page_size)
     links = {} if following is None else {"next": f"{tenant.base_url}{path}?{urlencode({AFTER: following})}"}
-    return Listing([getattr(record, shown) for record in records], links=links)
+    return Listing(records, links=links)
 
 
 #: Every operation, in the order of the modules that define them.

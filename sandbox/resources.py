@@ -53,10 +53,9 @@ class SandboxIssuance(StampedModel):
     offer_qr_uri: str
 
 
-class IssuanceRecord(WireModel):
+class IssuanceRecord(SandboxIssuance):
     """An issuance and what only the platform knows. `before` is the issuance before its latest event."""
 
-    shown: SandboxIssuance
     before: SandboxIssuance | None
     announced: list[EventType]
     template_id: str
@@ -85,10 +84,9 @@ class SandboxPresentation(StampedModel):
     authorization_request_qr_uri: str
 
 
-class PresentationRecord(WireModel):
+class PresentationRecord(SandboxPresentation):
     """A presentation and what only the platform knows. `before` is the presentation before its latest event."""
 
-    shown: SandboxPresentation
     before: SandboxPresentation | None
     announced: list[EventType]
 
@@ -132,8 +130,8 @@ class AcceptedCredential(WireModel):
     iat: datetime
     status: Literal["pending", "accepted", "rejected"]
     format: Literal["vc+sd-jwt"]
-    vct: str = Field(min_length=1, max_length=MAX_VCT)
-    iss: str = Field(min_length=1, max_length=512)
+    vct: str = Field(max_length=MAX_VCT)
+    iss: str
 
 
 def _advance(
@@ -147,18 +145,18 @@ def _advance(
     Raises:
         HTTPException: With 409 if the event cannot happen to the resource now.
     """
-    shown, rule = record.shown, EVENTS[event_type]
-    if problem := obstacle(event_type, shown.status, record.announced):
-        raise HTTPException(409, f"This cannot happen to {shown.id}: {problem}.")
+    rule = EVENTS[event_type]
+    if problem := obstacle(event_type, record.status, record.announced):
+        raise HTTPException(409, f"This cannot happen to {record.id}: {problem}.")
     changes: dict[str, Any] = {"status": rule.status, "updated_at": tenant.now()}
-    if isinstance(shown, SandboxIssuance):
-        pairs = zip(shown.credentials, rule.credentials, strict=True)
+    if isinstance(record, IssuanceRecord):
+        pairs = zip(record.credentials, rule.credentials, strict=True)
         changes["credentials"] = [credential.model_copy(update={"status": status}) for credential, status in pairs]
     else:
-        changes |= _presented(rule.status, [*shown.credentials, credential][:1])
-    update = {"shown": shown.model_copy(update=changes), "before": shown, "announced": [*record.announced, event_type]}
-    tenant.state.of(type(record)).put(shown.id, record.model_copy(update=update))
-    return shown.id
+        changes |= _presented(rule.status, [*record.credentials, credential][:1])
+    changes |= {"before": record, "announced": [*record.announced, event_type]}
+    tenant.state.put(record.id, record.model_copy(update=changes))
+    return record.id
 
 
 def _presented(status: str, credentials: list[Any]) -> dict[str, Any]:
@@ -166,14 +164,14 @@ def _presented(status: str, credentials: list[Any]) -> dict[str, Any]:
     return {"status": status, "error": error, "credentials": credentials if status == "verified" else []}
 
 
-def _seen(tenant: Tenant, shown: R, before: R | None) -> R:
+def _seen(tenant: Tenant, record: R, before: R | None) -> R:
     """Return a resource as a read sees it now. `before` is the resource before its latest event, if there was one.
 
     Raises:
         HTTPException: With 404 while the resource lags behind its event.
     """
-    age_ms = (tenant.now() - shown.updated_at).total_seconds() * 1000
-    seen = before if age_ms < tenant.faults.on.details_stale_ms else shown
+    age_ms = (tenant.now() - record.updated_at).total_seconds() * 1000
+    seen = before if age_ms < tenant.faults.on.details_stale_ms else record
     if seen is None or age_ms < tenant.faults.on.details_lag_ms:
         raise HTTPException(404, "A fault of the sandbox: these details lag behind their event.")
     return seen
@@ -182,25 +180,24 @@ def _seen(tenant: Tenant, shown: R, before: R | None) -> R:
 @operation("GET", f"{ISSUANCES}/{{id}}")
 def read_issuance(tenant: Tenant, id_: str) -> SandboxIssuance:
     """Return an issuance as the API shows it."""
-    record = tenant.state.of(IssuanceRecord).find(id_, "issuance")
-    return _seen(tenant, record.shown, record.before)
+    record = tenant.state.find(IssuanceRecord, id_, "issuance")
+    return _seen(tenant, record, record.before)
 
 
 @operation("GET", ISSUANCES)
 def list_issuances(tenant: Tenant, query: PageQuery) -> Listing[list[SandboxIssuance]]:
     """Return a page of the issuances, the oldest first."""
-    return page_of(tenant, IssuanceRecord, ISSUANCES, query, "shown")
+    return page_of(tenant, IssuanceRecord, ISSUANCES, query)
 
 
 @operation("GET", f"{PRESENTATIONS}/{{id}}")
 def read_presentation(tenant: Tenant, id_: str) -> SandboxPresentation:
     """Return a presentation as the API shows it. With the fault `readOnce` a read uses the attributes up."""
-    record = tenant.state.of(PresentationRecord).find(id_, "presentation")
-    seen = _seen(tenant, record.shown, record.before)
+    record = tenant.state.find(PresentationRecord, id_, "presentation")
+    seen = _seen(tenant, record, record.before)
     if tenant.faults.on.read_once:
-        emptied = [credential.model_copy(update={"attributes": {}}) for credential in record.shown.credentials]
-        shown = record.shown.model_copy(update={"credentials": emptied})
-        tenant.state.of(PresentationRecord).put(id_, record.model_copy(update={"shown": shown}))
+        emptied = [credential.model_copy(update={"attributes": {}}) for credential in record.credentials]
+        tenant.state.put(id_, record.model_copy(update={"credentials": emptied}))
     return seen
 
 
@@ -208,10 +205,9 @@ def read_presentation(tenant: Tenant, id_: str) -> SandboxPresentation:
 def list_presentations(tenant: Tenant, query: PresentationsQuery) -> Listing[list[SandboxPresentation]]:
     """Return a page of the presentations, the oldest first."""
     if query.ids is None:
-        return page_of(tenant, PresentationRecord, PRESENTATIONS, query, "shown")
+        return page_of(tenant, PresentationRecord, PRESENTATIONS, query)
     wanted = set(query.ids.split(","))
-    records = tenant.state.of(PresentationRecord).all()
-    return Listing([record.shown for record in records if record.shown.id in wanted])
+    return Listing([record for record in tenant.state.all(PresentationRecord) if record.id in wanted])
 
 
 @operation("POST", "/sandbox/events", status=201)
@@ -234,13 +230,12 @@ def trigger_events(tenant: Tenant, body: EventRequest) -> list[TriggeredEvent]:
 
 
 def _trigger_issuance(tenant: Tenant, body: EventRequest) -> str:
-    issuances = tenant.state.of(IssuanceRecord)
     if body.resource_id is not None:
-        return _advance(tenant, issuances.find(body.resource_id, "issuance"), body.event_type)
+        return _advance(tenant, tenant.state.find(IssuanceRecord, body.resource_id, "issuance"), body.event_type)
     template = templates.find_template(tenant, body.template_id or templates.MEMBERSHIP, issuing=True)
     id_, now, rule = f"iss_{secrets.token_hex(12)}", tenant.now(), EVENTS[body.event_type]
     uri = _offer(tenant, id_, template.id)
-    shown = SandboxIssuance(
+    record = IssuanceRecord(
         id=id_,
         created_at=now,
         updated_at=now,
@@ -252,17 +247,17 @@ def _trigger_issuance(tenant: Tenant, body: EventRequest) -> str:
         ],
         offer_uri=uri,
         offer_qr_uri=uri,
+        before=None,
+        announced=[body.event_type],
+        template_id=template.id,
+        claims=templates.claims_of(template, body.attributes),
     )
-    claims = templates.claims_of(template, body.attributes)
-    record = IssuanceRecord(
-        shown=shown, before=None, announced=[body.event_type], template_id=template.id, claims=claims
-    )
-    issuances.put(id_, record)
+    tenant.state.put(id_, record)
     return id_
 
 
 def _trigger_presentation(tenant: Tenant, body: EventRequest) -> str:
-    presentations, valid = tenant.state.of(PresentationRecord), body.is_valid is not False
+    valid = body.is_valid is not False
     template = templates.find_template(tenant, body.template_id or templates.MEMBERSHIP)
     credential = SandboxCredential(
         is_valid=valid,
@@ -272,10 +267,11 @@ def _trigger_presentation(tenant: Tenant, body: EventRequest) -> str:
         issues=[] if valid else ["The sandbox was told to find it invalid."],
     )
     if body.resource_id is not None:
-        return _advance(tenant, presentations.find(body.resource_id, "presentation"), body.event_type, credential)
+        record = tenant.state.find(PresentationRecord, body.resource_id, "presentation")
+        return _advance(tenant, record, body.event_type, credential)
     id_, now = f"cm{secrets.token_hex(11)}", tenant.now()
     uri = f"openid4vp://?request_uri={quote(f'{tenant.base_url}/requests/{id_}', safe='')}"
-    shown = SandboxPresentation(
+    record = PresentationRecord(
         id=id_,
         created_at=now,
         updated_at=now,
@@ -283,10 +279,11 @@ def _trigger_presentation(tenant: Tenant, body: EventRequest) -> str:
         expires_at=now + REQUEST_LIFETIME,
         authorization_request_uri=uri,
         authorization_request_qr_uri=uri,
+        before=None,
+        announced=[body.event_type],
         **_presented(EVENTS[body.event_type].status, [credential]),
     )
-    record = PresentationRecord(shown=shown, before=None, announced=[body.event_type])
-    presentations.put(id_, record)
+    tenant.state.put(id_, record)
     return id_
 
 
@@ -303,21 +300,19 @@ def _offer(tenant: Tenant, id_: str, template_id: str) -> str:
 
 
 def _offered(tenant: Tenant, uri: str) -> str:
-    """Return the id of the issuance that is offered, by reference or by value; empty for an offer of another issuer.
+    """Return the id of the issuance that is offered, by reference or by value. Another issuer's offer has no id here.
 
     Raises:
         HTTPException: With 400 for what is no offer.
     """
-    query, offers = parse_qs(urlsplit(uri).query), f"{tenant.base_url}/offers/"
+    query = parse_qs(urlsplit(uri).query)
     try:
-        if "credential_offer" not in query:
-            (reference,) = query["credential_offer_uri"]
-            return reference.removeprefix(offers) if reference.startswith(offers) else ""
-        (value,) = query["credential_offer"]
-        offer = from_json(value)
-        ours = offer.get("credential_issuer") == tenant.base_url
-        return str(offer["grants"][PRE_AUTHORIZED]["pre-authorized_code"]) if ours else ""
-    except (ValueError, LookupError, TypeError, AttributeError):
+        if "credential_offer" in query:
+            (value,) = query["credential_offer"]
+            return str(from_json(value)["grants"][PRE_AUTHORIZED]["pre-authorized_code"])
+        (reference,) = query["credential_offer_uri"]
+        return reference.removeprefix(f"{tenant.base_url}/offers/")
+    except (ValueError, LookupError, TypeError):
         raise HTTPException(400, "The credential offer cannot be read.") from None
 
 
@@ -329,7 +324,7 @@ def accept_offer(tenant: Tenant, body: CredentialOffer) -> list[AcceptedCredenti
         HTTPException: With 404 for an offer of another issuer or an archived template, with 400 for an offer that has
             been used or has expired.
     """
-    record = tenant.state.of(IssuanceRecord).get(_offered(tenant, body.credential_offer))
+    record = tenant.state.get(IssuanceRecord, _offered(tenant, body.credential_offer))
     if record is None:
         raise HTTPException(404, "This sandbox has not made this offer.")
     template = templates.find_template(tenant, record.template_id, issuing=True)
@@ -337,12 +332,12 @@ def accept_offer(tenant: Tenant, body: CredentialOffer) -> list[AcceptedCredenti
         raise HTTPException(400, f"The type of the credential is longer than {MAX_VCT} characters.")
     consent = tenant.faults.on.consent
     event_type = f"openid4vc.issuance.{'failed' if consent == 'rejected' else 'completed'}"
-    if obstacle(event_type, record.shown.status, record.announced):
+    if obstacle(event_type, record.status, record.announced):
         raise HTTPException(400, "The offer has been used or has expired.")
     if consent != "pending":
         with tenant.state.transaction():
             _advance(tenant, record, event_type)
-            tenant.announce(event_type, record.shown.id)
+            tenant.announce(event_type, record.id)
     return [
         AcceptedCredential(
             id=str(uuid4()),
@@ -353,5 +348,5 @@ def accept_offer(tenant: Tenant, body: CredentialOffer) -> list[AcceptedCredenti
             vct=template.type,
             iss="CN=Sandbox Issuer" if template.format == "mdoc" else "did:web:sandbox.example",
         )
-        for _ in record.shown.credentials
+        for _ in record.credentials
     ]

@@ -269,7 +269,7 @@ class SandboxTemplate(StampedModel):
 def create_preset(tenant: Tenant, body: NewPreset) -> CreatedPreset:
     """Create a preset, or answer 409 if its code is taken: credentials of the old preset may exist."""
     id_ = f"{AUTHOR}:{body.code}"
-    if tenant.state.of(PresetRecord).get(id_):
+    if tenant.state.get(PresetRecord, id_):
         raise HTTPException(409, f"There is a preset {id_} already.")
     now = tenant.now()
     fields = {name: getattr(body, name) for name in body.model_fields_set - {"type"}}
@@ -281,7 +281,7 @@ def create_preset(tenant: Tenant, body: NewPreset) -> CreatedPreset:
         type_uri = f"https://sandbox.example/types/{AUTHOR}/{body.code}"
         default = DidWebIssuer(signer="did:web")
         preset = CreatedSdJwtPreset(**{"issuer_config": default, "template_type": type_uri, **fields})
-    tenant.state.of(PresetRecord).put(id_, PresetRecord(preset=preset, archived_at=None))
+    tenant.state.put(id_, PresetRecord(preset=preset, archived_at=None))
     return preset
 
 
@@ -294,7 +294,7 @@ def read_template(tenant: Tenant, id_: str) -> SandboxTemplate:
 
 def find_template(tenant: Tenant, id_: str, *, issuing: bool = False) -> SandboxTemplate:
     """Return a template, archived or not, or raise a 404. For `issuing`, an archived one is a 404 as well."""
-    template = _template(tenant.state.of(PresetRecord).find(id_, "template"))
+    template = _template(tenant.state.find(PresetRecord, id_, "template"))
     return _unarchived(template) if issuing else template
 
 
@@ -307,15 +307,15 @@ def _unarchived(template: SandboxTemplate) -> SandboxTemplate:
 @operation("GET", "/sandbox/templates")
 def list_templates(tenant: Tenant) -> list[SandboxTemplate]:
     """Return every template, the oldest first."""
-    return [_template(record) for record in tenant.state.of(PresetRecord).all()]
+    return [_template(record) for record in tenant.state.all(PresetRecord)]
 
 
 @operation("POST", "/sandbox/templates/{id}/archive")
 def archive_template(tenant: Tenant, id_: str) -> SandboxTemplate:
     """Archive a template, so that nothing can be issued by it."""
-    record = tenant.state.of(PresetRecord).find(id_, "template")
+    record = tenant.state.find(PresetRecord, id_, "template")
     archived = record.model_copy(update={"archived_at": record.archived_at or tenant.now()})
-    tenant.state.of(PresetRecord).put(id_, archived)
+    tenant.state.put(id_, archived)
     return _template(archived)
 
 

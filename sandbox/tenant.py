@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Generic, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 from urllib.parse import parse_qsl
 
 from pydantic import Field
@@ -47,17 +47,16 @@ Count = Annotated[int, Field(ge=0, le=1_000_000), WHOLE]
 
 
 class StateFile:
-    """Every record of the sandbox: one SQLite table, in memory or in a file that one process may use at a time."""
+    """Every record of the sandbox, by model and id, in the order of creation.
+
+    It is one SQLite table, in memory or in a file that one process may use at a time.
+    """
 
     def __init__(self, path: Path | None = None) -> None:
         """Open the file, or memory. Raise `sqlite3.Error` if the file is in use or is no database."""
         # Autocommit. `check_same_thread` is off because a server may be built in one thread and run in another.
         self._db = sqlite3.connect(path or ":memory:", isolation_level=None, check_same_thread=False, timeout=1)
         self._db.executescript(SCHEMA)
-
-    def of(self, model: type[R]) -> "Records[R]":
-        """Return the records of one model."""
-        return Records(self._db, model)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -70,66 +69,58 @@ class StateFile:
         """Close the file."""
         self._db.close()
 
-
-class Records(Generic[R]):
-    """Records of one model by id, in the order of their creation."""
-
-    def __init__(self, db: sqlite3.Connection, model: type[R]) -> None:
-        self._db = db
-        self._kind = model.__name__
-        self._model = model
-
-    def put(self, id_: str, record: R) -> None:
-        """Store a record in place of the one with the same id."""
+    def put(self, id_: str, record: WireModel) -> None:
+        """Store a record in place of the one of the same model and id."""
         self._db.execute(
             "INSERT INTO records (kind, id, body) VALUES (?, ?, ?)"
             " ON CONFLICT (kind, id) DO UPDATE SET body = excluded.body",
-            (self._kind, id_, record.model_dump_json(by_alias=True, exclude_unset=True)),
+            (type(record).__name__, id_, record.model_dump_json(by_alias=True, exclude_unset=True)),
         )
 
-    def get(self, id_: str) -> R | None:
+    def get(self, model: type[R], id_: str) -> R | None:
         """Return the record, or None."""
-        return next(self._read("AND id = ?", id_), None)
+        return next(self._read(model, "AND id = ?", id_), None)
 
-    def find(self, id_: str, noun: str) -> R:
+    def find(self, model: type[R], id_: str, noun: str) -> R:
         """Return the record, or raise a 404 that names the noun."""
-        record = self.get(id_)
+        record = self.get(model, id_)
         if record is None:
             raise HTTPException(404, f"There is no {noun} {id_}.")
         return record
 
-    def where(self, field: str, value: str) -> R | None:
+    def where(self, model: type[R], field: str, value: str) -> R | None:
         """Return the first record whose field, named as on the wire, has the value."""
-        return next(self._read("AND json_extract(body, ?) = ? ORDER BY seq", f"$.{field}", value), None)
+        return next(self._read(model, "AND json_extract(body, ?) = ? ORDER BY seq", f"$.{field}", value), None)
 
-    def all(self) -> list[R]:
-        """Return every record, the oldest first."""
-        return list(self._read("ORDER BY seq"))
+    def all(self, model: type[R]) -> list[R]:
+        """Return every record of a model, the oldest first."""
+        return list(self._read(model, "ORDER BY seq"))
 
-    def latest(self, count: int) -> list[R]:
+    def latest(self, model: type[R], count: int) -> list[R]:
         """Return the newest records, the newest first."""
-        return list(self._read("ORDER BY seq DESC LIMIT ?", count))
+        return list(self._read(model, "ORDER BY seq DESC LIMIT ?", count))
 
-    def page(self, after: int, size: int) -> tuple[list[R], int | None]:
+    def page(self, model: type[R], after: int, size: int) -> tuple[list[R], int | None]:
         """Return a page of records, and the `after` of the next page or None. The first page is after 0."""
         query = "SELECT seq, body FROM records WHERE kind = ? AND seq > ? ORDER BY seq LIMIT ?"
-        rows = self._db.execute(query, (self._kind, after, size + 1)).fetchall()
+        rows = self._db.execute(query, (model.__name__, after, size + 1)).fetchall()
         shown = rows[:size]
-        return [self._model.model_validate_json(body) for _, body in shown], shown[-1][0] if len(rows) > size else None
+        return [model.model_validate_json(body) for _, body in shown], shown[-1][0] if len(rows) > size else None
 
-    def count(self) -> int:
-        """Return the number of records."""
-        found = self._db.execute("SELECT count(*) FROM records WHERE kind = ?", (self._kind,)).fetchone()
+    def count(self, model: type[WireModel]) -> int:
+        """Return the number of records of a model."""
+        found = self._db.execute("SELECT count(*) FROM records WHERE kind = ?", (model.__name__,)).fetchone()
         return int(found[0])
 
-    def remove(self, id_: str) -> bool:
+    def remove(self, model: type[WireModel], id_: str) -> bool:
         """Delete a record and return True if there was one."""
-        return self._db.execute("DELETE FROM records WHERE kind = ? AND id = ?", (self._kind, id_)).rowcount > 0
+        query = "DELETE FROM records WHERE kind = ? AND id = ?"
+        return self._db.execute(query, (model.__name__, id_)).rowcount > 0
 
-    def _read(self, rest: str, *values: object) -> Iterator[R]:
+    def _read(self, model: type[R], rest: str, *values: object) -> Iterator[R]:
         query = f"SELECT body FROM records WHERE kind = ? {rest}"  # noqa: S608  `rest` is ours, see above.
-        for (body,) in self._db.execute(query, (self._kind, *values)):
-            yield self._model.model_validate_json(body)
+        for (body,) in self._db.execute(query, (model.__name__, *values)):
+            yield model.model_validate_json(body)
 
 
 class TokenIssuer:

@@ -39,10 +39,9 @@ class SandboxUser(WireModel):
     enabled: bool
 
 
-class UserRecord(WireModel):
+class UserRecord(SandboxUser):
     """A user and what only the platform knows. `external_identifier` is empty if there is none."""
 
-    user: SandboxUser
     external_identifier: str = Field(repr=False)
     linked: bool
 
@@ -84,49 +83,51 @@ def onboard(tenant: Tenant, body: NewUser) -> OnboardingAnswer:
     """
     if body.email is None and body.username is None:
         raise HTTPException(400, "At least one of email and username must be provided.")
-    users = tenant.state.of(UserRecord)
+    state = tenant.state
     # Accounts do not differ by case alone.
     email, username, external = (body.email or "").lower(), (body.username or "").lower(), body.external_identifier
-    by_email = users.where("user.email", email) if email else None
-    by_name = users.where("user.username", username) if username else None
+    by_email = state.where(UserRecord, "email", email) if email else None
+    by_name = state.where(UserRecord, "username", username) if username else None
     existing = by_email or by_name
-    holder = users.where("externalIdentifier", external) if external else None
-    if len({record.user.id for record in (by_email, by_name) if record}) > 1:
+    holder = state.where(UserRecord, "externalIdentifier", external) if external else None
+    if by_email and by_name and by_email.id != by_name.id:
         raise HTTPException(409, "The email and the username belong to two accounts.")
-    if holder and (existing is None or holder.user.id != existing.user.id):
+    if holder and (existing is None or holder.id != existing.id):
         raise HTTPException(409, "The external identifier belongs to another account.")
     if existing:
         if external and not existing.external_identifier:
-            users.put(existing.user.id, existing.model_copy(update={"external_identifier": external}))
-        return OnboardingAnswer(email=existing.user.email, temp_password="")
-    user = SandboxUser(
+            state.put(existing.id, existing.model_copy(update={"external_identifier": external}))
+        return OnboardingAnswer(email=existing.email, temp_password="")
+    user = UserRecord(
         id=str(uuid4()),
         username=username or email,
         email=email,
         first_name=body.first_name or "",
         last_name=body.last_name or "",
         enabled=True,
+        external_identifier=external or "",
+        linked=False,
     )
-    users.put(user.id, UserRecord(user=user, external_identifier=external or "", linked=False))
+    state.put(user.id, user)
     return OnboardingAnswer(email=email, temp_password=secrets.token_urlsafe(12))
 
 
 @operation("GET", USERS)
 def list_users(tenant: Tenant, query: PageQuery) -> Listing[list[SandboxUser]]:
     """Return a page of the tenant's users."""
-    return page_of(tenant, UserRecord, USERS, query, "user")
+    return page_of(tenant, UserRecord, USERS, query)
 
 
 @operation("GET", f"{USERS}/by-external-identifier/{{externalIdentifier:path}}")
 def find_user(tenant: Tenant, external_identifier: str) -> SandboxUser:
     """Return the user with an external identifier."""
-    return _find(tenant, "externalIdentifier", external_identifier).user
+    return _find(tenant, "externalIdentifier", external_identifier)
 
 
 @operation("GET", f"{USERS}/{{username:path}}/external-identifier")
 def read_external_identifier(tenant: Tenant, username: str) -> ExternalIdentifierAnswer:
     """Return the external identifier of a user, or answer 404 if the user has none."""
-    record = _find(tenant, "user.username", username.lower())
+    record = _find(tenant, "username", username.lower())
     if not record.external_identifier:
         raise HTTPException(404, "The user has no external identifier.")
     return ExternalIdentifierAnswer(external_identifier=record.external_identifier)
@@ -135,13 +136,13 @@ def read_external_identifier(tenant: Tenant, username: str) -> ExternalIdentifie
 @operation("PATCH", f"{USERS}/{{username:path}}/idp-link")
 def link(tenant: Tenant, username: str, body: LinkRequest) -> LinkAnswer:
     """Create or remove the link to the tenant's identity provider. The operation is idempotent."""
-    record = _find(tenant, "user.username", username.lower())
-    tenant.state.of(UserRecord).put(record.user.id, record.model_copy(update={"linked": body.enabled}))
-    return LinkAnswer(username=record.user.username, idp_alias=IDP_ALIAS, linked=body.enabled)
+    record = _find(tenant, "username", username.lower())
+    tenant.state.put(record.id, record.model_copy(update={"linked": body.enabled}))
+    return LinkAnswer(username=record.username, idp_alias=IDP_ALIAS, linked=body.enabled)
 
 
 def _find(tenant: Tenant, field: str, value: str) -> UserRecord:
-    record = tenant.state.of(UserRecord).where(field, value)
+    record = tenant.state.where(UserRecord, field, value)
     if record is None:
         raise HTTPException(404, "There is no such user.")
     return record

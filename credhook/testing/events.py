@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from pydantic import TypeAdapter
+
 from credhook.events import EVENT_TYPES, ISSUANCE, resource_of
 from credhook.sandbox import resources, templates
 from credhook.testing.fake_platform import new_tenant
@@ -87,14 +89,16 @@ def event(
     template, claims = _CREDENTIALS[format]
     request: Document = {"event_type": type, "template_id": template}
     read: Callable[..., Any] = resources.read_issuance
+    shown: Any = resources.SandboxIssuance
     if resource_of(type) is not ISSUANCE:
         request |= {"attributes": claims if attributes is None else attributes, "is_valid": is_valid}
-        read = resources.read_presentation
+        read, shown = resources.read_presentation, resources.SandboxPresentation
     elif attributes is not None or not is_valid:
         raise ValueError("attributes and is_valid are a presentation's; an issuance shows neither")
     tenant = replace(_organisation(), now=lambda: moment)
     (happened,) = resources.trigger_events(tenant, resources.EventRequest.model_validate(request))
-    document = read(tenant, happened.resource_id).plain()
+    found = read(tenant, happened.resource_id)
+    document = TypeAdapter(shown).dump_python(found, mode="json", by_alias=True, exclude_unset=True)
     if variant is not None:
         _check(f"variant of {type}", variant, variants(type))
         document = _VARIANTS[variant][1](document)

@@ -146,7 +146,7 @@ class FakeApi(AsyncApi):
         Generated ids and times are left out, so that two runs with the same effects compare as equal.
         """
         return {
-            noun: sorted((_stable(record.plain()) for record in self._tenant.state.of(model).all()), key=json.dumps)
+            noun: sorted((_stable(record.plain()) for record in self._tenant.state.all(model)), key=json.dumps)
             for noun, model in _RECORDS.items()
         }
 

@@ -18,11 +18,10 @@ def test_offers_of_somebody_else_are_missing_and_other_text_is_no_offer(sandbox:
         return api.post("/me-wallet/api/credentials", json={"credentialOffer": offer})
 
     ours = {"credential_issuer": sandbox.url, "grants": {PRE_AUTHORIZED: {"pre-authorized_code": "iss_unknown"}}}
-    for offer in ({}, {"credential_issuer": "https://elsewhere.example"}, ours):
-        missing(take(credential_offer=json.dumps(offer)))
+    missing(take(credential_offer=json.dumps(ours)))
     missing(take(credential_offer_uri="https://elsewhere.example/offers/x"))
     missing(take(credential_offer_uri=f"{sandbox.url}/offers/iss_unknown"))
-    for text in ("{", "[]", json.dumps(ours | {"grants": {}}), json.dumps(ours | {"grants": None})):
+    for text in ("{", "{}", "[]", json.dumps(ours | {"grants": {}}), json.dumps(ours | {"grants": None})):
         invalid(take(credential_offer=text))
     for answer in (take(), take(other="x"), api.post("/me-wallet/api/credentials", json={})):
         invalid(answer)

@@ -95,11 +95,10 @@ def happen(sandbox: Platform, event_type: str = COMPLETED, **more: Any) -> list[
 
 def settled(sandbox: Platform, webhook_id: str = "") -> list[dict[str, Any]]:
     """The attempts of a delivery, or of all, once nothing is under way."""
-    query = {"webhookId": webhook_id} if webhook_id else {}
 
     def ask() -> Any:
-        answer = plain.get(f"{sandbox.url}/sandbox/deliveries", params=query).json()
+        answer = plain.get(f"{sandbox.url}/sandbox/deliveries").json()
         return answer if answer["meta"]["underWay"] == 0 else None
 
     attempts: list[dict[str, Any]] = until(ask, what="the end of all deliveries")["data"]
-    return attempts
+    return [each for each in attempts if webhook_id in {"", each["webhookId"]}]

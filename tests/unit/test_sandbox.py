@@ -241,7 +241,7 @@ class Scene:
         endpoint = SandboxEndpoint(
             id="e", url="https://inbox.example", filter_types=[COMPLETED], created_at=today(), updated_at=today()
         )
-        self.state.of(SandboxEndpoint).put("e", endpoint)
+        self.state.put("e", endpoint)
 
     async def post(self, _: httpx.AsyncClient, url: str, headers: Sequence[tuple[str, str]], body: bytes) -> Reply:
         self.came.append((round(now() - self.began, 3), dict(headers)["webhook-id"]))
@@ -281,9 +281,9 @@ def test_a_failure_is_tried_again_after_longer_and_longer_and_given_up() -> None
             await asyncio.sleep(sum(RETRY_SECONDS) + 1.0)
             times = [0, 5, 305, 2_105, 9_305, 27_305, 63_305, 99_305]
             assert scene.came == [(at, webhook_id) for at in times]
-            outcomes = [attempt.outcome for attempt in reversed(scene.state.of(DeliveryAttempt).latest(100))]
+            outcomes = [attempt.outcome for attempt in reversed(scene.state.latest(DeliveryAttempt, 100))]
             assert outcomes == ["retrying"] * len(RETRY_SECONDS) + ["givenUp"]
-            assert scene.state.of(PendingDelivery).count() == 0
+            assert scene.state.count(PendingDelivery) == 0
 
     in_own_time(work())
 
