@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from credhook.sandbox.deliveries import SANDBOX_SECRET, parse_key
 from credhook.sandbox.events import EVENT_TYPES, PREFIX
-from credhook.sandbox.tenant import CLIENT_ID, CLIENT_SECRET, REALM, TOKEN_PATH, Faults
+from credhook.sandbox.tenant import CLIENT_ID, CLIENT_SECRET, TOKEN_PATH, Faults
 
 #: Real senders wait hours between late retries. A thousandth of that lets the whole schedule, a day and four hours,
 #: pass in 100 seconds.
@@ -169,7 +169,7 @@ def sandbox(
 def _environment(base_url: str, signing_secrets: Sequence[str]) -> list[str]:
     lines = [
         f"CREDHOOK_API_URL={base_url}",
-        f"CREDHOOK_TOKEN_URL={base_url}{TOKEN_PATH.format(realm=REALM)}",
+        f"CREDHOOK_TOKEN_URL={base_url}{TOKEN_PATH}",
         f"CREDHOOK_CLIENT_ID={CLIENT_ID}",
         f"CREDHOOK_CLIENT_SECRET={CLIENT_SECRET}",
     ]

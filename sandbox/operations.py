@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from credhook.sandbox.tenant import REALM, TOKEN_PATH, Tenant, unauthorized
+from credhook.sandbox.tenant import TOKEN_PATH, Tenant, unauthorized
 from credhook.sandbox.wire import ErrorBody, Whole, WireModel, read_json, refusal
 
 T = TypeVar("T")
@@ -194,7 +194,7 @@ def document() -> Json:
         if operation.body is not None:
             described["requestBody"] = {"required": True} | content(operation.body)
         paths.setdefault(path, {})[operation.method.lower()] = described
-    scheme = {"type": "http", "scheme": "bearer", "description": f"From POST {TOKEN_PATH.format(realm=REALM)}."}
+    scheme = {"type": "http", "scheme": "bearer", "description": f"From POST {TOKEN_PATH}."}
     return {
         "openapi": "3.1.0",
         "info": {"title": "Credential platform", "version": API_VERSION},

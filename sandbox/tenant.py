@@ -16,13 +16,11 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from credhook.sandbox.wire import WHOLE, Whole, WireModel, media_type
+from credhook.sandbox.wire import WHOLE, Whole, WireModel
 
 R = TypeVar("R", bound=WireModel)
 
-TOKEN_PATH = "/realms/{realm}/protocol/openid-connect/token"  # noqa: S105  A path.
-FORM = "application/x-www-form-urlencoded"
-REALM = "sandbox"
+TOKEN_PATH = "/realms/sandbox/protocol/openid-connect/token"  # noqa: S105  A path.
 CLIENT_ID = "sandbox"
 CLIENT_SECRET = "sandbox"  # noqa: S105  Published: it opens nothing but a sandbox.
 
@@ -153,15 +151,11 @@ class TokenIssuer:
         self._expiry.pop(token, None)
 
     async def grant(self, request: Request) -> Response:
-        """Answer `POST /realms/{realm}/protocol/openid-connect/token`.
+        """Answer a request for a token.
 
         The token endpoint belongs to the identity provider. So its errors have the form of RFC 6749 and the
         provider's wording, not the API's `errors` envelope.
         """
-        if request.path_params["realm"] != REALM:
-            return JSONResponse({"error": "Realm does not exist"}, 404)
-        if media_type(request) != FORM:
-            return _refuse(400, "invalid_request", f"The content type should be {FORM}")
         form = await read_form(request)
         if (grant_type := form.get("grant_type")) != "client_credentials":
             error = "invalid_request" if grant_type is None else "unsupported_grant_type"

@@ -72,14 +72,9 @@ def refusal(part: str, problems: ValidationError) -> HTTPException:
     return HTTPException(400, f"{'.'.join(map(str, (part, *first['loc'])))}: {first['msg']}.")
 
 
-def media_type(request: Request) -> str:
-    """Return the type of a body, without its parameters."""
-    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
-
-
 async def read_json(request: Request, adapter: TypeAdapter[Any]) -> Any:
     """Return the body as the adapter's type. Refuse another content type with 415 and an invalid body with 400."""
-    if media_type(request) != "application/json":
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise HTTPException(415, "The body should be application/json.")
     try:
         return adapter.validate_python(from_json(await request.body(), allow_inf_nan=False))

@@ -1,7 +1,6 @@
 """The sandbox's API as a whole: its document, its tokens, its errors and its endpoints."""
 
 from typing import Any
-from urllib.parse import urlencode
 
 import httpx
 import plain
@@ -68,13 +67,6 @@ def test_the_token_endpoint_refuses_as_identity_providers_do(
 ) -> None:
     answer = api.post(TOKEN, data=form)
     assert (answer.status_code, answer.json()["error"]) == (status, error)
-
-
-def test_another_realm_does_not_exist_and_a_form_says_that_it_is_one(api: httpx.Client) -> None:
-    answer = api.post(TOKEN.replace("realms/sandbox", "realms/other"), data=FORM)
-    assert (answer.status_code, answer.json()) == (404, {"error": "Realm does not exist"})
-    answer = api.post(TOKEN, content=urlencode(FORM), headers={"content-type": "text/plain"})
-    assert (answer.status_code, answer.json()["error"]) == (400, "invalid_request")
 
 
 def test_unknown_paths_methods_and_content_types_are_refused_in_the_same_envelope(api: httpx.Client) -> None:
