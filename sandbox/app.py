@@ -1,11 +1,9 @@
 """The sandbox, assembled: its routes, its faults, and its start page. The page is plain HTML without JavaScript."""
 
-import ssl
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from importlib.resources import files
-from pathlib import Path
 
 from jinja2 import Environment, StrictUndefined
 from pydantic import ValidationError
@@ -19,10 +17,10 @@ from starlette.routing import Route
 from starlette.types import Lifespan
 
 from credhook.sandbox import certificates, resources, templates
-from credhook.sandbox.deliveries import DeliveryAttempt, PendingDelivery, SandboxEndpoint, Sender, parse_key
+from credhook.sandbox.deliveries import DeliveryAttempt, PendingDelivery, SandboxEndpoint, Sender
 from credhook.sandbox.events import EVENT_TYPES, possible
 from credhook.sandbox.operations import document, operation, routes
-from credhook.sandbox.tenant import TOKEN_PATH, Faults, FaultSwitch, StateFile, Tenant, TokenIssuer, read_form, utc_now
+from credhook.sandbox.tenant import TOKEN_PATH, Faults, Tenant, TokenIssuer, read_form
 from credhook.sandbox.users import UserRecord
 from credhook.sandbox.wire import answer_error
 
@@ -57,36 +55,16 @@ def clear_faults(tenant: Tenant) -> Faults:
     return OFF
 
 
-def create_app(
-    *,
-    base_url: str,
-    signing_secrets: Sequence[str],
-    authority: Path | None,
-    state_file: Path | None,
-    time_scale: float,
-    faults: Faults,
-    hosts: Sequence[str],
-) -> Starlette:
-    """Assemble a sandbox with its sender. Without signing secrets, deliveries are unsigned.
-
-    Raises:
-        sqlite3.Error: The state file cannot be used.
-        OSError: The authority's file cannot be read.
-    """
-    trust = ssl.create_default_context()
-    if authority:
-        trust.load_verify_locations(authority)
-    state, switch = StateFile(state_file), FaultSwitch(faults)
-    keys = [parse_key(secret) for secret in signing_secrets]
-    sender = Sender(state, switch, keys, trust, time_scale, utc_now)
-    tenant = Tenant(base_url, state, TokenIssuer(time.time), switch, sender.announce)
+def create_app(base_url: str, sender: Sender, hosts: Sequence[str]) -> Starlette:
+    """Assemble a sandbox that sends while it runs, and closes the state at its end."""
+    tenant = Tenant(base_url, sender.state, TokenIssuer(time.time), sender.faults, sender.announce)
     load_fixtures(tenant)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         async with sender.sending():
             yield
-        state.close()
+        sender.state.close()
 
     return assemble(tenant, hosts=hosts, lifespan=lifespan)
 

@@ -1,9 +1,11 @@
 """The commands `credhook sandbox` and `credhook trigger`."""
 
 import json
+import shlex
 import signal
 import socket
 import sqlite3
+import ssl
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,9 +15,9 @@ import click
 import httpx
 from pydantic import ValidationError
 
-from credhook.sandbox.deliveries import SANDBOX_SECRET, parse_key
+from credhook.sandbox.deliveries import SANDBOX_SECRET, Sender, SigningKey, parse_key
 from credhook.sandbox.events import EVENT_TYPES, PREFIX
-from credhook.sandbox.tenant import CLIENT_ID, CLIENT_SECRET, TOKEN_PATH, Faults
+from credhook.sandbox.tenant import CLIENT_ID, CLIENT_SECRET, TOKEN_PATH, Faults, FaultSwitch, StateFile
 
 #: Real senders wait hours between late retries. A thousandth of that lets the whole schedule, a day and four hours,
 #: pass in 100 seconds.
@@ -31,13 +33,11 @@ LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 GRACE_SECONDS = 1
 
 
-def _check_keys(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+def _parse_keys(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> list[SigningKey]:
     try:
-        for value in values:
-            parse_key(value)
+        return [parse_key(value) for value in values]
     except ValueError as problem:
         raise click.BadParameter(f"{problem}.") from problem
-    return values
 
 
 def _full_name(_: click.Context, __: click.Parameter, value: str) -> str:
@@ -84,9 +84,9 @@ def _fault_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--unsigned", is_flag=True, help="Do not sign deliveries.")
 @click.option(
     "--signing-secret",
-    "signing_secrets",
+    "keys",
     metavar="KEY",
-    callback=_check_keys,
+    callback=_parse_keys,
     multiple=True,
     help="Sign with whsec_… (v1) or whsk_… (v1a); repeat it to sign with several. Default: a published key.",
 )
@@ -107,23 +107,24 @@ def sandbox(
     state: Path | None,
     authority: Path | None,
     unsigned: bool,
-    signing_secrets: tuple[str, ...],
+    keys: list[SigningKey],
     time_scale: float,
     hosts: tuple[str, ...],
     **faults: Any,
 ) -> None:
     """Play the whole platform on this machine."""
-    if unsigned and signing_secrets:
+    if unsigned and keys:
         raise click.UsageError("--unsigned and --signing-secret exclude each other.")
     try:
         switched = Faults(**faults)
     except ValidationError as problems:
         first = problems.errors()[0]
         raise click.UsageError(f"--{first['loc'][0]}: {first['msg']}.") from problems
-    secrets = () if unsigned else signing_secrets or (SANDBOX_SECRET,)
+    if not unsigned:
+        keys = keys or [parse_key(SANDBOX_SECRET)]
     name = f"[{host}]" if ":" in host else host
     if env:
-        click.echo("\n".join(_environment(f"http://{name}:{port}", secrets)))
+        click.echo("\n".join(_environment(f"http://{name}:{port}", keys)))
         return
     # Imported here so that `--env` and `trigger` answer at once.
     import uvicorn
@@ -132,21 +133,17 @@ def sandbox(
 
     listener = _listen(host, port)
     base_url = f"http://{name}:{listener.getsockname()[1]}"
+    trust = ssl.create_default_context()
     try:
-        app = create_app(
-            base_url=base_url,
-            signing_secrets=secrets,
-            authority=authority,
-            state_file=state,
-            time_scale=time_scale,
-            faults=switched,
-            hosts=[*LOOPBACK, name, *hosts],
-        )
+        if authority:
+            trust.load_verify_locations(authority)
+        sender = Sender(StateFile(state), FaultSwitch(switched), keys, trust, time_scale)
     except sqlite3.Error as problem:
         raise click.ClickException(f"the state file {state} cannot be used: {problem}.") from problem
     except OSError as problem:
         raise click.ClickException(f"--ca {authority} cannot be read: {problem}.") from problem
-    click.echo("\n".join(_environment(base_url, secrets)))
+    app = create_app(base_url, sender, [*LOOPBACK, name, *hosts])
+    click.echo("\n".join(_environment(base_url, keys)))
     sys.stdout.flush()
     if name not in LOOPBACK:
         click.echo(f"Warning: {host} can be reached from other machines, and the client's secret is public.", err=True)
@@ -166,17 +163,16 @@ def sandbox(
     uvicorn.Server(config).run(sockets=[listener])
 
 
-def _environment(base_url: str, signing_secrets: Sequence[str]) -> list[str]:
+def _environment(base_url: str, keys: Sequence[SigningKey]) -> list[str]:
     lines = [
         f"CREDHOOK_API_URL={base_url}",
         f"CREDHOOK_TOKEN_URL={base_url}{TOKEN_PATH}",
         f"CREDHOOK_CLIENT_ID={CLIENT_ID}",
         f"CREDHOOK_CLIENT_SECRET={CLIENT_SECRET}",
     ]
-    verifiers = " ".join(parse_key(secret).verifier for secret in signing_secrets)
-    if verifiers:
-        quote = '"' if " " in verifiers else ""  # A shell splits an unquoted value at a space.
-        lines.append(f"CREDHOOK_WEBHOOK_SECRETS={quote}{verifiers}{quote}")
+    if keys:
+        verifiers = " ".join(key.verifier for key in keys)
+        lines.append(f"CREDHOOK_WEBHOOK_SECRETS={shlex.quote(verifiers)}")
     return lines
 
 

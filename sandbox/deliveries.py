@@ -24,7 +24,7 @@ from starlette.exceptions import HTTPException
 
 from credhook.sandbox.events import EVENT_TYPES, EventType, delivery_body
 from credhook.sandbox.operations import Listing, operation
-from credhook.sandbox.tenant import FaultSwitch, StateFile, Tenant
+from credhook.sandbox.tenant import FaultSwitch, StateFile, Tenant, utc_now
 from credhook.sandbox.wire import ABSENT, StampedModel, Whole, WireModel
 
 logger = logging.getLogger(__name__)
@@ -270,7 +270,7 @@ class Sender:
     keys: Sequence[SigningKey]
     trust: ssl.SSLContext
     time_scale: float
-    now: Callable[[], datetime]
+    now: Callable[[], datetime] = utc_now
     post: Post = post_attempt
     _due: asyncio.Queue[str | Forgery] = field(default_factory=asyncio.Queue)
     _held: list[str] = field(default_factory=list)

@@ -35,7 +35,7 @@ PUBLIC = "whpk_A6EHv/POEL4dcN0Y50vAmWfk1jCbpQ1fHdyGZBJVMbg="
     [
         ([], [f"CREDHOOK_WEBHOOK_SECRETS={SECRET}"]),
         (["--unsigned"], []),
-        (["--signing-secret", PRIVATE, "--signing-secret", SECRET], [f'CREDHOOK_WEBHOOK_SECRETS="{PUBLIC} {SECRET}"']),
+        (["--signing-secret", PRIVATE, "--signing-secret", SECRET], [f"CREDHOOK_WEBHOOK_SECRETS='{PUBLIC} {SECRET}'"]),
         (["--signing-secret", PRIVATE], [f"CREDHOOK_WEBHOOK_SECRETS={PUBLIC}"]),
     ],
 )
