@@ -14,7 +14,7 @@ import inspect
 import pprint
 import types
 from collections.abc import Callable, Coroutine, Generator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from credhook.logs.places import is_authors
@@ -134,19 +134,19 @@ class Crashed(BaseException):
     """The handler's process has died."""
 
 
+@dataclass
 class CrashPoint:
     """One run of a handler that counts its awaits and may die at one of them.
 
     Attributes:
+        number: the await to die at, counted from 1; 0 only counts.
         awaits: how many awaits the run has made.
         at: where it died, as `file:line`, or "".
     """
 
-    def __init__(self, number: int) -> None:
-        """`number`: the await to die at, counted from 1; 0 only counts."""
-        self._number = number
-        self.awaits = 0
-        self.at = ""
+    number: int
+    awaits: int = 0
+    at: str = ""
 
     def wrap(self, function: Function) -> Function:
         """Return the handler's function with this crash in it.
@@ -181,7 +181,11 @@ class CrashPoint:
                 awaited, place = _find_await(coroutine)
                 if awaited is not None and awaited is not previous:
                     previous = awaited
-                    self._count(place)
+                    if not self.at:
+                        self.awaits += 1
+                        if self.awaits == self.number:
+                            self.at = place
+                            raise Crashed  # noqa: TRY301  Below it is thrown into the coroutine, as any error is.
                 yield future
             except GeneratorExit:
                 coroutine.close()
@@ -190,14 +194,6 @@ class CrashPoint:
                 if isinstance(raised, Crashed) and isinstance(future, asyncio.Future):
                     future.add_done_callback(retrieve)
                 error = raised
-
-    def _count(self, place: str) -> None:
-        if self.at:
-            return
-        self.awaits += 1
-        if self.awaits == self._number:
-            self.at = place
-            raise Crashed
 
 
 def _find_await(coroutine: Coroutine[Any, Any, object]) -> tuple[object, str]:

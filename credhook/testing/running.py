@@ -144,39 +144,30 @@ def state_for(handler: Function, state: object) -> object:
     return None
 
 
+@dataclass
 class Trial:
-    """One event at one handler, over several attempts, on the running event loop."""
+    """One event at one handler, over several attempts, on the running event loop. See `arun` for the fields.
 
-    def __init__(
-        self,
-        handler: Handler,
-        event: FetchedEvent,
-        api: FakeApi,
-        *,
-        timeout: float | None = None,
-        stale: bool = False,
-        state: object = None,
-    ) -> None:
-        """See `arun` for the options.
+    Raises:
+        ValueError: the handler is not registered for the event's type.
+    """
 
-        Raises:
-            ValueError: the handler is not registered for the event's type.
-        """
-        if event.type not in handler.types:
-            raise ValueError(f"{handler.name} would not run for {event.type}: it is registered for other types")
-        attempts, seconds = (WorkerSettings.model_fields[name].default for name in ("max_attempts", "handler_timeout"))
-        self._handler = handler
-        self._event = event
-        self._api = api
-        self._timeout = timeout or handler.timeout or seconds
-        self._max_attempts = handler.max_attempts(attempts)
-        self._stale = stale
-        self._state = state
-        self._calls_before = len(api.calls)
-        self._log = structlog.testing.LogCapture()
-        self._runs = 0
-        api.know(event)
-        loaded_from(definition(handler.function).__module__)
+    handler: Handler
+    event: FetchedEvent
+    api: FakeApi
+    timeout: float | None = None
+    stale: bool = False
+    state: object = None
+    _log: structlog.testing.LogCapture = field(default_factory=structlog.testing.LogCapture)
+    _runs: int = 0
+
+    def __post_init__(self) -> None:
+        if self.event.type not in self.handler.types:
+            name, type_ = self.handler.name, self.event.type
+            raise ValueError(f"{name} would not run for {type_}: it is registered for other types")
+        self._calls_before = len(self.api.calls)
+        self.api.know(self.event)
+        loaded_from(definition(self.handler.function).__module__)
 
     async def settle(self, attempts: int = _MAX_ATTEMPTS) -> Result:
         """Make attempts until the handler is done or given up, but no more than this. Return what came of them."""
@@ -194,17 +185,17 @@ class Trial:
             at=() if error is None else (*members(error, _MAX_PLACES), *places(error, _MAX_PLACES)),
             error=error,
             logged=tuple(self._log.entries),
-            calls=self._api.calls[self._calls_before :],
+            calls=self.api.calls[self._calls_before :],
         )
 
     async def _attempt(self, age: float) -> tuple[Ending, Exception | None, float | None]:
         """Return how the handler ended, its error, and the seconds until the next attempt. `age`: of the event."""
-        handler = self._handler
+        handler = self.handler
         try:
-            is_wanted = handler.wants(self._event)
+            is_wanted = handler.wants(self.event)
         except Exception as raised:  # The author's code. A worker counts it as a failure, too.
             error: Exception | None = raised
-            log.warning("%s attempt %s", handler.name, self._event.attempt, exc_info=error)
+            log.warning("%s attempt %s", handler.name, self.event.attempt, exc_info=error)
             self._runs += 1
         else:
             if not is_wanted:
@@ -214,8 +205,8 @@ class Trial:
             return "done", None, None
         decision = after_handler(
             error,
-            self._event.attempt,
-            max_attempts=self._max_attempts,
+            self.event.attempt,
+            max_attempts=handler.max_attempts(WorkerSettings.model_fields["max_attempts"].default),
             age=age,
             pause=_pause(error),
             backoff=handler.backoff or BACKOFF,
@@ -225,26 +216,27 @@ class Trial:
         if isinstance(decision, GiveUp):
             return "dead", error, None
         if not isinstance(decision, Defer):
-            self._event = replace(self._event, attempt=self._event.attempt + 1)
+            self.event = replace(self.event, attempt=self.event.attempt + 1)
         return "timed_out" if isinstance(error, running.HandlerTimeout) else "waiting", error, decision.after
 
     async def crash(self, handler: Handler) -> None:
         """Run a handler in place of this one. Its process dies, so no result is recorded."""
         await self._run(handler)
-        self._event = replace(self._event, attempt=self._event.attempt + 1)
+        self.event = replace(self.event, attempt=self.event.attempt + 1)
 
     async def _run(self, handler: Handler) -> Exception | None:
         self._runs += 1
-        api = self._api.plain if handler.is_async else SyncApi(self._api)
-        context = make_context(handler, self._event, api, stale=self._stale, state=self._state, capture=self._log)
+        api = self.api.plain if handler.is_async else SyncApi(self.api)
+        context = make_context(handler, self.event, api, stale=self.stale, state=self.state, capture=self._log)
+        timeout = self.timeout or handler.timeout or WorkerSettings.model_fields["handler_timeout"].default
         before = asyncio.all_tasks()
         threads, runs = running.ThreadRunner(1), running.Runs(1)  # As in a new process.
         with _watched_loop() as blocked, _noted_warnings():
-            error = await running.run(handler, self._event, context, timeout=self._timeout, threads=threads, runs=runs)
+            error = await running.run(handler, self.event, context, timeout=timeout, threads=threads, runs=runs)
         if blocked and (error is None or isinstance(error, running.HandlerTimeout)):
             error = blocked[0]
         if error is not None:  # pytest shows it below a test that fails.
-            log.warning("%s attempt %s", handler.name, self._event.attempt, exc_info=error)
+            log.warning("%s attempt %s", handler.name, self.event.attempt, exc_info=error)
         if isinstance(error, running.HandlerTimeout):  # A task that hangs would delay the end of the test's loop.
             await end_tasks(asyncio.all_tasks() - before)
         return error
