@@ -13,12 +13,12 @@ from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 from starlette.exceptions import HTTPException
 
 from credhook.sandbox.operations import operation
 from credhook.sandbox.tenant import Tenant
-from credhook.sandbox.wire import ABSENT, StampedModel, WireModel
+from credhook.sandbox.wire import StampedModel, WireModel
 
 CERTIFICATE_VALIDITY = timedelta(days=365)
 
@@ -37,7 +37,7 @@ class NewCertificate(WireModel):
     """The body of the import: certificates in PEM, the parents from the leaf's issuer towards the root."""
 
     certificate: str
-    parent_certificates: list[str] = ABSENT
+    parent_certificates: list[str] = Field(default_factory=list)
 
 
 class ImportedCertificate(StampedModel):
@@ -60,16 +60,12 @@ class NewTrustedEntity(WireModel):
     """The body of `POST /trusted-entities`."""
 
     name: str
-    dids: list[NamedDid] = ABSENT
-    certificates: list[JsonValue] = ABSENT
+    dids: list[NamedDid] = Field(default_factory=list)
+    certificates: list[JsonValue] = Field(default_factory=list)
 
 
-class RegisteredEntity(StampedModel):
+class RegisteredEntity(StampedModel, NewTrustedEntity):
     """A trusted entity (specification, "Trusted entity")."""
-
-    name: str
-    dids: list[NamedDid]
-    certificates: list[JsonValue]
 
 
 @cache
@@ -152,7 +148,7 @@ def import_certificate(tenant: Tenant, id_: str, body: NewCertificate) -> Import
             another key, has expired, or whose parents do not lead towards the root.
     """
     request = tenant.state.find(SigningRequest, id_, "signing request")
-    leaf, *parents = map(_read, (body.certificate, *(body.parent_certificates or [])))
+    leaf, *parents = map(_read, (body.certificate, *body.parent_certificates))
     now = tenant.now()
     if leaf.public_key() != _csr(request).public_key():
         raise HTTPException(400, "The certificate is for another key.")
@@ -200,13 +196,6 @@ def _issued(child: x509.Certificate, parent: x509.Certificate) -> bool:
 def create_trusted_entity(tenant: Tenant, body: NewTrustedEntity) -> RegisteredEntity:
     """Register an issuer. Certificates are kept unchanged: the specification does not show their shape."""
     now = tenant.now()
-    entity = RegisteredEntity(
-        id=str(uuid4()),
-        name=body.name,
-        created_at=now,
-        updated_at=now,
-        dids=body.dids or [],
-        certificates=body.certificates or [],
-    )
+    entity = RegisteredEntity(id=str(uuid4()), created_at=now, updated_at=now, **dict(body))
     tenant.state.put(entity.id, entity)
     return entity

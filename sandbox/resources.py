@@ -232,7 +232,7 @@ def trigger_events(tenant: Tenant, body: EventRequest) -> list[TriggeredEvent]:
 def _trigger_issuance(tenant: Tenant, body: EventRequest) -> str:
     if body.resource_id is not None:
         return _advance(tenant, tenant.state.find(IssuanceRecord, body.resource_id, "issuance"), body.event_type)
-    template = templates.find_template(tenant, body.template_id or templates.MEMBERSHIP, issuing=True)
+    template = templates.find_template(tenant, body.template_id or templates.MEMBERSHIP, archived=False)
     id_, now, rule = f"iss_{secrets.token_hex(12)}", tenant.now(), EVENTS[body.event_type]
     uri = _offer(tenant, id_, template.id)
     record = IssuanceRecord(
@@ -327,7 +327,7 @@ def accept_offer(tenant: Tenant, body: CredentialOffer) -> list[AcceptedCredenti
     record = tenant.state.get(IssuanceRecord, _offered(tenant, body.credential_offer))
     if record is None:
         raise HTTPException(404, "This sandbox has not made this offer.")
-    template = templates.find_template(tenant, record.template_id, issuing=True)
+    template = templates.find_template(tenant, record.template_id, archived=False)
     if len(template.type) > MAX_VCT:
         raise HTTPException(400, f"The type of the credential is longer than {MAX_VCT} characters.")
     consent = tenant.faults.on.consent

@@ -79,14 +79,10 @@ class MdocNamespaceDefinition(WireModel):
     properties: dict[str, MdocAttribute]
 
 
-Definition = (
-    SdJwtValueDefinition
-    | SdJwtObjectDefinition
-    | SdJwtArrayDefinition
-    | MdocValueDefinition
-    | MdocArrayDefinition
-    | MdocNamespaceDefinition
-)
+Definition = SdJwtAttribute | MdocAttribute | MdocNamespaceDefinition
+
+#: Type of an attribute → types of its values, if they are no text.
+JSON_TYPES: Mapping[str, tuple[type, ...]] = {"number": (int, float), "boolean": (bool,)}
 
 #: Example values by the type of an attribute.
 EXAMPLES: Mapping[str, Any] = {
@@ -98,60 +94,45 @@ EXAMPLES: Mapping[str, Any] = {
 }
 
 
-def fit(claims: Any, group: Mapping[str, Definition]) -> bool:
-    """Return True if claims are attributes that a template defines, and no others.
-
-    The platform says no more than that either: a 400 names the template and not the attribute (specification,
-    "Errors", rule 1).
-    """
-    if not isinstance(claims, Mapping) or not claims.keys() <= group.keys():
-        return False
-    return all(
-        _fits(claims[key], definition) if key in claims else not _is_required(definition)
-        for key, definition in group.items()
-    )
-
-
 def _is_required(definition: Definition) -> bool:
     if isinstance(definition, MdocNamespaceDefinition):
         return any(_is_required(each) for each in definition.properties.values())
     return definition.required is True
 
 
-def _fits(value: Any, definition: Definition) -> bool:
-    match definition:
+def fits(value: Any, wanted: Definition | Mapping[str, Definition]) -> bool:
+    """Return True if a value is what is defined, or an object with the attributes that are defined and no others."""
+    match wanted:
         case SdJwtObjectDefinition() | MdocNamespaceDefinition():
-            return fit(value, definition.properties)
+            return fits(value, wanted.properties)
         case SdJwtArrayDefinition() | MdocArrayDefinition():
-            items = definition.items
-            return isinstance(value, list) and (items is None or all(_fits(each, items) for each in value))
+            items = wanted.items
+            return isinstance(value, list) and (items is None or all(fits(each, items) for each in value))
+        case Mapping():
+            return (isinstance(value, Mapping) and value.keys() <= wanted.keys()) and all(
+                fits(value[key], each) if key in value else not _is_required(each) for key, each in wanted.items()
+            )
     try:
-        match definition.type:
-            case "number":
-                return isinstance(value, int | float) and not isinstance(value, bool)
-            case "boolean":
-                return isinstance(value, bool)
+        match wanted.type:
             case "date":
                 date.fromisoformat(value)
             case "binary":
                 base64.b64decode(value, validate=True)
     except (ValueError, TypeError):
         return False
-    return isinstance(value, str)
+    return type(value) in JSON_TYPES.get(wanted.type, (str,))
 
 
-def example(group: Mapping[str, Definition]) -> dict[str, Any]:
-    """Return example claims that fit."""
-    return {key: _example(definition) for key, definition in group.items()}
-
-
-def _example(definition: Definition) -> Any:
-    match definition:
+def example(wanted: Definition | Mapping[str, Definition]) -> Any:
+    """Return an example value that fits."""
+    match wanted:
         case SdJwtObjectDefinition() | MdocNamespaceDefinition():
-            return example(definition.properties)
+            return example(wanted.properties)
         case SdJwtArrayDefinition() | MdocArrayDefinition():
-            return [] if definition.items is None else [_example(definition.items)]
-    return EXAMPLES[definition.type]
+            return [] if wanted.items is None else [example(wanted.items)]
+        case Mapping():
+            return {key: example(each) for key, each in wanted.items()}
+    return EXAMPLES[wanted.type]
 
 
 class Period(WireModel):
@@ -288,18 +269,13 @@ def create_preset(tenant: Tenant, body: NewPreset) -> CreatedPreset:
 @operation("GET", "/me-creds/api/templates/credentials/{id}")
 def read_template(tenant: Tenant, id_: str) -> SandboxTemplate:
     """Return a template, an archived one as well unless `hideArchived` is on. The specification says both."""
-    template = find_template(tenant, id_)
-    return _unarchived(template) if tenant.faults.on.hide_archived else template
+    return find_template(tenant, id_, archived=not tenant.faults.on.hide_archived)
 
 
-def find_template(tenant: Tenant, id_: str, *, issuing: bool = False) -> SandboxTemplate:
-    """Return a template, archived or not, or raise a 404. For `issuing`, an archived one is a 404 as well."""
+def find_template(tenant: Tenant, id_: str, *, archived: bool = True) -> SandboxTemplate:
+    """Return a template or raise a 404. `archived`: also an archived one."""
     template = _template(tenant.state.find(PresetRecord, id_, "template"))
-    return _unarchived(template) if issuing else template
-
-
-def _unarchived(template: SandboxTemplate) -> SandboxTemplate:
-    if template.archived_at is not None:
+    if template.archived_at is not None and not archived:
         raise HTTPException(404, f"The template {template.id} is archived.")
     return template
 
@@ -327,7 +303,7 @@ def claims_of(template: SandboxTemplate, attributes: dict[str, Any] | None) -> d
     """
     if attributes is None:
         return MEMBER if template.id == MEMBERSHIP else example(template.attributes)
-    if not fit(attributes, template.attributes):
+    if not fits(attributes, template.attributes):
         raise HTTPException(400, f"The attributes do not fit the template {template.id}.")
     return attributes
 

@@ -179,13 +179,12 @@ class CrashPoint:
             error = None
             try:
                 awaited, place = _find_await(coroutine)
-                if awaited is not None and awaited is not previous:
+                if not self.at and awaited is not None and awaited is not previous:
                     previous = awaited
-                    if not self.at:
-                        self.awaits += 1
-                        if self.awaits == self.number:
-                            self.at = place
-                            raise Crashed  # noqa: TRY301  Below it is thrown into the coroutine, as any error is.
+                    self.awaits += 1
+                    if self.awaits == self.number:
+                        self.at = place
+                        raise Crashed  # noqa: TRY301  Below it is thrown into the coroutine, as any error is.
                 yield future
             except GeneratorExit:
                 coroutine.close()

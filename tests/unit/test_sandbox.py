@@ -28,7 +28,7 @@ from credhook.sandbox.deliveries import (
     parse_key,
 )
 from credhook.sandbox.events import possible
-from credhook.sandbox.templates import NewMdocPreset, NewPreset, NewSdJwtPreset, example, fit
+from credhook.sandbox.templates import NewMdocPreset, NewPreset, NewSdJwtPreset, example, fits
 from credhook.sandbox.tenant import TOKEN_LIFETIME_SECONDS, Faults, FaultSwitch, StateFile, TokenIssuer
 from credhook.sandbox.users import NewUser, SandboxUser
 from credhook.sandbox.wire import refusal
@@ -202,8 +202,8 @@ def test_claims_fit_a_template_or_do_not() -> None:
         ({"n": True}, numbers),
         ({"b": 1}, numbers),
     ]
-    assert [claims for claims, group in fitting if not fit(claims, group)] == []
-    assert [claims for claims, group in wrong if fit(claims, group)] == []
+    assert [claims for claims, group in fitting if not fits(claims, group)] == []
+    assert [claims for claims, group in wrong if fits(claims, group)] == []
 
 
 def test_a_refusal_names_the_place_and_does_not_quote_what_it_refuses() -> None:
