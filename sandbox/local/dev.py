@@ -15,18 +15,19 @@ import tomllib
 import tty
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime
 from importlib.machinery import PathFinder
 from importlib.metadata import entry_points
 from pathlib import Path
 from subprocess import DEVNULL
-from typing import Final
+from typing import Any, Final
 
 import click
 import httpx
 from watchfiles import PythonFilter, watch
 
 from credhook.sandbox.events import PREFIX
-from credhook.sandbox.local.dev_log import LogReader, warnings_of
 from credhook.sandbox.local.environment import CREDHOOK, CannotStart, LocalEnvironment, Stopped, catch_signals, started
 
 #: Changes within this time count as one save.
@@ -47,9 +48,7 @@ TRIGGERS: Final[Mapping[str, tuple[str, bool]]] = {
     "n": ("verification.failed", True),
 }
 
-REPLAY_COMMAND: Final = (
-    *("events", "replay", "--state", "dead", "--state", "data_gone", "--state", "waiting", "--now"),
-)
+REPLAY_COMMAND: Final = "events replay --state dead --state data_gone --state waiting --now"
 
 #: The session's worker logs errors with messages. A handler that runs when its file is saved gets five seconds. Then
 #: the event is handed back, and the new code gets it. Leases are not renewed while `breakpoint()` stops a coroutine.
@@ -58,6 +57,30 @@ WORKER_SETTINGS: Final = {
     "CREDHOOK_LOG": "json",
     "CREDHOOK_GRACE": "5",
     "CREDHOOK_LEASE": "300",
+}
+
+#: Log event → the text that is shown for it. Other log events are shown by their name.
+_PHRASES: Final = {
+    "worker_started": "ready",
+    "plugins_started": "ready",
+    "handler_failed": "failed",
+    "fetch_failed": "the details cannot be fetched",
+    "event_done": "done",
+    "event_waiting": "waiting",
+    "event_dead": "dead",
+    "event_data_gone": "data_gone",
+    "event_handed_back": "handed back",
+    "event_unhandled": "no handler for it",
+    "lease_lost": "lost to another worker",
+}
+#: Of no interest while handlers are written. `credhook worker` prints an error of its own.
+_SILENT: Final = {"worker_draining", "worker_stopped", "worker_cannot_start"}
+#: Fields of the lines with a text of their own that follow it as NAME=VALUE. Other lines show all but `_KNOWN`.
+_SHOWN: Final = ("handlers", "starting", "seconds", "ms", "skipped", "lacking", "final", "error")
+#: Fields that are shown elsewhere or not at all.
+_KNOWN: Final = {
+    *("event", "level", "logger", "timestamp", "webhook_id", "event_type", "resource_id", "attempt", "handler"),
+    *("message", "frames", "members", "at", "exc_info", "hint"),
 }
 
 #: The entry point group under which a package offers its handlers.
@@ -118,73 +141,118 @@ def saved(folders: Sequence[Path]) -> Iterator[list[str]]:
         raise CannotStart(f"files cannot be watched: {error}; WATCHFILES_FORCE_POLLING=1 may help") from error
 
 
-class DevSession:
-    """Runs one worker at a time and the loop around it."""
+def worker_lines(text: str) -> list[str]:
+    """Return the lines to show for a line of a worker's log: what happened to which event, errors below."""
+    line = _parsed(text)
+    if line is None:
+        return [text] if text.strip() else []
+    return [] if line["event"] in _SILENT else _shown(line)
 
-    def __init__(
-        self, local: LocalEnvironment, modules: Sequence[str], saves: Iterator[list[str]], key: Callable[[], str] | None
-    ) -> None:
-        self._local = local
-        self._settings = WORKER_SETTINGS | {"CREDHOOK_HANDLERS": ",".join(modules)}
-        self._saves = saves
-        self._key = key
-        self._reader = LogReader()
-        self._shown = {"receiver": 0}  # Process → the number of bytes of its log that have been shown.
+
+def warnings_of(text: str) -> list[str]:
+    """Return the lines to show for a log line of another process: only warnings and errors."""
+    line = _parsed(text)
+    return _shown(line) if line and line["level"] in {"warning", "error", "critical"} else []
+
+
+def _parsed(text: str) -> dict[str, Any] | None:
+    """Return a log line, or None if the text is something else."""
+    try:
+        line = json.loads(text)
+    except ValueError:
+        return None
+    return line if isinstance(line, dict) and {"event", "level", "timestamp"} <= line.keys() else None
+
+
+def _shown(line: dict[str, Any]) -> list[str]:
+    """Return one line, and below it the error's message, its places in the author's code and the hint."""
+    phrase = _PHRASES.get(line["event"])
+    if phrase == "ready" and line.get("starting"):
+        phrase = "starting"
+    names = [name for name in line if (name in _SHOWN and line[name] if phrase else name not in _KNOWN)]
+    parts = [
+        f"{datetime.fromisoformat(line['timestamp']).astimezone():%H:%M:%S}",
+        line.get("event_type", "").removeprefix("openid4vc."),
+        line.get("resource_id", ""),
+        line.get("handler", ""),
+        phrase or line["event"],
+        *(f"{name}={', '.join(map(str, v)) if isinstance(v := line[name], list) else v}" for name in names),
+    ]
+    at = line.get("at")
+    below = [line.get("message"), *(line.get("frames") or (at if isinstance(at, list) else [at])), line.get("hint")]
+    return ["  ".join(filter(None, parts)), *(f"          {text}" for text in below if text)]
+
+
+@dataclass
+class DevSession:
+    """Runs one worker at a time and the loop around it.
+
+    Attributes:
+        local: The running parts.
+        modules: What the worker loads.
+        saves: As from `saved`.
+        key: As from `keyboard`.
+    """
+
+    local: LocalEnvironment
+    modules: Sequence[str]
+    saves: Iterator[list[str]]
+    key: Callable[[], str] | None
+    #: Process → the number of bytes of its log that have been shown.
+    _shown: dict[str, int] = field(default_factory=lambda: {"receiver": 0})
 
     def run(self) -> None:
         """Run until `q` is pressed or a signal comes. Raise `CannotStart` if the receiver or the sandbox ends."""
-        next(self._saves, None)  # The watch begins before the worker reads any file.
+        next(self.saves, None)  # The watch begins before the worker reads any file.
         self._start_worker()
         try:
-            for files in self._saves:
-                if not self._obey(self._key() if self._key else ""):
+            for files in self.saves:
+                if not self._obey(self.key() if self.key else ""):
                     break
-                self._local.check(but="worker")
+                self.local.check(but="worker")
                 self._show()
                 if files:
                     click.echo(f"{', '.join(files)} saved, the worker starts anew")
                     self._stop_worker()
                     self._start_worker()
-                    if self._reader.failed:
-                        how = f"press {REPLAY}" if self._key else f"credhook {' '.join(REPLAY_COMMAND)}"
-                        click.echo(f"{len(self._reader.failed)} failed before; to replay: {how}")
-                elif (code := self._local.exit_code("worker")) is not None:
+                elif (code := self.local.exit_code("worker")) is not None:
                     self._show()
                     click.echo(f"the worker has ended with {code}; it starts again when a file is saved")
         finally:
             self._stop_worker()
 
     def _start_worker(self) -> None:
-        self._local.start("worker", *CREDHOOK, "worker", stdin=None if self._key else DEVNULL, **self._settings)
+        settings = WORKER_SETTINGS | {"CREDHOOK_HANDLERS": ",".join(self.modules)}
+        self.local.start("worker", *CREDHOOK, "worker", stdin=None if self.key else DEVNULL, **settings)
         self._shown["worker"] = 0
 
     def _stop_worker(self) -> None:
         """Let the worker finish its running handlers, and show its last lines."""
-        if self._key:
+        if self.key:
             with suppress(termios.error):
                 tty.setcbreak(sys.stdin)  # Take the terminal from a debugger, which then ends.
-        self._local.stop("worker")
+        self.local.stop("worker")
         self._show()
 
     def _show(self) -> None:
         """Print what the receiver and the worker have logged since the last call."""
         for name, shown in self._shown.items():
-            with self._local.logs[name].open("rb") as log:
+            with self.local.logs[name].open("rb") as log:
                 log.seek(shown)
                 whole, end, _ = log.read().rpartition(b"\n")
             self._shown[name] += len(whole + end)
-            read = self._reader.read if name == "worker" else warnings_of
+            lines_of = worker_lines if name == "worker" else warnings_of
             for text in whole.decode(errors="replace").split("\n"):
-                for line in read(text):
+                for line in lines_of(text):
                     click.echo(line)
 
     def show_keys(self) -> None:
         """List the keys, or without a terminal the commands that do the same."""
-        url = self._local.sandbox_url
-        if not self._key:
+        url = self.local.sandbox_url
+        if not self.key:
             if url:
                 click.echo(f"try        credhook trigger issuance.completed --url {url}")
-            click.echo(f"replay     credhook {' '.join(REPLAY_COMMAND)}")
+            click.echo(f"replay     credhook {REPLAY_COMMAND}")
             return
         keys = {key: name if valid else f"{name} --no-is-valid" for key, (name, valid) in TRIGGERS.items() if url}
         keys |= {REPLAY: "replay what has failed", QUIT: "quit", HELP: "show the keys"}
@@ -195,13 +263,13 @@ class DevSession:
         """Do what a key stands for, and return False for `QUIT`."""
         try:
             if key == REPLAY:
-                click.echo(self._local.run(*CREDHOOK, *REPLAY_COMMAND), nl=False)
+                click.echo(self.local.run(*CREDHOOK, *REPLAY_COMMAND.split()), nl=False)
             elif key == HELP:
                 self.show_keys()
-            elif key in TRIGGERS and self._local.sandbox_url:
+            elif key in TRIGGERS and self.local.sandbox_url:
                 name, valid = TRIGGERS[key]
                 body = {"eventType": f"{PREFIX}{name}", "isValid": valid}
-                url = f"{self._local.sandbox_url}/sandbox/events"
+                url = f"{self.local.sandbox_url}/sandbox/events"
                 httpx.post(url, json=body, trust_env=False, timeout=10).raise_for_status()
         except (CannotStart, httpx.HTTPError) as error:
             click.echo(f"this did not work: {error}")

@@ -12,7 +12,6 @@ import structlog
 
 from credhook.logs import configure_logs
 from credhook.sandbox.local import dev
-from credhook.sandbox.local.dev_log import LogReader, warnings_of
 from credhook.sandbox.local.environment import CREDHOOK, LocalEnvironment, Stopped
 
 
@@ -138,31 +137,22 @@ def line(event: str, **fields: Any) -> str:
     ],
 )  # fmt: skip
 def test_a_log_line_is_a_line_with_its_error_below(logged: str, first: str, below: list[str]) -> None:
-    shown, *rest = LogReader().read(logged)
+    shown, *rest = dev.worker_lines(logged)
     assert shown.partition("  ")[2] == first
     assert [text.strip() for text in rest] == below
 
 
 @pytest.mark.parametrize("printed", ["print() of a handler", '{"json": "but no line of a log"}', "[red]markup[/red]"])
 def test_what_a_handler_prints_is_shown_as_it_is(printed: str) -> None:
-    assert LogReader().read(printed) == [printed]
-    assert LogReader().read(line("worker_stopped")) == LogReader().read("") == []
-
-
-def test_what_has_failed_is_remembered_until_it_is_done() -> None:
-    reader = LogReader()
-    for event in ("event_waiting", "event_dead", "event_data_gone"):
-        reader.read(line(event, webhook_id=event, seconds=1))
-    assert reader.failed == {"event_waiting", "event_dead", "event_data_gone"}
-    reader.read(line("event_done", webhook_id="event_dead"))
-    assert reader.failed == {"event_waiting", "event_data_gone"}
+    assert dev.worker_lines(printed) == [printed]
+    assert dev.worker_lines(line("worker_stopped")) == dev.worker_lines("") == []
 
 
 def test_another_process_is_heard_of_when_something_is_wrong() -> None:
-    assert warnings_of(line("delivery_accepted")) == []
-    assert warnings_of("no line") == []
+    assert dev.warnings_of(line("delivery_accepted")) == []
+    assert dev.warnings_of("no line") == []
     for level in ("warning", "error", "critical"):
-        (text,) = warnings_of(line("delivery_refused", level=level, reason="no signature"))
+        (text,) = dev.warnings_of(line("delivery_refused", level=level, reason="no signature"))
         assert "delivery_refused  reason=no signature" in text
 
 
