@@ -24,10 +24,8 @@ from subprocess import DEVNULL
 from typing import Any, Final
 
 import click
-import httpx
 from watchfiles import PythonFilter, watch
 
-from credhook.sandbox.events import PREFIX
 from credhook.sandbox.local.environment import CREDHOOK, CannotStart, LocalEnvironment, Stopped, catch_signals, started
 
 #: Changes within this time count as one save.
@@ -37,15 +35,15 @@ POLL_MS: Final = 50
 
 REPLAY, QUIT, HELP = "r", "q", "?"
 
-#: Key → the event that it triggers, without its prefix, and whether the presented credential is valid.
-TRIGGERS: Final[Mapping[str, tuple[str, bool]]] = {
-    "i": ("issuance.completed", True),
-    "o": ("issuance.offered", True),
-    "f": ("issuance.failed", True),
-    "d": ("verification.data", True),
-    "x": ("verification.data", False),
-    "v": ("verification.verified", True),
-    "n": ("verification.failed", True),
+#: Key → the arguments of `credhook trigger`.
+TRIGGERS: Final[dict[str, str]] = {
+    "i": "issuance.completed",
+    "o": "issuance.offered",
+    "f": "issuance.failed",
+    "d": "verification.data",
+    "x": "verification.data --no-is-valid",
+    "v": "verification.verified",
+    "n": "verification.failed",
 }
 
 REPLAY_COMMAND: Final = "events replay --state dead --state data_gone --state waiting --now"
@@ -254,24 +252,21 @@ class DevSession:
                 click.echo(f"try        credhook trigger issuance.completed --url {url}")
             click.echo(f"replay     credhook {REPLAY_COMMAND}")
             return
-        keys = {key: name if valid else f"{name} --no-is-valid" for key, (name, valid) in TRIGGERS.items() if url}
-        keys |= {REPLAY: "replay what has failed", QUIT: "quit", HELP: "show the keys"}
+        keys = (TRIGGERS if url else {}) | {REPLAY: "replay what has failed", QUIT: "quit", HELP: "show the keys"}
         for key, does in keys.items():
             click.echo(f"  {key}  {does}")
 
     def _obey(self, key: str) -> bool:
         """Do what a key stands for, and return False for `QUIT`."""
+        command = REPLAY_COMMAND if key == REPLAY else ""
+        if key in TRIGGERS and self.local.sandbox_url:
+            command = f"trigger {TRIGGERS[key]}"
         try:
-            if key == REPLAY:
-                click.echo(self.local.run(*CREDHOOK, *REPLAY_COMMAND.split()), nl=False)
+            if command:
+                click.echo(self.local.run(*CREDHOOK, *command.split()), nl=False)
             elif key == HELP:
                 self.show_keys()
-            elif key in TRIGGERS and self.local.sandbox_url:
-                name, valid = TRIGGERS[key]
-                body = {"eventType": f"{PREFIX}{name}", "isValid": valid}
-                url = f"{self.local.sandbox_url}/sandbox/events"
-                httpx.post(url, json=body, trust_env=False, timeout=10).raise_for_status()
-        except (CannotStart, httpx.HTTPError) as error:
+        except CannotStart as error:
             click.echo(f"this did not work: {error}")
         return key != QUIT
 
@@ -295,17 +290,10 @@ def dev(*, modules: tuple[str, ...], port: int, public_url: str | None) -> None:
     """
     names, source = choose(modules, os.environ, Path.cwd())
     catch_signals()
-    with suppress(Stopped):
-        _run(names, source, port, public_url)
-    click.echo("stopped; nothing is left running")
-
-
-def _run(names: tuple[str, ...], source: str, port: int, public_url: str | None) -> None:
-    """Start everything, and stop it in the reverse order: the worker first, Redis last."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("CREDHOOK_TLS_")}
     if public_url:
         environ["CREDHOOK_PUBLIC_URL"] = public_url
-    with ExitStack() as stack:
+    with suppress(Stopped), ExitStack() as stack:  # Stops in the reverse order: the worker first, Redis last.
         local = stack.enter_context(started(environ, sandbox=None if public_url else (), port=port))
         local.start("receiver", *CREDHOOK, "receiver", CREDHOOK_LOG="json")
         if public_url is None:
@@ -329,6 +317,7 @@ def _run(names: tuple[str, ...], source: str, port: int, public_url: str | None)
         click.echo("stop       Ctrl-C")
         session.show_keys()
         session.run()
+    click.echo("stopped; nothing is left running")
 
 
 @contextmanager
