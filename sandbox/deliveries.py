@@ -94,24 +94,32 @@ class PendingDelivery(DeliveryFields):
     failures: int = 0
 
 
-class DeliveryAttempt(DeliveryFields):
+class Reply(WireModel):
+    """The result of an attempt.
+
+    Attributes:
+        status: Status of the receiver's answer, or None if there was none.
+        error: Why there was no answer.
+        answer: The receiver's `credhook-outcome` header, if it sends one.
+    """
+
+    status: int | None = None
+    error: str | None = None
+    answer: str | None = None
+
+
+class DeliveryAttempt(DeliveryFields, Reply):
     """One attempt, as the log shows it.
 
     Attributes:
         attempt: Counts from 1 over all attempts of the delivery.
-        status: Status of the receiver's answer, or None if there was none.
-        error: Why there was no answer.
-        answer: The receiver's `credhook-outcome` header, if it sends one.
-        outcome: What follows from it.
+        outcome: What follows from the reply.
         forged: The kind of forgery, or None.
     """
 
     attempt: int
     started_at: datetime
     milliseconds: float
-    status: int | None
-    error: str | None
-    answer: str | None
     outcome: Outcome
     forged: str | None
 
@@ -128,8 +136,9 @@ def register(tenant: Tenant, body: NewEndpoint) -> SandboxEndpoint:
     id_, now = body.id or str(uuid4()), tenant.now()
     if tenant.state.get(SandboxEndpoint, id_):
         raise HTTPException(409, f"There is an endpoint {id_} already; delete it first to replace it.")
-    types = body.filter_types or list(EVENT_TYPES)
-    endpoint = SandboxEndpoint(id=id_, url=body.url, filter_types=types, created_at=now, updated_at=now)
+    endpoint = SandboxEndpoint(
+        id=id_, url=body.url, filter_types=body.filter_types or list(EVENT_TYPES), created_at=now, updated_at=now
+    )
     tenant.state.put(id_, endpoint)
     return endpoint
 
@@ -145,6 +154,9 @@ def remove_endpoint(tenant: Tenant, id_: str) -> None:
     """Remove an endpoint and abandon the deliveries on their way to it."""
     if not tenant.state.remove(SandboxEndpoint, id_):
         raise HTTPException(404, f"There is no endpoint {id_}.")
+    for delivery in tenant.state.all(PendingDelivery):
+        if delivery.endpoint_id == id_:
+            tenant.state.remove(PendingDelivery, delivery.webhook_id)
 
 
 @operation("GET", "/sandbox/deliveries")
@@ -230,15 +242,6 @@ def forge(kind: str, genuine: PendingDelivery, keys: Sequence[SigningKey], now: 
     return Forgery(kind, forged, [*sent.items()])
 
 
-@dataclass(frozen=True)
-class Reply:
-    """The result of an attempt: a status and the receiver's `credhook-outcome`, or an error."""
-
-    status: int | None = None
-    error: str | None = None
-    said: str | None = None
-
-
 #: Sends one attempt: to a URL, with headers and a body.
 Post = Callable[[httpx.AsyncClient, str, Sequence[tuple[str, str]], bytes], Awaitable[Reply]]
 
@@ -251,7 +254,7 @@ async def post_attempt(client: httpx.AsyncClient, url: str, headers: Sequence[tu
             asyncio.timeout(ANSWER_TIMEOUT_SECONDS),
             client.stream("POST", url, content=body, headers=sent) as answer,
         ):
-            return Reply(status=answer.status_code, said=answer.headers.get("credhook-outcome"))
+            return Reply(status=answer.status_code, answer=answer.headers.get("credhook-outcome"))
     except TimeoutError:
         return Reply(error=f"no answer within {ANSWER_TIMEOUT_SECONDS} s")
     except Exception as problem:  # noqa: BLE001  A URL that cannot be reached, in any way, is a failed attempt.
@@ -349,8 +352,7 @@ class Sender:
             outcome: Outcome = "forged"
         else:
             found = self.state.get(PendingDelivery, due)
-            if found is None or not self._is_wanted(found):
-                self.state.remove(PendingDelivery, due)
+            if found is None:  # Its endpoint has been removed.
                 return
             delivery = found.model_copy(update={"attempts": found.attempts + 1})
             self.state.put(due, delivery)
@@ -360,23 +362,18 @@ class Sender:
                 sent = headers(self.keys, due, started.timestamp(), delivery.body)
                 reply = await self.post(client, delivery.url, [*sent.items()], delivery.body.encode())
                 if reply.status is not None and delivery.attempts <= faults.drop + faults.lose_answers:
-                    reply = Reply(error="answer lost by the fault `loseAnswers`", said=reply.said)
+                    reply = Reply(error="answer lost by the fault `loseAnswers`", answer=reply.answer)
             outcome = self._settle(due, reply)
         attempt = DeliveryAttempt(
             **delivery.model_dump(include=set(DeliveryFields.model_fields)),
+            **reply.model_dump(),
             attempt=delivery.attempts,
             started_at=started,
             milliseconds=round((time.monotonic() - began) * 1000, 1),
-            status=reply.status,
-            error=reply.error,
-            answer=reply.said,
             outcome=outcome,
             forged=due.kind if isinstance(due, Forgery) else None,
         )
         self.state.put(secrets.token_hex(12), attempt)
-
-    def _is_wanted(self, delivery: PendingDelivery) -> bool:
-        return self.state.get(SandboxEndpoint, delivery.endpoint_id) is not None
 
     def _settle(self, webhook_id: str, reply: Reply) -> Outcome:
         """Count a reply, schedule the next attempt, and return the outcome. Any 2xx acknowledges."""
@@ -394,7 +391,7 @@ class Sender:
                 for _ in range(delivery.copies - 1):
                     self._due.put_nowait(webhook_id)
             return "acknowledged"
-        if delivery.failures == len(RETRY_SECONDS) or not self._is_wanted(delivery):
+        if delivery.failures == len(RETRY_SECONDS):
             state.remove(PendingDelivery, webhook_id)
             return "givenUp"
         state.put(webhook_id, delivery.model_copy(update={"failures": delivery.failures + 1}))

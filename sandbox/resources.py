@@ -91,12 +91,6 @@ class PresentationRecord(SandboxPresentation):
     announced: list[EventType]
 
 
-class PresentationsQuery(PageQuery):
-    """The presentations to list. Presentations with certain ids are on one page."""
-
-    ids: str = Field(ABSENT, alias="filter[id]", description="Ids, separated by commas.")
-
-
 class EventRequest(WireModel):
     """The body of `POST /sandbox/events`."""
 
@@ -202,12 +196,9 @@ def read_presentation(tenant: Tenant, id_: str) -> SandboxPresentation:
 
 
 @operation("GET", PRESENTATIONS)
-def list_presentations(tenant: Tenant, query: PresentationsQuery) -> Listing[list[SandboxPresentation]]:
+def list_presentations(tenant: Tenant, query: PageQuery) -> Listing[list[SandboxPresentation]]:
     """Return a page of the presentations, the oldest first."""
-    if query.ids is None:
-        return page_of(tenant, PresentationRecord, PRESENTATIONS, query)
-    wanted = set(query.ids.split(","))
-    return Listing([record for record in tenant.state.all(PresentationRecord) if record.id in wanted])
+    return page_of(tenant, PresentationRecord, PRESENTATIONS, query)
 
 
 @operation("POST", "/sandbox/events", status=201)

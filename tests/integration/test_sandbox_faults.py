@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import plain
 import pytest
-from sandbox_api import authorize, authorized, refused
+from sandbox_api import authorize, authorized, listed, refused
 from serving import Platform, platform
 from waiting import until
 
@@ -95,5 +95,4 @@ def test_attributes_are_read_once(sandbox: Platform, api: httpx.Client) -> None:
     assert presentation(api, id_)["credentials"][0]["attributes"]
     again = presentation(api, id_)
     assert (again["status"], again["credentials"][0]["attributes"]) == ("verified", {})
-    listed = api.get("/me-creds/api/presentations", params={"filter[id]": id_}).json()["data"]
-    assert listed[0]["credentials"][0]["attributes"] == {}
+    assert again in listed(api, "presentations")

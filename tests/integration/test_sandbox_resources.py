@@ -74,12 +74,6 @@ def test_a_resource_is_in_the_state_that_its_event_announces(
     assert resource in listed(api, noun)
 
 
-def test_presentations_are_filtered_by_id(api: httpx.Client) -> None:
-    ids = [happen(api, "openid4vc.verification.data") for _ in range(3)]
-    found = data(api.get(f"{CREDS}/presentations", params={"filter[id]": f"{ids[0]},{ids[2]},unknown"}))
-    assert [presentation["id"] for presentation in found] == [ids[0], ids[2]]
-
-
 @pytest.mark.usefixtures("swept")
 @pytest.mark.parametrize(
     ("noun", "event_type"),
