@@ -71,7 +71,7 @@ def create_app(base_url: str, sender: Sender, hosts: Sequence[str]) -> Starlette
 
 def load_fixtures(tenant: Tenant) -> None:
     """Create templates and signing requests, if the state is new."""
-    if tenant.state.count(templates.PresetRecord) == 0:
+    if tenant.state.count(templates.SandboxTemplate) == 0:
         with tenant.state.transaction():
             templates.load_fixtures(tenant)
             certificates.load_fixtures(tenant)

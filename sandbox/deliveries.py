@@ -352,7 +352,7 @@ class Sender:
             outcome: Outcome = "forged"
         else:
             found = self.state.get(PendingDelivery, due)
-            if found is None:  # Its endpoint has been removed.
+            if found is None:  # Given up, or its endpoint has been removed.
                 return
             delivery = found.model_copy(update={"attempts": found.attempts + 1})
             self.state.put(due, delivery)

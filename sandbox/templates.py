@@ -228,13 +228,6 @@ class CreatedMdocPreset(MdocPresetFields, CreatedFields):
 CreatedPreset = Annotated[CreatedSdJwtPreset | CreatedMdocPreset, Field(discriminator="credential_format")]
 
 
-class PresetRecord(WireModel):
-    """A preset, and when its template was archived."""
-
-    preset: CreatedPreset
-    archived_at: datetime | None
-
-
 class SandboxTemplate(StampedModel):
     """A credential template. The attributes of an mdoc are in their namespaces, as in the preset."""
 
@@ -250,7 +243,7 @@ class SandboxTemplate(StampedModel):
 def create_preset(tenant: Tenant, body: NewPreset) -> CreatedPreset:
     """Create a preset, or answer 409 if its code is taken: credentials of the old preset may exist."""
     id_ = f"{AUTHOR}:{body.code}"
-    if tenant.state.get(PresetRecord, id_):
+    if tenant.state.get(SandboxTemplate, id_):
         raise HTTPException(409, f"There is a preset {id_} already.")
     now = tenant.now()
     fields = {name: getattr(body, name) for name in body.model_fields_set - {"type"}}
@@ -262,7 +255,18 @@ def create_preset(tenant: Tenant, body: NewPreset) -> CreatedPreset:
         type_uri = f"https://sandbox.example/types/{AUTHOR}/{body.code}"
         default = DidWebIssuer(signer="did:web")
         preset = CreatedSdJwtPreset(**{"issuer_config": default, "template_type": type_uri, **fields})
-    tenant.state.put(id_, PresetRecord(preset=preset, archived_at=None))
+    template = SandboxTemplate(
+        id=id_,
+        name=body.template_name,
+        description=body.template_description,
+        type=preset.template_type,
+        created_at=now,
+        updated_at=now,
+        archived_at=None,
+        format="mdoc" if isinstance(body, NewMdocPreset) else "sd-jwt-vc",
+        attributes=body.template_attributes,
+    )
+    tenant.state.put(id_, template)
     return preset
 
 
@@ -274,7 +278,7 @@ def read_template(tenant: Tenant, id_: str) -> SandboxTemplate:
 
 def find_template(tenant: Tenant, id_: str, *, archived: bool = True) -> SandboxTemplate:
     """Return a template or raise a 404. `archived`: also an archived one."""
-    template = _template(tenant.state.find(PresetRecord, id_, "template"))
+    template = tenant.state.find(SandboxTemplate, id_, "template")
     if template.archived_at is not None and not archived:
         raise HTTPException(404, f"The template {template.id} is archived.")
     return template
@@ -283,16 +287,16 @@ def find_template(tenant: Tenant, id_: str, *, archived: bool = True) -> Sandbox
 @operation("GET", "/sandbox/templates")
 def list_templates(tenant: Tenant) -> list[SandboxTemplate]:
     """Return every template, the oldest first."""
-    return [_template(record) for record in tenant.state.all(PresetRecord)]
+    return tenant.state.all(SandboxTemplate)
 
 
 @operation("POST", "/sandbox/templates/{id}/archive")
 def archive_template(tenant: Tenant, id_: str) -> SandboxTemplate:
     """Archive a template, so that nothing can be issued by it."""
-    record = tenant.state.find(PresetRecord, id_, "template")
-    archived = record.model_copy(update={"archived_at": record.archived_at or tenant.now()})
+    template = tenant.state.find(SandboxTemplate, id_, "template")
+    archived = template.model_copy(update={"archived_at": template.archived_at or tenant.now()})
     tenant.state.put(id_, archived)
-    return _template(archived)
+    return archived
 
 
 def claims_of(template: SandboxTemplate, attributes: dict[str, Any] | None) -> dict[str, Any]:
@@ -306,21 +310,6 @@ def claims_of(template: SandboxTemplate, attributes: dict[str, Any] | None) -> d
     if not fits(attributes, template.attributes):
         raise HTTPException(400, f"The attributes do not fit the template {template.id}.")
     return attributes
-
-
-def _template(record: PresetRecord) -> SandboxTemplate:
-    preset = record.preset
-    return SandboxTemplate(
-        id=preset.id,
-        name=preset.template_name,
-        description=preset.template_description,
-        type=preset.template_type,
-        created_at=preset.created_at,
-        updated_at=preset.updated_at,
-        archived_at=record.archived_at,
-        format="mdoc" if isinstance(preset, CreatedMdocPreset) else "sd-jwt-vc",
-        attributes=preset.template_attributes,
-    )
 
 
 FIXTURES: tuple[dict[str, Any], ...] = (

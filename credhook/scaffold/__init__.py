@@ -1,1 +1,0 @@
-"""What a new package of handlers begins with."""

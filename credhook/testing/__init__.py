@@ -22,16 +22,10 @@ __all__ = [
     "variants",
 ]  # fmt: skip
 
-_HOMES = {
-    "events": {"event", "load_event", "variants"},
-    "fake_platform": {"ApiCall", "FakeApi"},
-    "idempotency": {"aassert_idempotent", "assert_idempotent"},
-    "running": {"Result", "arun", "run"},
-}
-
 
 def __getattr__(name: str) -> object:
-    for home, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(f"credhook.testing.{home}"), name)
+    for home in ("events", "fake_platform", "running", "idempotency") if name in __all__ else ():
+        module = import_module(f"credhook.testing.{home}")
+        if hasattr(module, name):
+            return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -25,7 +25,7 @@ _VOLATILE: Final = frozenset({"id", "certificateId", "createdAt", "updatedAt", "
 #: Noun → the sandbox's model of its records.
 _RECORDS: Final[dict[str, Any]] = {
     "users": users.UserRecord,
-    "presets": templates.PresetRecord,
+    "presets": templates.SandboxTemplate,
     "trusted_entities": certificates.RegisteredEntity,
     "certificates": certificates.ImportedCertificate,
     "endpoints": deliveries.SandboxEndpoint,
