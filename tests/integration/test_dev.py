@@ -8,7 +8,6 @@ import signal
 import time
 from pathlib import Path
 
-from commands import credhook
 from dev_process import MODULE, Dev, developing, left_running, nothing_is_left
 from waiting import until
 
@@ -168,16 +167,6 @@ def test_a_terminal_that_is_closed_ends_everything(folder: Path) -> None:
         os.close(ours)
         assert dev.process.wait(60) == 0, dev.text
     assert nothing_is_left(folder)
-
-
-def test_a_new_package_runs_as_its_readme_says(tmp_path: Path) -> None:
-    assert credhook("new", "enrolments", environment={"PATH": os.environ["PATH"]}, folder=tmp_path).returncode == 0
-    with developing(tmp_path / "enrolments") as dev:
-        dev.ready(1)
-        (resource,) = dev.happens()
-        dev.shows(rf"{resource}  done  handlers=enrolments\.note_issuance")
-        assert "enrolments:handlers, named by pyproject.toml" in dev.text
-        it_ends_in_order(dev, signal.SIGTERM)
 
 
 def test_without_a_module_a_built_in_handler_runs_and_says_how_to_name_one(tmp_path: Path, redis_url: str) -> None:

@@ -52,8 +52,8 @@ def test_a_test_that_is_saved_is_no_reason_to_start_anew(tmp_path: Path) -> None
     assert until(lambda: next(saves), what="the last") == ["contest.py"]
 
 
-def test_five_saves_during_fifty_events_lose_none_and_repeat_none_that_is_done(tmp_path: Path) -> None:
-    saved_during(tmp_path / "project", saves=5, events=50)
+def test_three_saves_during_thirty_events_lose_none_and_repeat_none_that_is_done(tmp_path: Path) -> None:
+    saved_during(tmp_path / "project", saves=3, events=30)
 
 
 @pytest.mark.soak

@@ -1,18 +1,20 @@
-"""What an editor tells a handler's author: mypy and pyright accept what fits, and refuse each mistake on its line."""
+"""What an editor tells a handler's author: mypy and pyright refuse each mistake on its line, and nothing that fits.
+
+`credhook new` writes what fits, too.
+"""
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from commands import credhook
 
 TYPED = Path(__file__).parents[1] / "support" / "typed"
-
-
-NAMES = "fits.py", "misfits.py"
 
 
 def mypy(folder: Path, kept: Path) -> set[tuple[str, int]]:
@@ -33,8 +35,9 @@ def pyright(folder: Path, _: Path) -> set[tuple[str, int]]:
 
 def run(folder: Path, *command: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", *command, *NAMES], capture_output=True, text=True, check=False, cwd=folder
-    )
+        [sys.executable, "-m", *command, *(path.name for path in folder.glob("*.py"))],
+        capture_output=True, text=True, check=False, cwd=folder,
+    )  # fmt: skip
     assert done.returncode in {0, 1}, done.stderr
     return done.stdout
 
@@ -43,12 +46,11 @@ def run(folder: Path, *command: str) -> str:
 def test_a_type_checker_refuses_every_mistake_and_nothing_else(
     checker: Callable[[Path, Path], set[tuple[str, int]]], tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
-    refused = set()
-    for name in NAMES:
-        text = (TYPED / name).read_text()
-        (tmp_path / name).write_text(text)
-        lines = enumerate(text.splitlines(), 1)
-        refused |= {(name, number) for number, line in lines if line.endswith("# refused")}
-    assert {name for name, _ in refused} == {"misfits.py"}
+    assert credhook("new", "accounts", environment={}, folder=tmp_path).returncode == 0
+    for path in [*TYPED.glob("*.py"), *(tmp_path / "accounts").glob("*.py")]:
+        shutil.copy(path, tmp_path)
+    lines = enumerate((TYPED / "misfits.py").read_text().splitlines(), 1)
+    refused = {("misfits.py", number) for number, line in lines if line.endswith("# refused")}
+    assert refused
     # What mypy knows of our packages and those below us outlives the test: it takes it ten seconds to find out.
     assert checker(tmp_path, pytestconfig.rootpath / ".pytest_cache" / "mypy") == refused

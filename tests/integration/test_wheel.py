@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import sqlite3
 import subprocess
 import sysconfig
@@ -21,7 +20,6 @@ from pathlib import Path
 import pytest
 import release
 from harness import COMPLETED, Harness
-from waiting import until
 
 from credhook.cli import COMMANDS
 from credhook.sandbox.local.environment import find_server
@@ -31,17 +29,6 @@ ROOT = Path(__file__).parents[2]
 
 #: What a project may well have of its own. Whoever imports it instead of ours is told.
 STRANGERS = ("worker", "receiver", "sandbox", "settings", "cli", "events", "logs", "store", "jobs", "tests/__init__")
-
-PLUGIN = """
-from credhook import EVENT_TYPES, Context, FetchedEvent, GiveUp, Handlers, Issuance, Retry
-
-handlers = Handlers("mine")
-
-@handlers.on("*")
-async def seen(event: FetchedEvent, context: Context) -> None:
-    with open("seen", "a") as file:
-        print(event.type, event.details.id == event.resource_id, file=file)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +59,6 @@ def project(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         path = folder / f"{name}.py"
         path.parent.mkdir(exist_ok=True)
         path.write_text(f"raise SystemExit('this is the {name}.py of the project')\n")
-    (folder / "handlers.py").write_text(PLUGIN)
     return folder
 
 
@@ -90,7 +76,12 @@ def test_it_holds_one_import_root_with_its_types_and_licence(wheel: Path) -> Non
     assert "credhook/py.typed" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
     tops = ("credhook", "receiver", "worker", "sandbox")
-    paths = [path for top in tops for suffix in ("py", "lua", "template") for path in (ROOT / top).rglob(f"*.{suffix}")]
+    paths = [
+        path
+        for top in tops
+        for suffix in ("py", "lua", "template", "html", "css", "js")
+        for path in (ROOT / top).rglob(f"*.{suffix}")
+    ]
     ours = {str(path.relative_to(ROOT)).removeprefix("credhook/") for path in paths}
     assert {f"credhook/{path}" for path in ours} <= set(names)
 
@@ -124,31 +115,6 @@ def test_nothing_of_the_checkout_is_seen_there(project: Path) -> None:
     assert re.fullmatch(rf"{re.escape(release.VERSION)}\+[0-9a-f]{{8}}", build)
     assert path.startswith(str(project / ".venv"))
     assert outside == "None"
-
-
-def test_the_projects_own_handlers_are_found_and_run(project: Path) -> None:
-    """With receiver, worker and sandbox as processes, and those that they start themselves."""
-    shown = run(project, "credhook", "handlers", "list", CREDHOOK_HANDLERS="handlers")
-    assert (shown.returncode, shown.stderr) == (0, "")
-    assert "mine.seen" in shown.stdout
-    log = project / "stay.log"
-    environment = {"PATH": f"{project / '.venv/bin'}:{os.environ['PATH']}"}
-    with log.open("wb") as output:
-        stay = subprocess.Popen(
-            ["credhook", "dev"], cwd=project, env=environment, stdout=output, stderr=output,
-        )  # fmt: skip
-    try:
-        until(lambda: "ready  handlers=mine.seen" in log.read_text() or stay.poll() is not None, what="the worker")
-        assert "ready  handlers=mine.seen" in log.read_text(), log.read_text()
-        platform = re.findall(r"^platform +(\S+)", log.read_text(), re.MULTILINE)[0]
-        made = run(project, "credhook", "trigger", "issuance.completed", "--url", platform)
-        assert made.returncode == 0, made.stderr
-        until((project / "seen").exists, what="the handler")
-    finally:
-        stay.send_signal(signal.SIGINT)
-        stay.wait(60)
-    assert (project / "seen").read_text() == "openid4vc.issuance.completed True\n"
-    assert "of the project" not in log.read_text()
 
 
 def test_all_builds_have_the_same_bytes_and_the_sdist_builds_the_wheel(tmp_path: Path) -> None:

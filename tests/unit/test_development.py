@@ -12,7 +12,8 @@ import structlog
 
 from credhook.logs import configure_logs
 from credhook.sandbox.local import dev
-from credhook.sandbox.local.environment import CREDHOOK, LocalEnvironment, Stopped
+from credhook.sandbox.local.environment import CREDHOOK, CannotStart, LocalEnvironment, Stopped
+from credhook.worker.handlers import loading
 
 
 @pytest.fixture(autouse=True)
@@ -107,6 +108,23 @@ def test_an_operator_is_not(folder: Path, monkeypatch: pytest.MonkeyPatch, value
     assert not logged(folder, CODE).keys() & {"message", "frames"}
 
 
+@pytest.mark.parametrize(
+    ("code", "frame"),
+    [("def (:\n", "broken.py:1"), ("\n1 / 0\n", "broken.py:2 <module>"), ("import nowhere", "broken.py:1 <module>")],
+)
+def test_a_module_that_does_not_import_is_shown_by_its_own_frames(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, code: str, frame: str
+) -> None:
+    (folder / "broken.py").write_text(code)
+    monkeypatch.syspath_prepend(folder)
+    output = io.StringIO()
+    configure_logs(output)
+    with pytest.raises(loading.CannotLoad):
+        loading.load(["broken"])
+    line = json.loads(output.getvalue())
+    assert (line["event"], line["handlers"], line["frames"]) == ("handlers_not_loaded", "broken", [frame])
+
+
 EVENT = {
     "timestamp": "2026-11-22T12:00:00Z", "level": "info", "logger": "credhook.worker",
     "webhook_id": "m1", "event_type": "openid4vc.issuance.completed", "resource_id": "iss_1", "attempt": 1,
@@ -156,7 +174,7 @@ def test_another_process_is_heard_of_when_something_is_wrong() -> None:
         assert "delivery_refused  reason=no signature" in text
 
 
-def test_a_url_is_registered_no_longer_than_the_session_lasts_however_that_ends(
+def test_a_url_is_registered_no_longer_than_the_session_lasts_however_that_ends_unless_it_was_before(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registered: set[str] = set()
@@ -174,3 +192,8 @@ def test_a_url_is_registered_no_longer_than_the_session_lasts_however_that_ends(
         assert registered == {"e1"}
         raise Stopped
     assert not registered
+    registered.add("e0")
+    ends = pytest.raises(CannotStart, match="to this URL already: `credhook endpoints delete e0` ends that")
+    with ends, dev._registered(LocalEnvironment(folder, {}, "", ""), "https://a.example"):
+        pass
+    assert registered == {"e0"}
