@@ -94,46 +94,45 @@ def test_a_worker_without_handlers_starts_with_one_warning(
     assert done.returncode == 0
 
 
-def handler(line: str) -> str:
-    """An `async def` with this line 8; its decorator is line 6."""
-    return f"import asyncio, time\n@handlers.on('*')\nasync def f(event, context):\n    {line}\n"
+#: A handler's line, the events that are logged of it, how often for two deliveries, and patterns of their fields.
+MISTAKES: list[tuple[str, dict[str, tuple[int, dict[str, str]]]]] = [
+    ("asyncio.sleep(0)", {
+        "coroutine_not_awaited": (2, {"coroutine": "sleep", "at": "LINE$", "hint": "write await before the call"}),
+        "handler_failed": (2, {"error": "CoroutineNotAwaited", "at": "DEF'"}),
+    }),
+    ("return event.details", {
+        "handler_returned": (1, {"at": "DEF$", "returned": "Issuance", "hint": "raise Retry or GiveUp"}),
+    }),
+    ("Retry(after=30)", {
+        "decision_not_raised": (1, {"at": "DEF$", "decision": "Retry", "hint": r"raise before Retry\("}),
+    }),
+    ("await asyncio.sleep(600)", {
+        "handler_failed": (2, {"error": "HandlerTimeout", "hint": "CREDHOOK_HANDLER_TIMEOUT", "at": "LINE f3'"}),
+    }),
+    ("{'FR': 1}[{'country': 'Jane'}['country']]", {
+        "handler_failed": (2, {"error": "^KeyError$", "at": r"^\['\S+LINE f4'\]$"}),
+    }),
+]  # fmt: skip
 
 
-#: Line 8, seconds that a run may take, the event that is logged, how often for two events, and patterns of its fields.
-@pytest.mark.parametrize(("line", "timeout", "event", "times", "fields"), [
-    ("asyncio.sleep(0)", 60, "coroutine_not_awaited", 2, {
-        "coroutine": "sleep", "at": r"/plugin\.py:8$", "hint": "write await before the call",
-    }),
-    ("asyncio.sleep(0)", 60, "handler_failed", 2, {"error": "CoroutineNotAwaited", "at": r"/plugin\.py:[67]'"}),
-    ("return event.details", 60, "handler_returned", 1, {
-        "handler": r"accounts\.f", "at": r"/plugin\.py:[67]$", "returned": "Issuance", "hint": "raise Retry or GiveUp",
-    }),
-    ("Retry(after=30)", 60, "decision_not_raised", 1, {
-        "handler": r"accounts\.f", "at": r"/plugin\.py:[67]$", "decision": "Retry", "hint": r"raise before Retry\(",
-    }),
-    ("await asyncio.sleep(600)", 0.1, "handler_failed", 2, {
-        "handler": r"accounts\.f", "error": "HandlerTimeout", "hint": "CREDHOOK_HANDLER_TIMEOUT",
-        "at": r"/plugin\.py:8 f'",
-    }),
-    ("{'FR': 1}[{'country': 'Jane'}['country']]", 60, "handler_failed", 2, {
-        "error": "^KeyError$", "at": r"^\['\S+/plugin\.py:8 f'\]$",
-    }),
-])  # fmt: skip
-def test_what_goes_wrong_while_they_run_is_said_with_its_place_and_remedy(
-    line: str, timeout: float, event: str, times: int, fields: dict[str, str], harness: Harness
-) -> None:
-    write(harness.folder, handler(line))
-    settings = {"CREDHOOK_HANDLER_TIMEOUT": str(timeout), "CREDHOOK_MAX_ATTEMPTS": "1", "CREDHOOK_LEASE": "15"}
+def test_what_goes_wrong_while_they_run_is_said_with_its_place_and_remedy(harness: Harness) -> None:
+    """The line of handler `f0` is 8 and its `def` is 7, three lines further on for each of the others."""
+    bodies = [f"async def f{number}(event, context):\n    {line}\n" for number, (line, _) in enumerate(MISTAKES)]
+    write(harness.folder, "import asyncio\n" + "".join(f"@handlers.on('*')\n{body}" for body in bodies))
+    settings = {"CREDHOOK_HANDLER_TIMEOUT": "1", "CREDHOOK_MAX_ATTEMPTS": "1", "CREDHOOK_LEASE": "15"}
     with harness.worker(**settings) as worker:
         for name in ("m1", "m2"):  # One after the other.
             harness.happens(name)
-            until(lambda name=name: record(harness.redis, name).get("state") in {"done", "dead"}, what=name)  # type: ignore[misc]
-        until(lambda: worker.text.count(f'"{event}"') >= times, what=event)
+            harness.reaches(name, "dead")
         assert worker.stop() == 0
-    said = [json.loads(one) for one in worker.text.splitlines() if f'"{event}"' in one]
-    assert len(said) == times
-    for name, pattern in fields.items():
-        assert re.search(pattern, str(said[0][name])), (name, said[0][name])
+    lines = [json.loads(one) for one in worker.text.splitlines()]
+    for number, (_, events) in enumerate(MISTAKES):
+        here, definition = rf"/plugin\.py:{8 + 3 * number}", rf"/plugin\.py:({6 + 3 * number}|{7 + 3 * number})"
+        for event, (times, fields) in events.items():
+            said = [one for one in lines if one["event"] == event and one.get("handler", "f0").endswith(f"f{number}")]
+            assert len(said) == times, (event, said)
+            for name, pattern in fields.items():
+                assert re.search(pattern.replace("LINE", here).replace("DEF", definition), str(said[0][name])), said[0]
     assert "Jane" not in worker.text
 
 
