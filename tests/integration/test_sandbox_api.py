@@ -1,5 +1,7 @@
 """The sandbox's API as a whole: its document, its tokens, its errors and its endpoints."""
 
+import json
+import re
 from typing import Any
 
 import httpx
@@ -10,28 +12,38 @@ from serving import Platform
 
 
 def test_the_document_describes_every_operation_and_the_platforms_need_a_token(sandbox: Platform) -> None:
-    paths = plain.get(f"{sandbox.url}/openapi.json").json()["paths"]
-    described = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
-    described = {operation for operation in described if "/sandbox/" not in operation}
-    assert described == {
-        "POST /me-creds/api/presets/credentials",
-        "GET /me-creds/api/templates/credentials/{id}",
-        "POST /me-creds/api/certificates/csrs/{id}/import",
-        "POST /me-creds/api/trusted-entities",
-        "POST /me-creds/api/endpoints",
-        "GET /me-creds/api/endpoints",
-        "DELETE /me-creds/api/endpoints/{id}",
-        "GET /me-creds/api/credentials",
-        "GET /me-creds/api/credentials/{id}",
-        "GET /me-creds/api/presentations",
-        "GET /me-creds/api/presentations/{id}",
-        "POST /consumer-onboarding/api/users",
-        "GET /consumer-onboarding/api/users",
-        "GET /consumer-onboarding/api/users/by-external-identifier/{externalIdentifier}",
-        "GET /consumer-onboarding/api/users/{username}/external-identifier",
-        "PATCH /consumer-onboarding/api/users/{username}/idp-link",
-        "POST /me-wallet/api/credentials",
-    }
+    text = plain.get(f"{sandbox.url}/openapi.json").text
+    document = json.loads(text)
+    assert set(re.findall('"#/components/schemas/([^"]+)"', text)) == document["components"]["schemas"].keys()
+    described = {}
+    for path, methods in document["paths"].items():
+        for method, each in methods.items():
+            (status, success), _ = each["responses"].items()
+            schema = success.get("content", {}).get("application/json", {}).get("schema", {})
+            takes = [*(one["name"] for one in each["parameters"]), *["body"] * ("requestBody" in each)]
+            if "security" in each:
+                described[f"{method.upper()} {path}"] = status, schema.get("required") == ["data"], takes
+    assert described == {  # Status of success, whether there is an envelope, what it takes.
+        "POST /me-creds/api/presets/credentials": ("200", True, ["body"]),
+        "GET /me-creds/api/templates/credentials/{id}": ("200", True, ["id"]),
+        "POST /me-creds/api/certificates/csrs/{id}/import": ("200", True, ["id", "body"]),
+        "POST /me-creds/api/trusted-entities": ("201", True, ["body"]),
+        "POST /me-creds/api/endpoints": ("201", True, ["body"]),
+        "GET /me-creds/api/endpoints": ("200", False, []),
+        "DELETE /me-creds/api/endpoints/{id}": ("204", False, ["id"]),
+        "GET /me-creds/api/credentials": ("200", True, ["page[after]"]),
+        "GET /me-creds/api/credentials/{id}": ("200", True, ["id"]),
+        "GET /me-creds/api/presentations": ("200", True, ["page[after]"]),
+        "GET /me-creds/api/presentations/{id}": ("200", True, ["id"]),
+        "POST /consumer-onboarding/api/users": ("201", True, ["body"]),
+        "GET /consumer-onboarding/api/users": ("200", True, ["page[after]"]),
+        "GET /consumer-onboarding/api/users/by-external-identifier/{externalIdentifier}": (
+            "200", True, ["externalIdentifier"],
+        ),
+        "GET /consumer-onboarding/api/users/{username}/external-identifier": ("200", True, ["username"]),
+        "PATCH /consumer-onboarding/api/users/{username}/idp-link": ("200", True, ["username", "body"]),
+        "POST /me-wallet/api/credentials": ("201", False, ["body"]),
+    }  # fmt: skip
     for operation in described:
         method, path = operation.split()
         answer = plain.request(method, sandbox.url + path.replace("{", "").replace("}", ""))
