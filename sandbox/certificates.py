@@ -20,8 +20,6 @@ from credhook.sandbox.operations import operation
 from credhook.sandbox.tenant import Tenant
 from credhook.sandbox.wire import StampedModel, WireModel
 
-CERTIFICATE_VALIDITY = timedelta(days=365)
-
 
 class SigningRequest(WireModel):
     """A certificate signing request that waits for its certificate."""
@@ -97,7 +95,7 @@ def _certify(
         .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(minutes=5))
-        .not_valid_after(now + CERTIFICATE_VALIDITY)
+        .not_valid_after(now + timedelta(days=365))
         .add_extension(x509.BasicConstraints(ca=path_length is not None, path_length=path_length), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
         .sign(issuer_key, SHA256())

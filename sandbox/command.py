@@ -23,14 +23,8 @@ from credhook.sandbox.tenant import CLIENT_ID, CLIENT_SECRET, TOKEN_PATH, Faults
 #: pass in 100 seconds.
 TIME_SCALE = 0.001
 
-#: Connections that wait to be accepted, so that a burst of a whole fleet finds room.
-BACKLOG = 2048
-
 #: What a client may call this machine.
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
-
-#: Seconds that requests under way get when the sandbox stops.
-GRACE_SECONDS = 1
 
 
 def _parse_keys(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> list[SigningKey]:
@@ -155,7 +149,7 @@ def sandbox(
         log_level="warning",
         access_log=False,
         ws="none",
-        timeout_graceful_shutdown=GRACE_SECONDS,
+        timeout_graceful_shutdown=1,
     )
     # uvicorn raises a signal again once it has stopped. These handlers then end the process with status 0.
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -179,7 +173,8 @@ def _environment(base_url: str, keys: Sequence[SigningKey]) -> list[str]:
 def _listen(host: str, port: int) -> socket.socket:
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+        # Connections of a burst, even of a whole fleet, wait to be accepted.
+        return socket.create_server((host, port), family=family, backlog=2048)
     except OSError as problem:
         raise click.ClickException(
             f"cannot listen on port {port} of {host}: {problem.strerror}; choose another with --port."

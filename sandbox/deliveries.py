@@ -1,7 +1,4 @@
-"""Webhook endpoints, and the deliveries to them: signed as Standard Webhooks defines, retried, forged, and logged.
-
-The code shares nothing with the receiver's.
-"""
+"""Webhook endpoints, and the deliveries to them: signed as Standard Webhooks defines, retried, forged, and logged."""
 
 import asyncio
 import base64
@@ -31,8 +28,7 @@ logger = logging.getLogger(__name__)
 
 ENDPOINTS = "/me-creds/api/endpoints"
 
-#: Published: it signs only the deliveries of sandboxes. Because it is fixed, `credhook sandbox --env` prints the
-#: secret of a sandbox that already runs.
+#: Published: it signs for sandboxes alone. It is fixed, so that `credhook sandbox --env` knows that of a running one.
 SANDBOX_SECRET = "whsec_c2FuZGJveC1vbmx5LXB1Ymxpc2hlZC1ieS1jcmVkaG9vaw=="  # noqa: S105  Published, see above.
 
 #: Length of an HMAC key in bytes (Standard Webhooks, "Symmetric": 24 to 64).
@@ -42,8 +38,6 @@ SEED_BYTES = 32
 
 #: Seconds from a failed attempt to the next, as a common sender has them; multiplied by the time scale.
 RETRY_SECONDS = (5, 5 * 60, 30 * 60, 2 * 3600, 5 * 3600, 10 * 3600, 10 * 3600)
-
-MAX_CONCURRENT_ATTEMPTS = 16
 
 #: Seconds that an endpoint has to answer, as common senders give it. Not scaled: it is the receiver's time.
 ANSWER_TIMEOUT_SECONDS = 15
@@ -284,7 +278,7 @@ class Sender:
         for delivery in self.state.all(PendingDelivery):
             for _ in range(delivery.copies - delivery.acknowledged if delivery.acknowledged else 1):
                 self._due.put_nowait(delivery.webhook_id)
-        tasks = [asyncio.create_task(self._work()) for _ in range(MAX_CONCURRENT_ATTEMPTS)]
+        tasks = [asyncio.create_task(self._work()) for _ in range(16)]
         try:
             yield
         finally:

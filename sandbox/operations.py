@@ -19,9 +19,6 @@ T = TypeVar("T")
 M = TypeVar("M", bound=WireModel)
 Json = dict[str, Any]
 
-#: Version of the platform's API description (specification, "Versioning").
-API_VERSION = "1.0.0"
-
 
 @dataclass(frozen=True)
 class Listing(Generic[T]):
@@ -197,7 +194,7 @@ def document() -> Json:
     scheme = {"type": "http", "scheme": "bearer", "description": f"From POST {TOKEN_PATH}."}
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Credential platform", "version": API_VERSION},
+        "info": {"title": "Credential platform", "version": "1.0.0"},
         "paths": paths,
         "components": {"schemas": definitions, "securitySchemes": {"accessToken": scheme}},
     }

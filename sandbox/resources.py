@@ -25,9 +25,6 @@ PRESENTATIONS = "/me-creds/api/presentations"
 OFFER_SCHEME = "openid-credential-offer://"
 PRE_AUTHORIZED = "urn:ietf:params:oauth:grant-type:pre-authorized_code"
 
-#: How long a request may be answered.
-REQUEST_LIFETIME = timedelta(minutes=15)
-
 MAX_EVENTS = 10_000
 
 #: Longest `vct` (specification, "Limits").
@@ -267,7 +264,7 @@ def _trigger_presentation(tenant: Tenant, body: EventRequest) -> str:
         created_at=now,
         updated_at=now,
         presentation_template_id=templates.MEMBERSHIP,
-        expires_at=now + REQUEST_LIFETIME,
+        expires_at=now + timedelta(minutes=15),
         authorization_request_uri=uri,
         authorization_request_qr_uri=uri,
         before=None,

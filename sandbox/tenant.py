@@ -5,7 +5,7 @@ import secrets
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
@@ -121,18 +121,20 @@ class StateFile:
             yield model.model_validate_json(body)
 
 
+@dataclass
 class TokenIssuer:
-    """Issues and checks access tokens. A restart forgets them, and clients ask for new ones."""
+    """Issues and checks access tokens. A restart forgets them, and clients ask for new ones.
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        """`clock` returns seconds since 1970."""
-        self._clock = clock
-        self._expiry: dict[str, float] = {}
+    `clock` returns seconds since 1970.
+    """
+
+    clock: Callable[[], float]
+    _expiry: dict[str, float] = field(default_factory=dict)
 
     def issue(self) -> str:
         """Return a new token."""
         token = secrets.token_urlsafe(32)
-        self._expiry[token] = self._clock() + TOKEN_LIFETIME_SECONDS
+        self._expiry[token] = self.clock() + TOKEN_LIFETIME_SECONDS
         return token
 
     def check(self, authorization: str | None) -> str:
@@ -142,7 +144,7 @@ class TokenIssuer:
             HTTPException: With 401, if it is missing, unknown or expired (specification, "Authentication", 5).
         """
         scheme, _, token = (authorization or "").partition(" ")
-        if scheme.lower() != "bearer" or self._expiry.get(token, 0) <= self._clock():
+        if scheme.lower() != "bearer" or self._expiry.get(token, 0) <= self.clock():
             raise unauthorized("The access token is missing, unknown or expired.")
         return token
 
@@ -218,13 +220,13 @@ class Faults(WireModel):
     slow_ms: Count = Field(0, description="Wait before each API answer.")
 
 
+@dataclass
 class FaultSwitch:
     """The current faults. The operator changes them, and counts run down."""
 
-    def __init__(self, faults: Faults) -> None:
-        self.on = faults
-        self._second = (0, 0)
-        self._swap = False
+    on: Faults
+    _second: tuple[int, int] = (0, 0)
+    _swap: bool = False
 
     def take(self, name: Literal["unauthorized", "server_errors", "rate_limit"]) -> bool:
         """Use up one of a counted fault and return True if there was one left."""

@@ -10,9 +10,6 @@ from credhook.sandbox.operations import Listing, PageQuery, operation, page_of
 from credhook.sandbox.tenant import Tenant
 from credhook.sandbox.wire import ABSENT, WireModel
 
-#: Alias of the tenant's identity provider.
-IDP_ALIAS = "sandbox-idp"
-
 USERS = "/consumer-onboarding/api/users"
 
 
@@ -138,7 +135,7 @@ def link(tenant: Tenant, username: str, body: LinkRequest) -> LinkAnswer:
     """Create or remove the link to the tenant's identity provider. The operation is idempotent."""
     record = _find(tenant, "username", username.lower())
     tenant.state.put(record.id, record.model_copy(update={"linked": body.enabled}))
-    return LinkAnswer(username=record.username, idp_alias=IDP_ALIAS, linked=body.enabled)
+    return LinkAnswer(username=record.username, idp_alias="sandbox-idp", linked=body.enabled)
 
 
 def _find(tenant: Tenant, field: str, value: str) -> UserRecord:

