@@ -25,7 +25,6 @@ class SigningRequest(WireModel):
     """A certificate signing request that waits for its certificate."""
 
     id: str
-    created_at: datetime
     subject: str
     key_type: str
     certificate_signing_request: str
@@ -115,7 +114,6 @@ def load_fixtures(tenant: Tenant) -> None:
         csr = builder.sign(key, None if is_edwards else SHA256())
         request = SigningRequest(
             id=str(uuid4()),
-            created_at=tenant.now(),
             subject=csr.subject.rfc4514_string(),
             key_type=key_type,
             certificate_signing_request=_pem(csr),

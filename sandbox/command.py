@@ -19,10 +19,6 @@ from credhook.sandbox.deliveries import SANDBOX_SECRET, Sender, SigningKey, pars
 from credhook.sandbox.events import EVENT_TYPES, PREFIX
 from credhook.sandbox.tenant import CLIENT_ID, CLIENT_SECRET, TOKEN_PATH, Faults, FaultSwitch, StateFile
 
-#: Real senders wait hours between late retries. A thousandth of that lets the whole schedule, a day and four hours,
-#: pass in 100 seconds.
-TIME_SCALE = 0.001
-
 #: What a client may call this machine.
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
@@ -86,7 +82,7 @@ def _fault_options(command: Callable[..., None]) -> Callable[..., None]:
 )
 @click.option(
     "--time-scale",
-    default=TIME_SCALE,
+    default=0.001,  # The whole schedule, a day and four hours, passes in 100 seconds.
     show_default=True,
     type=click.FloatRange(min=0, max=1),
     help="Multiplies the waits between retries, which are those of common senders: 5 s to 10 h.",

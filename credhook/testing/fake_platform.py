@@ -50,34 +50,6 @@ class ApiCall(NamedTuple):
     status: int | None
 
 
-class _Transport(httpx.AsyncBaseTransport):
-    """Passes requests to the sandbox, records them, and fails the next ones if told to."""
-
-    def __init__(self, played: tenant.Tenant) -> None:
-        self._inner = httpx.ASGITransport(assemble(played), raise_app_exceptions=False)
-        self.calls: list[ApiCall] = []
-        self.failures: list[httpx.Response | httpx.ReadTimeout] = []
-        #: Path → the details of a resource that the sandbox does not have.
-        self.known: dict[str, bytes] = {}
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        path = request.url.path
-        if path == tenant.TOKEN_PATH:
-            return await self._inner.handle_async_request(request)
-        content = await request.aread()
-        if self.failures:
-            answer = self.failures.pop(0)
-        elif path in self.known:
-            answer = httpx.Response(200, content=self.known[path], headers={"Content-Type": "application/json"})
-        else:
-            answer = await self._inner.handle_async_request(request)
-        status = answer.status_code if isinstance(answer, httpx.Response) else None
-        self.calls.append(ApiCall(request.method, path, json.loads(content) if content else None, status))
-        if isinstance(answer, httpx.ReadTimeout):
-            raise answer
-        return answer
-
-
 class FakeApi(AsyncApi):
     """The platform's API, backed by a sandbox of its own.
 
@@ -87,16 +59,38 @@ class FakeApi(AsyncApi):
 
     def __init__(self) -> None:
         self._tenant = new_tenant()
-        self._recording = _Transport(self._tenant)
+        self._sandbox = httpx.ASGITransport(assemble(self._tenant), raise_app_exceptions=False)
+        self._calls: list[ApiCall] = []
+        self._failures: list[httpx.Response | httpx.ReadTimeout] = []
+        #: Path → the details of a resource that the sandbox does not have.
+        self._known: dict[str, bytes] = {}
+        transport = httpx.MockTransport(self._handle)
         credentials = ClientCredentials(_URL + tenant.TOKEN_PATH, tenant.CLIENT_ID, tenant.CLIENT_SECRET)
-        super().__init__(_URL, credentials, transport=self._recording)
+        super().__init__(_URL, credentials, transport=transport)
         #: What an `async def` handler gets: a worker's client has no method of this class.
-        self.plain = AsyncApi(_URL, credentials, transport=self._recording)
+        self.plain = AsyncApi(_URL, credentials, transport=transport)
+
+    async def _handle(self, request: httpx.Request) -> httpx.Response:
+        """Pass a request to the sandbox and record it, or fail it if told to."""
+        path, content = request.url.path, request.content
+        if path == tenant.TOKEN_PATH:
+            return await self._sandbox.handle_async_request(request)
+        if self._failures:
+            answer = self._failures.pop(0)
+        elif path in self._known:
+            answer = httpx.Response(200, content=self._known[path], headers={"Content-Type": "application/json"})
+        else:
+            answer = await self._sandbox.handle_async_request(request)
+        status = answer.status_code if isinstance(answer, httpx.Response) else None
+        self._calls.append(ApiCall(request.method, path, json.loads(content) if content else None, status))
+        if isinstance(answer, httpx.ReadTimeout):
+            raise answer
+        return answer
 
     @property
     def calls(self) -> tuple[ApiCall, ...]:
         """Return all calls so far, oldest first, without requests for tokens."""
-        return tuple(self._recording.calls)
+        return tuple(self._calls)
 
     def fail(self, status: int = 503, *, retry_after: int | None = None, times: int = 1) -> None:
         """Fail the next calls.
@@ -109,25 +103,25 @@ class FakeApi(AsyncApi):
         headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
         error = {"status": status, "code": "TOLD_TO_FAIL", "detail": "The test asked for this failure."}
         for _ in range(times):
-            self._recording.failures.append(httpx.Response(status, json={"errors": [error]}, headers=headers))
+            self._failures.append(httpx.Response(status, json={"errors": [error]}, headers=headers))
 
     def time_out(self) -> None:
         """End the next call without a response, as after a time-out, but at once."""
-        self._recording.failures.append(httpx.ReadTimeout("The test asked for a time-out."))
+        self._failures.append(httpx.ReadTimeout("The test asked for a time-out."))
 
     def answer(self, path: str, json: Any) -> None:
         """Answer requests to this path with JSON, whatever their query, for operations that the sandbox does not have.
 
         The path begins with `/`.
         """
-        self._recording.known[path] = to_json(json)
+        self._known[path] = to_json(json)
 
     def know(self, event: FetchedEvent) -> None:
         """Answer fetches of the event's resource with its details. `run` calls this itself."""
         resource = resource_of(event.type)
         path = self.paths.get(resource.name, resource.path).replace("{id}", event.resource_id)
         written = event.details.model_dump_json(by_alias=True, exclude_unset=True)
-        self._recording.known[path] = b'{"data": %s}' % written.encode()
+        self._known[path] = b'{"data": %s}' % written.encode()
 
     def effects(self) -> dict[str, list[Any]]:
         """Return what is on the platform, by noun, in an order independent of time.
