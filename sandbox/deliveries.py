@@ -22,7 +22,7 @@ from starlette.exceptions import HTTPException
 from credhook.sandbox.events import EVENT_TYPES, EventType, delivery_body
 from credhook.sandbox.operations import Listing, operation
 from credhook.sandbox.tenant import FaultSwitch, StateFile, Tenant, utc_now
-from credhook.sandbox.wire import ABSENT, StampedModel, Whole, WireModel
+from credhook.sandbox.wire import ABSENT, StampedModel, WireModel
 
 logger = logging.getLogger(__name__)
 
@@ -118,12 +118,6 @@ class DeliveryAttempt(DeliveryFields, Reply):
     forged: str | None
 
 
-class AttemptsQuery(WireModel):
-    """The attempts to list."""
-
-    limit: Whole = Field(50_000, ge=1, le=1_000_000, description="Show the newest attempts only.")
-
-
 @operation("POST", ENDPOINTS, status=201)
 def register(tenant: Tenant, body: NewEndpoint) -> SandboxEndpoint:
     """Register an endpoint, or answer 409 for a taken id: a DELETE must free it before another URL gets the events."""
@@ -154,10 +148,9 @@ def remove_endpoint(tenant: Tenant, id_: str) -> None:
 
 
 @operation("GET", "/sandbox/deliveries")
-def list_attempts(tenant: Tenant, query: AttemptsQuery) -> Listing[list[DeliveryAttempt]]:
+def list_attempts(tenant: Tenant) -> Listing[list[DeliveryAttempt]]:
     """Return the attempts, the oldest first, and the number of deliveries under way."""
-    newest_first = tenant.state.latest(DeliveryAttempt, query.limit)
-    return Listing(newest_first[::-1], {"underWay": tenant.state.count(PendingDelivery)})
+    return Listing(tenant.state.all(DeliveryAttempt), {"underWay": tenant.state.count(PendingDelivery)})
 
 
 @dataclass(frozen=True)

@@ -9,25 +9,17 @@ from pydantic import AfterValidator, WithJsonSchema
 
 PREFIX = "openid4vc."
 
-#: Kind of a resource → the field of a delivery's payload that holds its id.
-PAYLOAD_KEYS: Mapping[str, str] = {
-    "issuance": "openId4VcIssuanceId",
-    "verification": "openId4VcPresentationId",
-}
-
 
 @dataclass(frozen=True)
 class EventRule:
     """What an event means for its resource.
 
     Attributes:
-        kind: The kind of resource that it reports on, a key of `PAYLOAD_KEYS`.
         status: The status of the resource from then on.
         after: The statuses that it may follow. Every event may also begin a resource.
         credentials: The status of each credential of an issuance. Two is the smallest batch that can be issued in part.
     """
 
-    kind: str
     status: str
     after: tuple[str, ...] = ()
     credentials: tuple[str, ...] = ()
@@ -36,18 +28,16 @@ class EventRule:
 #: A failed verification reads `rejected`, as the platform's own pages have it. `data` and `verified` may follow each
 #: other in either order, because data comes with a verified presentation.
 EVENTS: Mapping[str, EventRule] = {
-    "openid4vc.issuance.offered": EventRule("issuance", "offered", (), ("offered", "offered")),
-    "openid4vc.issuance.completed": EventRule(
-        "issuance", "completed", ("offered", "partiallyIssued"), ("issued", "issued")
-    ),
-    "openid4vc.issuance.failed": EventRule("issuance", "failed", ("offered", "partiallyIssued"), ("failed", "failed")),
-    "openid4vc.issuance.partiallyIssued": EventRule("issuance", "partiallyIssued", ("offered",), ("issued", "failed")),
-    "openid4vc.issuance.expired": EventRule("issuance", "expired", ("offered",), ("expired", "expired")),
-    "openid4vc.verification.requested": EventRule("verification", "requested"),
-    "openid4vc.verification.verified": EventRule("verification", "verified", ("requested", "verified")),
-    "openid4vc.verification.failed": EventRule("verification", "rejected", ("requested",)),
-    "openid4vc.verification.expired": EventRule("verification", "expired", ("requested",)),
-    "openid4vc.verification.data": EventRule("verification", "verified", ("requested", "verified")),
+    "openid4vc.issuance.offered": EventRule("offered", (), ("offered", "offered")),
+    "openid4vc.issuance.completed": EventRule("completed", ("offered", "partiallyIssued"), ("issued", "issued")),
+    "openid4vc.issuance.failed": EventRule("failed", ("offered", "partiallyIssued"), ("failed", "failed")),
+    "openid4vc.issuance.partiallyIssued": EventRule("partiallyIssued", ("offered",), ("issued", "failed")),
+    "openid4vc.issuance.expired": EventRule("expired", ("offered",), ("expired", "expired")),
+    "openid4vc.verification.requested": EventRule("requested"),
+    "openid4vc.verification.verified": EventRule("verified", ("requested", "verified")),
+    "openid4vc.verification.failed": EventRule("rejected", ("requested",)),
+    "openid4vc.verification.expired": EventRule("expired", ("requested",)),
+    "openid4vc.verification.data": EventRule("verified", ("requested", "verified")),
 }
 
 EVENT_TYPES: tuple[str, ...] = tuple(EVENTS)
@@ -62,10 +52,15 @@ def _known(name: str) -> str:
 EventType = Annotated[str, AfterValidator(_known), WithJsonSchema({"type": "string", "enum": [*EVENTS]})]
 
 
+def is_issuance(event_type: str) -> bool:
+    """Return True if an event reports on an issuance, False if it reports on a presentation."""
+    return event_type.startswith(f"{PREFIX}issuance.")
+
+
 def delivery_body(event_type: str, resource_id: str) -> str:
     """Return the body of a delivery (specification, "Delivery rules", 1)."""
-    payload = {PAYLOAD_KEYS[EVENTS[event_type].kind]: resource_id}
-    return json.dumps({"eventType": event_type, "payload": payload})
+    key = "openId4VcIssuanceId" if is_issuance(event_type) else "openId4VcPresentationId"
+    return json.dumps({"eventType": event_type, "payload": {key: resource_id}})
 
 
 def obstacle(event_type: str, status: str, announced: Collection[str]) -> str:
@@ -78,10 +73,6 @@ def obstacle(event_type: str, status: str, announced: Collection[str]) -> str:
     return "" if status in EVENTS[event_type].after else f"{event_type} cannot follow the status {status}"
 
 
-def possible(kind: str, status: str, announced: Collection[str]) -> list[str]:
-    """Return the events that may happen next to a resource of a kind."""
-    return [
-        event_type
-        for event_type, rule in EVENTS.items()
-        if rule.kind == kind and not obstacle(event_type, status, announced)
-    ]
+def possible(status: str, announced: Collection[str]) -> list[str]:
+    """Return the events that may happen next to a resource."""
+    return [event_type for event_type in EVENTS if not obstacle(event_type, status, announced)]

@@ -11,7 +11,7 @@ from pydantic_core import from_json, to_json
 from starlette.exceptions import HTTPException
 
 from credhook.sandbox import templates
-from credhook.sandbox.events import EVENTS, EventType, obstacle
+from credhook.sandbox.events import EVENTS, EventType, is_issuance, obstacle
 from credhook.sandbox.operations import Listing, PageQuery, operation, page_of
 from credhook.sandbox.tenant import Tenant
 from credhook.sandbox.wire import ABSENT, StampedModel, Whole, WireModel
@@ -206,7 +206,7 @@ def trigger_events(tenant: Tenant, body: EventRequest) -> list[TriggeredEvent]:
         HTTPException: With 404 for an unknown resource or template, with 400 for attributes that do not fit the
             template, with 409 for an event that cannot happen to the resource now.
     """
-    act = _trigger_issuance if EVENTS[body.event_type].kind == "issuance" else _trigger_presentation
+    act = _trigger_issuance if is_issuance(body.event_type) else _trigger_presentation
     with tenant.state.transaction():
         ids = [act(tenant, body) for _ in range(body.count)]
         return [

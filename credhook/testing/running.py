@@ -193,9 +193,8 @@ class Trial:
         handler = self.handler
         try:
             is_wanted = handler.wants(self.event)
-        except Exception as raised:  # The author's code. A worker counts it as a failure, too.
+        except Exception as raised:  # noqa: BLE001  The author's code. A worker counts it as a failure, too.
             error: Exception | None = raised
-            log.warning("%s attempt %s", handler.name, self.event.attempt, exc_info=error)
             self._runs += 1
         else:
             if not is_wanted:
@@ -203,6 +202,7 @@ class Trial:
             error = await self._run(handler)
         if error is None:
             return "done", None, None
+        log.warning("%s attempt %s", handler.name, self.event.attempt, exc_info=error)  # Shown if the test fails.
         decision = after_handler(
             error,
             self.event.attempt,
@@ -235,8 +235,6 @@ class Trial:
             error = await running.run(handler, self.event, context, timeout=timeout, threads=threads, runs=runs)
         if blocked and (error is None or isinstance(error, running.HandlerTimeout)):
             error = blocked[0]
-        if error is not None:  # pytest shows it below a test that fails.
-            log.warning("%s attempt %s", handler.name, self.event.attempt, exc_info=error)
         if isinstance(error, running.HandlerTimeout):  # A task that hangs would delay the end of the test's loop.
             await end_tasks(asyncio.all_tasks() - before)
         return error

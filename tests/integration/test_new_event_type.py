@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 NEW_TYPE = "openid4vc.issuance.revoked"
 #: File, old text, and new text.
 Change = tuple[str, str, str]
-OLD_TYPE = '"openid4vc.issuance.expired": EventRule("issuance", "expired", ("offered",), ("expired", "expired")),\n'
+OLD_TYPE = '"openid4vc.issuance.expired": EventRule("expired", ("offered",), ("expired", "expired")),\n'
 ADD_TYPE: list[Change] = [
     (
         "credhook/events.py",
@@ -25,7 +25,7 @@ ADD_TYPE: list[Change] = [
     (
         "sandbox/events.py",
         OLD_TYPE,
-        f'{OLD_TYPE}    "{NEW_TYPE}": EventRule("issuance", "revoked", ("completed",), ("revoked", "revoked")),\n',
+        f'{OLD_TYPE}    "{NEW_TYPE}": EventRule("revoked", ("completed",), ("revoked", "revoked")),\n',
     ),
 ]
 

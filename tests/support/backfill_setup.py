@@ -45,7 +45,7 @@ class Scene(Harness):
 
     def given_up(self) -> None:
         """Return once the platform tries no delivery any more."""
-        deliveries = f"{self.sandbox.url}/sandbox/deliveries?limit=1"
+        deliveries = f"{self.sandbox.url}/sandbox/deliveries"
         until(
             lambda: plain.get(deliveries).json()["meta"]["underWay"] == 0, within=600, what="the end of all deliveries"
         )
