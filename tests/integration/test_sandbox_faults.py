@@ -36,7 +36,14 @@ def test_faults_are_shown_switched_and_cleared(tmp_path: Any) -> None:
         assert changed == shown | {"slowMs": 1}
         cleared = plain.delete(url).json()["data"]
         assert (cleared["duplicate"], cleared["readOnce"], cleared["slowMs"]) == (1, False, 0)
-        for wrong in ({"slow": 1}, {"duplicate": 0}, {"slowMs": 1_000_001}, {"retryAfter": 3_601}, {"drop": 0.5}):
+        for wrong in (
+            {"slow": 1},
+            {"drop": -1},
+            {"duplicate": 0},
+            {"slowMs": 1_000_001},
+            {"retryAfter": 3_601},
+            {"drop": 0.5},
+        ):
             assert plain.post(url, json=wrong).status_code == 400
 
 

@@ -118,8 +118,9 @@ def test_nothing_is_made_when_one_of_many_fails(api: httpx.Client) -> None:
     twice = {"eventType": "openid4vc.issuance.failed", "resourceId": id_, "count": 2}
     refused(api.post("/sandbox/events", json=twice), 409, "CONFLICT", "Conflict")
     assert data(api.get(f"{CREDS}/credentials/{id_}"))["status"] == "offered"
-    for count in (0, 10_001):
-        invalid(api.post("/sandbox/events", json=twice | {"count": count}))
+    for wrong in ({"count": 0}, {"count": 10_001}, {"count": None}, {"isValid": None}, {"attributes": None}):
+        invalid(api.post("/sandbox/events", json=twice | wrong))
+    assert happen(api, "openid4vc.issuance.failed", resourceId=id_, count=1.0) == id_
 
 
 def test_unknown_resources_are_missing(api: httpx.Client) -> None:
