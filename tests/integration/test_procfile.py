@@ -1,14 +1,9 @@
 """The lines of the Procfile, run as Heroku and others run them: in a shell, with PORT, and SIGTERM before SIGKILL."""
-# ruff: noqa: T201  The seconds are what `make soak` is run for.
 
 import re
 import socket
-import time
 from pathlib import Path
 
-import pytest
-from fleet_harness import SIZES, FleetHarness
-from harness import HELD
 from one_shot_senders import OneShotSenders
 from redis import Redis
 from sandbox_api import authorized
@@ -30,52 +25,27 @@ def started(folder: Path, name: str, **environment: str) -> Process:
     return Executed(folder / f"{name}.log", "sh", "-c", LINES[name], environment=environment)
 
 
-def stopped(process: Process) -> int:
-    began = time.monotonic()
-    code = process.stop()
-    print(f"\nended {time.monotonic() - began:.1f} s after SIGTERM")
-    return code
-
-
 def test_the_longest_stop_is_shorter_than_a_platforms_patience() -> None:
+    """The signal reaches our commands, because the shell has become them."""
+    assert all("exec credhook" in line for line in LINES.values())
     (grace,) = re.findall(r"CREDHOOK_GRACE:-(\d+)", LINES["worker"])
     assert int(grace) + concurrent._SETTLE_SECONDS < PATIENCE
     assert server._LAST_REQUEST_SECONDS + command._GRACE < PATIENCE
 
 
-@pytest.mark.parametrize("size", SIZES)
 def test_web_listens_everywhere_and_stops_under_load_without_a_loss(
-    tmp_path: Path, redis_url: str, redis_client: Redis, size: str
+    tmp_path: Path, redis_url: str, redis_client: Redis
 ) -> None:
     port = free_port()
-    process = started(tmp_path, "web", PORT=str(port), REDIS_URL=redis_url, CREDHOOK_WEBHOOK_SECRETS=SECRET)
-    with process:
+    with started(tmp_path, "web", PORT=str(port), REDIS_URL=redis_url, CREDHOOK_WEBHOOK_SECRETS=SECRET) as process:
         until(lambda: '"redis_safe"' in process.text, what="the receiver")
         socket.create_connection(("127.0.0.2", port), timeout=60).close()  # Not HOST's default.
         with OneShotSenders(port) as load:
-            until(lambda: load.has_sent(500 if size == "short" else 20_000), what="deliveries", within=300)
-            assert stopped(process) == 0
+            until(lambda: load.has_sent(500), what="deliveries", within=300)
+            assert process.stop() == 0
     accepted = load.outcomes.pop("HTTP/1.1 202")
     assert redis_client.zcard("credhook:credhook:open") == accepted
     assert set(load.outcomes) <= {"ConnectionRefusedError", "ConnectionResetError"}
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_a_worker_hands_back_what_does_not_end_in_time(rig: FleetHarness, size: str) -> None:
-    count = 200 if size == "short" else 5_000
-    rig.plugin(HELD)
-    ids = [f"m{number:04}" for number in range(count)]
-    rig.accept(*((one, "openid4vc.issuance.completed", f"iss_{one}") for one in ids))
-    with started(rig.folder, "worker", **rig.environment) as process:
-        until(lambda: len(rig.notes()) == 100, what="a full worker")
-        assert stopped(process) == 0
-        assert '"worker_killed"' not in process.text
-    assert rig.redis.zcard("credhook:credhook:open") == count
-    (rig.folder / "go").touch()
-    with started(rig.folder, "worker", **rig.environment) as process:
-        rig.settles(within=300)
-        assert stopped(process) == 0
-    assert sorted(note.words[1] for note in rig.notes() if note.words[0] == "first") == ids
 
 
 def test_release_registers_the_public_url_and_nothing_in_a_review_app(tmp_path: Path, sandbox: Platform) -> None:

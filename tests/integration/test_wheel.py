@@ -62,10 +62,10 @@ def project(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(project: Path, *arguments: str, **settings: str) -> "subprocess.CompletedProcess[str]":
+def run(project: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     path = f"{project / '.venv/bin'}:{os.environ['PATH']}"
     return subprocess.run(
-        arguments, cwd=project, env={"PATH": path, "HOME": str(project), **settings},
+        arguments, cwd=project, env={"PATH": path, "HOME": str(project)},
         capture_output=True, text=True, check=False, timeout=200,
     )  # fmt: skip
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import httpx
 import plain
@@ -13,17 +13,6 @@ CREDS = "/me-creds/api"
 USERS = "/consumer-onboarding/api/users"
 FORM = {"grant_type": "client_credentials", "client_id": "sandbox", "client_secret": "sandbox"}
 TOKEN = "/realms/sandbox/protocol/openid-connect/token"
-
-PRESET: dict[str, Any] = {
-    "credentialFormat": "sd-jwt",
-    "templateName": "Badge",
-    "templateDescription": "A badge.",
-    "templateAttributes": {
-        "name": {"type": "string", "required": True},
-        "address": {"type": "object", "properties": {"street": {"type": "string"}}},
-        "tags": {"type": "array", "items": {"type": "string"}},
-    },
-}
 
 
 @contextmanager
@@ -77,10 +66,6 @@ def invalid(answer: httpx.Response) -> str:
 
 def missing(answer: httpx.Response) -> str:
     return refused(answer, 404, "NOT_FOUND", "Not Found")
-
-
-def code() -> str:
-    return f"c-{uuid4()}"
 
 
 def happen(api: httpx.Client, event_type: str, **more: Any) -> str:
