@@ -22,12 +22,9 @@ def test_a_signed_request_is_imported(api: httpx.Client, key_type: str) -> None:
     chain = data(api.post(f"/sandbox/csrs/{request['id']}/sign"))
     record = data(api.post(f"{CREDS}/certificates/csrs/{request['id']}/import", json=chain))
     leaf = x509.load_pem_x509_certificate(chain["certificate"].encode())
-    assert all(isinstance(value, str) for value in record.values())
     assert record["certificateSigningRequest"] == request["certificateSigningRequest"]
-    assert (
-        record["subjectKeyIdentifier"]
-        == leaf.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value.digest.hex()
-    )
+    identifier = leaf.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value.digest
+    assert record["subjectKeyIdentifier"] == identifier.hex()
     assert datetime.fromisoformat(record["expiresAt"]) == leaf.not_valid_after_utc
     again = data(api.post(f"{CREDS}/certificates/csrs/{request['id']}/import", json=chain))
     assert again["createdAt"] == record["createdAt"]

@@ -1,7 +1,7 @@
 """Users of the sandbox: onboarded once, however often somebody asks."""
 
 from urllib.parse import quote
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import httpx
 from sandbox_api import USERS, data, invalid, missing, refused
@@ -9,28 +9,13 @@ from sandbox_api import USERS, data, invalid, missing, refused
 
 def test_a_user_is_onboarded_and_then_resolved(api: httpx.Client) -> None:
     name, external = f"u-{uuid4()}", f"x-{uuid4()}"
-    wanted = {
-        "email": f"{name}@Example.org",
-        "username": name.upper(),
-        "firstName": "Ada",
-        "lastName": "Example",
-        "externalIdentifier": external,
-    }
+    wanted = {"email": f"{name}@Example.org", "username": name.upper(), "externalIdentifier": external}
     first = data(api.post(USERS, json=wanted), 201)
     assert first["email"] == wanted["email"].lower()
     assert first["tempPassword"]
     for again in (wanted, {"email": wanted["email"]}, {"username": name}):
         assert data(api.post(USERS, json=again), 201) == {"email": first["email"], "tempPassword": ""}
-    user = data(api.get(f"{USERS}/by-external-identifier/{external}"))
-    assert UUID(user.pop("id"))
-    assert user == {
-        "username": name,
-        "email": first["email"],
-        "firstName": "Ada",
-        "lastName": "Example",
-        "enabled": True,
-    }
-    assert name in [each["username"] for each in data(api.get(USERS))]
+    assert data(api.get(f"{USERS}/by-external-identifier/{external}"))["username"] == name
     assert data(api.get(f"{USERS}/{name.upper()}/external-identifier")) == {"externalIdentifier": external}
     assert data(api.patch(f"{USERS}/{name.upper()}/idp-link", json={"enabled": False}))["username"] == name
 

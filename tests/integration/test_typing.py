@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from commands import credhook
 
-TYPED = Path(__file__).parents[1] / "support" / "typed"
+TYPED, EXAMPLES = (Path(__file__).parents[1] / name for name in ("support/typed", "examples"))
 
 
 def mypy(folder: Path, kept: Path) -> set[tuple[str, int]]:
@@ -47,7 +47,8 @@ def test_a_type_checker_refuses_every_mistake_and_nothing_else(
     checker: Callable[[Path, Path], set[tuple[str, int]]], tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
     assert credhook("new", "accounts", environment={}, folder=tmp_path).returncode == 0
-    for path in [*TYPED.glob("*.py"), *(tmp_path / "accounts").glob("*.py")]:
+    examples = [EXAMPLES / name / f"{name}.py" for name in ("onboarding", "notify", "billing")]
+    for path in [*TYPED.glob("*.py"), *(tmp_path / "accounts").glob("*.py"), *examples]:
         shutil.copy(path, tmp_path)
     lines = enumerate((TYPED / "misfits.py").read_text().splitlines(), 1)
     refused = {("misfits.py", number) for number, line in lines if line.endswith("# refused")}
