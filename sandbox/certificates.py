@@ -139,9 +139,8 @@ def sign_request(tenant: Tenant, id_: str) -> NewCertificate:
 def import_certificate(tenant: Tenant, id_: str, body: NewCertificate) -> ImportedCertificate:
     """Import the certificate for a signing request. Another import renews it.
 
-    Raises:
-        HTTPException: With 404 for an unknown request; with 400 for a certificate that cannot be read, belongs to
-            another key, has expired, or whose parents do not lead towards the root.
+    Answer 404 for an unknown request, and 400 for a certificate that cannot be read, belongs to another key, has
+    expired, or whose parents do not lead towards the root.
     """
     request = tenant.state.find(SigningRequest, id_, "signing request")
     leaf, *parents = map(_read, (body.certificate, *body.parent_certificates))

@@ -131,11 +131,7 @@ def _advance(
     event_type: str,
     credential: SandboxCredential | None = None,
 ) -> str:
-    """Let an event happen to a resource, and return the id. A presentation shows `credential` once it is verified.
-
-    Raises:
-        HTTPException: With 409 if the event cannot happen to the resource now.
-    """
+    """Let an event happen to a resource, or answer 409. Return the id. A verified presentation shows `credential`."""
     rule = EVENTS[event_type]
     if problem := obstacle(event_type, record.status, record.announced):
         raise HTTPException(409, f"This cannot happen to {record.id}: {problem}.")
@@ -156,11 +152,7 @@ def _presented(status: str, credentials: list[Any]) -> dict[str, Any]:
 
 
 def _seen(tenant: Tenant, record: R, before: R | None) -> R:
-    """Return a resource as a read sees it now. `before` is the resource before its latest event, if there was one.
-
-    Raises:
-        HTTPException: With 404 while the resource lags behind its event.
-    """
+    """Return a resource as a read sees it now, or answer 404. `before` is the resource before its latest event."""
     age_ms = (tenant.now() - record.updated_at).total_seconds() * 1000
     seen = before if age_ms < tenant.faults.on.details_stale_ms else record
     if seen is None or age_ms < tenant.faults.on.details_lag_ms:
@@ -202,9 +194,7 @@ def list_presentations(tenant: Tenant, query: PageQuery) -> Listing[list[Sandbox
 def trigger_events(tenant: Tenant, body: EventRequest) -> list[TriggeredEvent]:
     """Bring about the state that an event announces, and announce it: all `count` times or not at all.
 
-    Raises:
-        HTTPException: With 404 for an unknown resource or template, with 400 for attributes that do not fit the
-            template, with 409 for an event that cannot happen to the resource now.
+    Answer 404 for an unknown resource or template, 400 for attributes that do not fit it, 409 for an impossible event.
     """
     act = _trigger_issuance if is_issuance(body.event_type) else _trigger_presentation
     with tenant.state.transaction():
@@ -288,11 +278,7 @@ def _offer(tenant: Tenant, id_: str, template_id: str) -> str:
 
 
 def _offered(tenant: Tenant, uri: str) -> str:
-    """Return the id of the issuance that is offered, by reference or by value. Another issuer's offer has no id here.
-
-    Raises:
-        HTTPException: With 400 for what is no offer.
-    """
+    """Return the id of an offered issuance, or answer 400 for what is no offer. Another issuer's has no id here."""
     query = parse_qs(urlsplit(uri).query)
     try:
         if "credential_offer" in query:
@@ -308,9 +294,7 @@ def _offered(tenant: Tenant, uri: str) -> str:
 def accept_offer(tenant: Tenant, body: CredentialOffer) -> list[AcceptedCredential]:
     """Take an offer of the sandbox. Consent completes its issuance, refused consent fails it, each with its event.
 
-    Raises:
-        HTTPException: With 404 for an offer of another issuer or an archived template, with 400 for an offer that has
-            been used or has expired.
+    Answer 404 for an offer of another issuer or an archived template, 400 for one that has been used or has expired.
     """
     record = tenant.state.get(IssuanceRecord, _offered(tenant, body.credential_offer))
     if record is None:

@@ -302,8 +302,7 @@ def archive_template(tenant: Tenant, id_: str) -> SandboxTemplate:
 def claims_of(template: SandboxTemplate, attributes: dict[str, Any] | None) -> dict[str, Any]:
     """Return the claims of a new credential: the attributes, or examples if there are none.
 
-    Raises:
-        HTTPException: With 400, naming the template and not the attribute (specification, "Errors", rule 1).
+    A 400 names the template and not the attribute (specification, "Errors", rule 1).
     """
     if attributes is None:
         return MEMBER if template.id == MEMBERSHIP else example(template.attributes)

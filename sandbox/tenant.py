@@ -138,11 +138,7 @@ class TokenIssuer:
         return token
 
     def check(self, authorization: str | None) -> str:
-        """Return the token of an `Authorization` header.
-
-        Raises:
-            HTTPException: With 401, if it is missing, unknown or expired (specification, "Authentication", 5).
-        """
+        """Return the token of an `Authorization` header, or answer 401 (specification, "Authentication", 5)."""
         scheme, _, token = (authorization or "").partition(" ")
         if scheme.lower() != "bearer" or self._expiry.get(token, 0) <= self.clock():
             raise unauthorized("The access token is missing, unknown or expired.")
@@ -241,11 +237,7 @@ class FaultSwitch:
         return self._swap
 
     async def disturb(self, now: float) -> None:
-        """Delay or refuse one API request. `now` is in seconds since 1970.
-
-        Raises:
-            HTTPException: With 500 or 429, if the request is to fail.
-        """
+        """Delay one API request, or refuse it with 500 or 429. `now` is in seconds since 1970."""
         await asyncio.sleep(self.on.slow_ms / 1000)
         if self.take("server_errors"):
             raise HTTPException(500, "A fault of the sandbox: serverErrors.")

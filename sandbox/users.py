@@ -74,9 +74,7 @@ class LinkAnswer(WireModel):
 def onboard(tenant: Tenant, body: NewUser) -> OnboardingAnswer:
     """Create a user or resolve an existing account, which only gains an external identifier if it had none.
 
-    Raises:
-        HTTPException: With 400 if neither email nor username is given; with 409 if they belong to two accounts, or
-            the external identifier to another account.
+    Answer 400 without email and username, and 409 if they and the external identifier belong to different accounts.
     """
     if body.email is None and body.username is None:
         raise HTTPException(400, "At least one of email and username must be provided.")

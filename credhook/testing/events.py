@@ -115,11 +115,7 @@ def event(
 
 
 def load_event(path: str | Path) -> FetchedEvent:
-    """Return the event that `credhook events export` has written.
-
-    Raises:
-        ValueError: the file holds no such event.
-    """
+    """Return the event that `credhook events export` has written, or raise `ValueError` if the file holds none."""
     try:
         case = json.loads(Path(path).read_text(encoding="utf-8"))
         details = model_of(case["type"]).model_validate(case.pop("details"))

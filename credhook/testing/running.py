@@ -131,11 +131,7 @@ async def arun(
 
 
 def state_for(handler: Function, state: object) -> object:
-    """Return `context.state` of a trial: as given, or None.
-
-    Raises:
-        ValueError: it is not given, and the handler's plugin has a start-up function.
-    """
+    """Return `context.state` as given, or None. Raise `ValueError` if a start-up function would have returned it."""
     if state is not UNSET:
         return state
     for plugin in plugins_of(handler):
@@ -146,11 +142,7 @@ def state_for(handler: Function, state: object) -> object:
 
 @dataclass
 class Trial:
-    """One event at one handler, over several attempts, on the running event loop. See `arun` for the fields.
-
-    Raises:
-        ValueError: the handler is not registered for the event's type.
-    """
+    """One event at one handler, over several attempts, on the running event loop: fields and errors are `arun`'s."""
 
     handler: Handler
     event: FetchedEvent

@@ -110,10 +110,7 @@ def keyboard() -> Iterator[Callable[[], str] | None]:
 def saved(folders: Sequence[Path]) -> Iterator[list[str]]:
     """Yield the names of the Python files saved in folders, every 50 ms or when there are any, until a signal.
 
-    Tests do not count: a worker does not load them.
-
-    Raises:
-        CannotStart: Watching fails.
+    Tests do not count: a worker does not load them. Raise `CannotStart` if watching fails.
     """
     logging.getLogger("watchfiles").setLevel(logging.ERROR)  # It counts changes, and warns of signals.
     is_python = PythonFilter()
@@ -317,11 +314,7 @@ def dev(*, modules: tuple[str, ...], port: int, public_url: str | None) -> None:
 
 @contextmanager
 def _registered(local: LocalEnvironment, url: str) -> Iterator[None]:
-    """Register a URL with the platform, and delete the registration at the end.
-
-    Raises:
-        CannotStart: The platform refuses, or the URL is registered already.
-    """
+    """Register a URL with the platform until the end. Raise `CannotStart` if it refuses, or has the URL already."""
 
     def registrations() -> list[str]:
         listed = json.loads(local.run(*CREDHOOK, "api", "endpoints", "list"))

@@ -56,9 +56,7 @@ def local_redis(folder: Path, *, options: tuple[str, ...] = ()) -> Iterator[str]
     """Run a server that keeps its append-only file in `folder`, and yield its URL.
 
     It is configured as deploy/redis.conf demands: append-only, every write fsynced, no eviction, no active rehashing.
-
-    Raises:
-        CannotStart: There is none, or it did not start.
+    Raise `CannotStart` if there is none, or it did not start.
     """
     port = free_port()
     process = start_server(folder, port, options)
