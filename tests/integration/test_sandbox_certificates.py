@@ -1,14 +1,11 @@
 """Signing requests of the sandbox, the certificates imported for them, and entities that are trusted."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import httpx
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import Encoding
 from sandbox_api import CREDS, data, invalid, missing
 
 
@@ -57,21 +54,3 @@ def test_what_is_no_certificate_for_the_request_is_refused(api: httpx.Client) ->
         assert "PEM" in invalid(api.post(path, json={"certificate": text}))
     assert "PEM" in invalid(api.post(path, json=other | {"parentCertificates": ["nonsense"]}))
     missing(api.post(f"{CREDS}/certificates/csrs/unknown/import", json=other))
-
-
-def test_an_expired_certificate_is_refused(api: httpx.Client) -> None:
-    request = signing_request(api)
-    csr = x509.load_pem_x509_csr(request["certificateSigningRequest"].encode())
-    now = datetime.now(UTC)
-    expired = (
-        x509.CertificateBuilder()
-        .subject_name(csr.subject)
-        .issuer_name(csr.subject)
-        .public_key(csr.public_key())
-        .serial_number(1)
-        .not_valid_before(now - timedelta(days=2))
-        .not_valid_after(now - timedelta(days=1))
-        .sign(ec.generate_private_key(ec.SECP256R1()), SHA256())
-    )
-    body = {"certificate": expired.public_bytes(Encoding.PEM).decode()}
-    assert "expired" in invalid(api.post(f"{CREDS}/certificates/csrs/{request['id']}/import", json=body))

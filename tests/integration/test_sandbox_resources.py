@@ -6,7 +6,7 @@ from urllib.parse import urlencode
 
 import httpx
 import pytest
-from sandbox_api import CREDS, data, happen, invalid, listed, missing, refused
+from sandbox_api import CREDS, data, invalid, listed, missing, refused
 from serving import Platform
 
 from credhook.sandbox.resources import PRE_AUTHORIZED
@@ -38,7 +38,7 @@ def test_the_consent_of_a_taken_offer_decides_what_happens_to_its_issuance(
     sandbox: Platform, api: httpx.Client, by_value: bool, consent: str, status: str, again: int
 ) -> None:
     sandbox.faults(offersByValue=by_value, consent=consent)
-    id_ = happen(api, "openid4vc.issuance.offered", templateId="sandbox:permit")
+    id_ = sandbox.make("openid4vc.issuance.offered", templateId="sandbox:permit")
     shown = data(api.get(f"{CREDS}/credentials/{id_}"))
     assert (shown["format"], shown["offerQrUri"]) == ("mdoc", shown["offerUri"])
     offer = {"credentialOffer": shown["offerUri"]}
@@ -65,9 +65,9 @@ def test_the_consent_of_a_taken_offer_decides_what_happens_to_its_issuance(
     ],
 )
 def test_a_resource_is_in_the_state_that_its_event_announces(
-    api: httpx.Client, noun: str, event_type: str, status: str, credentials: list[str | None]
+    sandbox: Platform, api: httpx.Client, noun: str, event_type: str, status: str, credentials: list[str | None]
 ) -> None:
-    resource = data(api.get(f"{CREDS}/{noun}/{happen(api, event_type)}"))
+    resource = data(api.get(f"{CREDS}/{noun}/{sandbox.make(event_type)}"))
     assert resource["status"] == status
     assert [each.get("status") for each in resource["credentials"]] == credentials
     assert (resource.get("error") is not None) == (status == "rejected")
@@ -80,7 +80,7 @@ def test_a_resource_is_in_the_state_that_its_event_announces(
     [("credentials", "openid4vc.issuance.offered"), ("presentations", "openid4vc.verification.data")],
 )
 def test_lists_go_on_where_their_links_lead(sandbox: Platform, api: httpx.Client, noun: str, event_type: str) -> None:
-    ids = [happen(api, event_type) for _ in range(5)]
+    ids = [sandbox.make(event_type) for _ in range(5)]
     whole = [each["id"] for each in listed(api, noun)]
     assert whole[-5:] == ids
     sandbox.faults(pageSize=2)
@@ -93,11 +93,11 @@ def test_lists_go_on_where_their_links_lead(sandbox: Platform, api: httpx.Client
         assert invalid(api.get(f"{CREDS}/{noun}", params={"page[after]": wrong})).startswith("query.page[after]: ")
 
 
-def test_a_presentation_moves_on_and_keeps_what_was_shown(api: httpx.Client) -> None:
-    id_ = happen(api, "openid4vc.verification.requested")
+def test_a_presentation_moves_on_and_keeps_what_was_shown(sandbox: Platform, api: httpx.Client) -> None:
+    id_ = sandbox.make("openid4vc.verification.requested")
     shown = {"templateId": "sandbox:permit", "attributes": {"a": [1, {"b": None}]}}
-    happen(api, "openid4vc.verification.verified", resourceId=id_, **shown)
-    happen(api, "openid4vc.verification.data", resourceId=id_)
+    sandbox.make("openid4vc.verification.verified", resourceId=id_, **shown)
+    sandbox.make("openid4vc.verification.data", resourceId=id_)
     presentation = data(api.get(f"{CREDS}/presentations/{id_}"))
     (credential,) = presentation["credentials"]
     assert (credential["name"], credential["type"]) == ("Permit", "example.sandbox.permit.1")
@@ -113,14 +113,14 @@ def test_a_presentation_moves_on_and_keeps_what_was_shown(api: httpx.Client) -> 
         refused(answer, 409, "CONFLICT", "Conflict")
 
 
-def test_nothing_is_made_when_one_of_many_fails(api: httpx.Client) -> None:
-    id_ = happen(api, "openid4vc.issuance.offered")
+def test_nothing_is_made_when_one_of_many_fails(sandbox: Platform, api: httpx.Client) -> None:
+    id_ = sandbox.make("openid4vc.issuance.offered")
     twice = {"eventType": "openid4vc.issuance.failed", "resourceId": id_, "count": 2}
     refused(api.post("/sandbox/events", json=twice), 409, "CONFLICT", "Conflict")
     assert data(api.get(f"{CREDS}/credentials/{id_}"))["status"] == "offered"
     for wrong in ({"count": 0}, {"count": 10_001}, {"count": None}, {"isValid": None}, {"attributes": None}):
         invalid(api.post("/sandbox/events", json=twice | wrong))
-    assert happen(api, "openid4vc.issuance.failed", resourceId=id_, count=1.0) == id_
+    assert sandbox.make("openid4vc.issuance.failed", resourceId=id_, count=1.0) == id_
 
 
 def test_unknown_resources_are_missing(api: httpx.Client) -> None:

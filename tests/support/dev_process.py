@@ -11,6 +11,7 @@ import sys
 import termios
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,21 +33,21 @@ handlers = Handlers("mine")
 @handlers.on("openid4vc.issuance.completed")
 async def seen(event, context):
     with open("seen", "a") as file:
-        print(event.webhook_id, time.time() * 1000, file=file)
+        print(event.webhook_id, time.time(), file=file)
 """
 
 
+@dataclass
 class Dev:
     """A session under way."""
 
-    def __init__(self, folder: Path, process: "subprocess.Popen[bytes]", output: Path) -> None:
-        self.folder = folder
-        self.process = process
-        self._output = output
+    folder: Path
+    process: "subprocess.Popen[bytes]"
+    output: Path
 
     @property
     def text(self) -> str:
-        return self._output.read_text(errors="replace")
+        return self.output.read_text(errors="replace")
 
     def shows(self, pattern: str, times: int = 1) -> str:
         """What it prints, once the pattern is in it so often."""
@@ -67,10 +68,10 @@ class Dev:
         """Return once the worker has started so often."""
         self.shows(r"  ready(  |$)", times)
 
-    def save(self, text: str, name: str = "accounts.py") -> None:
-        """As an editor does: whole, or not at all."""
-        (self.folder / f"{name}~").write_text(text)
-        (self.folder / f"{name}~").rename(self.folder / name)
+    def save(self, text: str) -> None:
+        """Save accounts.py as an editor does: whole, or not at all."""
+        (self.folder / "accounts.py~").write_text(text)
+        (self.folder / "accounts.py~").rename(self.folder / "accounts.py")
 
     @property
     def environment(self) -> dict[str, str]:

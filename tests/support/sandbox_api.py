@@ -66,8 +66,3 @@ def invalid(answer: httpx.Response) -> str:
 
 def missing(answer: httpx.Response) -> str:
     return refused(answer, 404, "NOT_FOUND", "Not Found")
-
-
-def happen(api: httpx.Client, event_type: str, **more: Any) -> str:
-    found = data(api.post("/sandbox/events", json={"eventType": event_type, **more}), 201)
-    return str(found[0]["resourceId"])

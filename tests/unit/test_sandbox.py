@@ -4,8 +4,8 @@ import asyncio
 import base64
 import re
 import ssl
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from starlette.exceptions import HTTPException
 from virtual_time import in_own_time
 
+from credhook.sandbox import certificates
 from credhook.sandbox.deliveries import (
     REORDER_SECONDS,
     RETRY_SECONDS,
@@ -32,6 +33,7 @@ from credhook.sandbox.templates import NewMdocPreset, NewPreset, NewSdJwtPreset,
 from credhook.sandbox.tenant import TOKEN_LIFETIME_SECONDS, Faults, FaultSwitch, StateFile, TokenIssuer
 from credhook.sandbox.users import NewUser, SandboxUser
 from credhook.sandbox.wire import refusal
+from credhook.testing.fake_platform import new_tenant
 
 COMPLETED = "openid4vc.issuance.completed"
 
@@ -96,8 +98,6 @@ def test_envelopes_are_swapped_always_or_at_every_other_answer(faults: Faults, s
 
 BODY = '{"eventType": "x"}'
 SEED = base64.b64encode(bytes(range(32))).decode()
-
-
 LONGER = base64.b64encode(bytes(range(32)) + bytes(32)).decode()
 PUBLIC = "whpk_A6EHv/POEL4dcN0Y50vAmWfk1jCbpQ1fHdyGZBJVMbg="
 #: openssl pkeyutl -sign -rawin, with the seed 00 01 … 1f
@@ -211,6 +211,15 @@ def test_a_refusal_names_the_place_and_does_not_quote_what_it_refuses() -> None:
     assert "ada" not in f"{problems.value} {error}"
 
 
+def test_an_expired_certificate_is_not_imported() -> None:
+    tenant = new_tenant()
+    request = certificates.list_requests(tenant)[0]
+    signed = certificates.sign_request(tenant, request.id)
+    later = replace(tenant, now=lambda: datetime.now(UTC) + timedelta(days=365))
+    with pytest.raises(HTTPException, match="The certificate has expired"):
+        certificates.import_certificate(later, request.id, signed)
+
+
 def test_a_repr_shows_no_person() -> None:
     user = SandboxUser(id="1", username="ada", email="ada@example.org", first_name="Ada", last_name="E", enabled=True)
     assert "ada" not in repr(user).lower()
@@ -249,49 +258,50 @@ class Scene:
         return webhook_id
 
 
-@asynccontextmanager
-async def sending() -> AsyncIterator[Scene]:
-    scene = Scene()
-    async with scene.sender.sending():
-        yield scene
-    scene.state.close()
+def play(act: Callable[[Scene], Awaitable[None]]) -> None:
+    """Act while the sender sends, in time of its own."""
+
+    async def work() -> None:
+        scene = Scene()
+        async with scene.sender.sending():
+            await act(scene)
+        scene.state.close()
+
+    in_own_time(work())
 
 
 def test_a_delivery_is_as_late_as_was_asked_for_and_holds_up_no_other() -> None:
-    async def work() -> None:
-        async with sending() as scene:
-            scene.faults.on = Faults(delay_ms=2_000)
-            late = scene.happens()
-            scene.faults.on = Faults()
-            prompt = scene.happens()
-            await asyncio.sleep(60.0)
-            assert scene.came == [(0.0, prompt), (2.0, late)]
+    async def act(scene: Scene) -> None:
+        scene.faults.on = Faults(delay_ms=2_000)
+        late = scene.happens()
+        scene.faults.on = Faults()
+        prompt = scene.happens()
+        await asyncio.sleep(60.0)
+        assert scene.came == [(0.0, prompt), (2.0, late)]
 
-    in_own_time(work())
+    play(act)
 
 
 def test_a_failure_is_tried_again_after_longer_and_longer_and_given_up() -> None:
-    async def work() -> None:
-        async with sending() as scene:
-            scene.status = 500
-            webhook_id = scene.happens()
-            await asyncio.sleep(sum(RETRY_SECONDS) + 1.0)
-            times = [0, 5, 305, 2_105, 9_305, 27_305, 63_305, 99_305]
-            assert scene.came == [(at, webhook_id) for at in times]
-            outcomes = [attempt.outcome for attempt in reversed(scene.state.latest(DeliveryAttempt, 100))]
-            assert outcomes == ["retrying"] * len(RETRY_SECONDS) + ["givenUp"]
-            assert scene.state.count(PendingDelivery) == 0
+    async def act(scene: Scene) -> None:
+        scene.status = 500
+        webhook_id = scene.happens()
+        await asyncio.sleep(sum(RETRY_SECONDS) + 1.0)
+        times = [0, 5, 305, 2_105, 9_305, 27_305, 63_305, 99_305]
+        assert scene.came == [(at, webhook_id) for at in times]
+        outcomes = [attempt.outcome for attempt in reversed(scene.state.latest(DeliveryAttempt, 100))]
+        assert outcomes == ["retrying"] * len(RETRY_SECONDS) + ["givenUp"]
+        assert scene.state.count(PendingDelivery) == 0
 
-    in_own_time(work())
+    play(act)
 
 
 def test_deliveries_that_are_held_back_go_out_the_last_first_or_after_a_while() -> None:
-    async def work() -> None:
-        async with sending() as scene:
-            scene.faults.on = Faults(reorder=3)
-            ids = [scene.happens() for _ in range(4)]
-            await asyncio.sleep(60.0)
-            assert [webhook_id for _, webhook_id in scene.came] == [ids[2], ids[1], ids[0], ids[3]]
-            assert scene.came[-1][0] == REORDER_SECONDS
+    async def act(scene: Scene) -> None:
+        scene.faults.on = Faults(reorder=3)
+        ids = [scene.happens() for _ in range(4)]
+        await asyncio.sleep(60.0)
+        assert [webhook_id for _, webhook_id in scene.came] == [ids[2], ids[1], ids[0], ids[3]]
+        assert scene.came[-1][0] == REORDER_SECONDS
 
-    in_own_time(work())
+    play(act)
