@@ -9,7 +9,6 @@ from jinja2 import Environment, StrictUndefined
 from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
@@ -98,11 +97,11 @@ def assemble(
             Route("/openapi.json", lambda _: JSONResponse(document())),
             Route("/", page, methods=["GET", "POST"]),
         ],
-        # A web page that points its own name at this machine shows that name in `Host`.
-        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=hosts)],
         exception_handlers={HTTPException: answer_error, Exception: answer_error},
         lifespan=lifespan,
     )
+    # A web page that points its own name at this machine shows that name in `Host`.
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts)
     # A path with a slash too many is unknown, not moved.
     app.router.redirect_slashes = False
     return app

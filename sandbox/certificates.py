@@ -7,12 +7,9 @@ from uuid import uuid4
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePrivateKey, generate_private_key
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, types
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
-from cryptography.x509.oid import NameOID
 from pydantic import Field, JsonValue
 from starlette.exceptions import HTTPException
 
@@ -66,23 +63,19 @@ class RegisteredEntity(StampedModel, NewTrustedEntity):
 
 
 @cache
-def _authority() -> tuple[x509.Certificate, x509.Certificate, EllipticCurvePrivateKey]:
+def _authority() -> tuple[x509.Certificate, x509.Certificate, ec.EllipticCurvePrivateKey]:
     """Return a root, an intermediate and the intermediate's key, for trying the import. They are new at every start."""
-    root_key, key = generate_private_key(SECP256R1()), generate_private_key(SECP256R1())
-    root_name, name = _name("Sandbox Root"), _name("Sandbox Intermediate")
+    root_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    root_name, name = map(x509.Name.from_rfc4514_string, ("CN=Sandbox Root", "CN=Sandbox Intermediate"))
     root = _certify(root_name, root_key.public_key(), root_name, root_key, path_length=1)
     return root, _certify(name, key.public_key(), root_name, root_key, path_length=0), key
 
 
-def _name(common_name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
-
-
 def _certify(
     subject: x509.Name,
-    key: CertificatePublicKeyTypes,
+    key: types.CertificatePublicKeyTypes,
     issuer: x509.Name,
-    issuer_key: EllipticCurvePrivateKey,
+    issuer_key: ec.EllipticCurvePrivateKey,
     *,
     path_length: int | None = None,
 ) -> x509.Certificate:
@@ -108,13 +101,14 @@ def _pem(thing: x509.Certificate | x509.CertificateSigningRequest) -> str:
 def load_fixtures(tenant: Tenant) -> None:
     """Create a request for each type of key, since no operation of the specification creates one."""
     for key_type in ("P-256", "Ed25519"):
-        builder = x509.CertificateSigningRequestBuilder().subject_name(_name(f"Sandbox Issuer {key_type}"))
+        subject = f"CN=Sandbox Issuer {key_type}"
+        builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name.from_rfc4514_string(subject))
         is_edwards = key_type == "Ed25519"
-        key = Ed25519PrivateKey.generate() if is_edwards else generate_private_key(SECP256R1())
+        key = ed25519.Ed25519PrivateKey.generate() if is_edwards else ec.generate_private_key(ec.SECP256R1())
         csr = builder.sign(key, None if is_edwards else SHA256())
         request = SigningRequest(
             id=str(uuid4()),
-            subject=csr.subject.rfc4514_string(),
+            subject=subject,
             key_type=key_type,
             certificate_signing_request=_pem(csr),
         )

@@ -19,16 +19,7 @@ from typing import Any
 
 from credhook.logs.places import is_authors
 from credhook.testing.fake_platform import FakeApi
-from credhook.testing.running import (
-    UNSET,
-    Function,
-    Result,
-    Trial,
-    end_tasks,
-    handler_of,
-    run_on_new_loop,
-    state_for,
-)
+from credhook.testing.running import UNSET, Function, Result, Trial, end_tasks, handler_of, run_on_new_loop, state_for
 from credhook.worker.attempt.retry import GiveUp
 from credhook.worker.attempt.running import retrieve
 from credhook.worker.handlers.registry import Context, FetchedEvent
