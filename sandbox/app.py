@@ -15,12 +15,10 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import Route
 from starlette.types import Lifespan
 
-from credhook.sandbox import certificates, resources, templates
-from credhook.sandbox.deliveries import DeliveryAttempt, PendingDelivery, SandboxEndpoint, Sender
+from credhook.sandbox import certificates, deliveries, resources, templates, users
 from credhook.sandbox.events import EVENT_TYPES, possible
 from credhook.sandbox.operations import document, operation, routes
 from credhook.sandbox.tenant import TOKEN_PATH, Faults, Tenant, TokenIssuer, read_form
-from credhook.sandbox.users import UserRecord
 from credhook.sandbox.wire import answer_error
 
 FAULTS = "/sandbox/faults"
@@ -54,7 +52,7 @@ def clear_faults(tenant: Tenant) -> Faults:
     return OFF
 
 
-def create_app(base_url: str, sender: Sender, hosts: Sequence[str]) -> Starlette:
+def create_app(base_url: str, sender: deliveries.Sender, hosts: Sequence[str]) -> Starlette:
     """Assemble a sandbox that sends while it runs, and closes the state at its end."""
     tenant = Tenant(base_url, sender.state, TokenIssuer(time.time), sender.faults, sender.announce)
     load_fixtures(tenant)
@@ -114,13 +112,13 @@ def render(tenant: Tenant, problem: str = "") -> str:
         problem=problem,
         faults={name: value for name, value in tenant.faults.on.plain().items() if value != off[name]},
         event_types=EVENT_TYPES,
-        endpoints=state.all(SandboxEndpoint),
-        under_way=state.count(PendingDelivery),
-        attempts=state.latest(DeliveryAttempt, ROWS),
+        endpoints=state.all(deliveries.SandboxEndpoint),
+        under_way=state.count(deliveries.PendingDelivery),
+        attempts=state.latest(deliveries.DeliveryAttempt, ROWS),
         issuances=state.latest(resources.IssuanceRecord, ROWS),
         presentations=state.latest(resources.PresentationRecord, ROWS),
         possible=possible,
         templates=templates.list_templates(tenant),
         requests=state.all(certificates.SigningRequest),
-        users=state.count(UserRecord),
+        users=state.count(users.UserRecord),
     )

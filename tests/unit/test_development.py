@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -172,6 +173,11 @@ def test_another_process_is_heard_of_when_something_is_wrong() -> None:
     for level in ("warning", "error", "critical"):
         (text,) = dev.warnings_of(line("delivery_refused", level=level, reason="no signature"))
         assert "delivery_refused  reason=no signature" in text
+
+
+def test_a_command_that_fails_is_named_with_what_it_said(folder: Path) -> None:
+    with pytest.raises(CannotStart, match=r"(?s)-c import nothing ended with 1: .*No module"):
+        LocalEnvironment(folder, {}, "", "").run(sys.executable, "-c", "import nothing")
 
 
 def test_a_url_is_registered_no_longer_than_the_session_lasts_however_that_ends_unless_it_was_before(
