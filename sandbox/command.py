@@ -200,12 +200,11 @@ def trigger(
     *, event_type: str, count: int, resource: str | None, attributes: dict[str, Any], is_valid: bool | None, url: str
 ) -> None:
     """Make an event of TYPE happen in a running sandbox, such as `issuance.completed`."""
-    body: dict[str, Any] = {"eventType": event_type, "count": count}
-    body |= {"resourceId": resource} if resource else {}
-    body |= {"attributes": attributes} if attributes else {}
-    body |= {} if is_valid is None else {"isValid": is_valid}
+    body = {"eventType": event_type, "count": count, "resourceId": resource, "isValid": is_valid}
+    body |= {"attributes": attributes or None}
+    said = {name: value for name, value in body.items() if value is not None}
     try:
-        answer = httpx.post(f"{url.rstrip('/')}/sandbox/events", json=body, timeout=60, trust_env=False)
+        answer = httpx.post(f"{url.rstrip('/')}/sandbox/events", json=said, timeout=60, trust_env=False)
         content = answer.json()
         if answer.is_error:
             raise click.ClickException(content["errors"][0]["detail"])
