@@ -21,7 +21,7 @@ from harness import DATA
 from in_thread import Asked, http_server
 from postgres_server import MISSING, postgres_server, programs
 from redis import Redis
-from sandbox_api import FORM, TOKEN, USERS
+from sandbox_api import USERS, authorize, data
 from serving import Process
 from signing import SECRET, sign
 from waiting import until
@@ -94,21 +94,15 @@ def install(names: list[str], site: Path) -> None:
             packed.extractall(site)
 
 
-def users(dev: Dev, called: str) -> list[Any]:
-    """The platform's users of that name."""
-    with plain.Client(base_url=dev.environment["CREDHOOK_SANDBOX_URL"]) as api:
-        token = api.post(TOKEN, data=FORM).raise_for_status().json()["access_token"]
-        listed = api.get(USERS, headers={"authorization": f"Bearer {token}"}).raise_for_status().json()["data"]
-    return [user for user in listed if user["username"] == called]
-
-
 def test_an_issuance_that_completes_has_one_user_however_often_it_is_handled(dev: Dev) -> None:
     (issuance,) = dev.happens(COMPLETED)
     dev.shows(rf"{issuance}  .*handlers=.*onboarding\.link_user")
     until(lambda: {each["state"] for each in dev.records().values()} == {"done"}, what="the end of all its handlers")
     dev.events("replay", "--handler", "onboarding.create_user", "--since", "1h")
     dev.shows("user_created  existed=True")
-    assert len(users(dev, issuance)) == 1
+    with plain.Client(base_url=dev.environment["CREDHOOK_SANDBOX_URL"]) as api:
+        authorize(api)
+        assert [user["username"] for user in data(api.get(USERS))].count(issuance) == 1
 
 
 def test_an_endpoint_that_was_busy_is_told_again_under_the_same_id_and_never_of_claims(dev: Dev, taker: Taker) -> None:

