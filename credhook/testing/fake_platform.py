@@ -15,6 +15,7 @@ from credhook.events import resource_of
 from credhook.sandbox import certificates, deliveries, resources, templates, tenant, users
 from credhook.sandbox.app import assemble, load_fixtures
 from credhook.worker.api.client import AsyncApi, SyncApi
+from credhook.worker.api.http.httpx_transport import HttpxTransport
 from credhook.worker.api.token import ClientCredentials
 from credhook.worker.handlers.registry import FetchedEvent
 
@@ -64,7 +65,7 @@ class FakeApi(AsyncApi):
         self._failures: list[httpx.Response | httpx.ReadTimeout] = []
         #: Path → the details of a resource that the sandbox does not have.
         self._known: dict[str, bytes] = {}
-        transport = httpx.MockTransport(self._handle)
+        transport = HttpxTransport(httpx.MockTransport(self._handle), 10.0)
         credentials = ClientCredentials(_URL + tenant.TOKEN_PATH, tenant.CLIENT_ID, tenant.CLIENT_SECRET)
         super().__init__(_URL, credentials, transport=transport)
         #: What an `async def` handler gets: a worker's client has no method of this class.

@@ -145,16 +145,6 @@ async def test_a_long_list_is_read_while_the_loop_goes_on() -> None:
     assert seen > 0  # The loop has turned meanwhile.
 
 
-async def test_an_answer_that_is_too_long_is_refused() -> None:
-    with answering(lambda *_: presentation("p", error="x" * 70_000)) as server:
-        async with sending(server, max_answer=65_536) as api:
-            with pytest.raises(InvalidResponse, match="longer than 65536 bytes") as refused:
-                await api.presentations.get("p")
-            assert refused.value.cause == "too_large"
-        async with sending(server, max_answer=71_000) as api:
-            assert (await api.presentations.get("p")).id == "p"
-
-
 @pytest.mark.parametrize("depth", [150, 300, 900, 1_000_000])
 async def test_nesting_is_bounded(depth: int) -> None:
     body = b'{"data":{"id":"p","status":"x","deep":' + b"[" * depth + b"]" * depth + b"}}"

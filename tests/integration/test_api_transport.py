@@ -8,7 +8,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -130,9 +130,12 @@ async def test_a_connection_that_is_no_longer_good_is_not_used_again(sent: bytes
         assert server.connections == 2
 
 
-async def test_idle_connections_are_closed_once_they_are_too_old_whether_or_not_anything_is_sent() -> None:
+async def test_idle_connections_are_closed_once_they_are_too_old_whether_or_not_anything_is_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert KEPT < 5.0  # Many servers keep theirs for five seconds: a request that met the end would be lost.
-    async with serving(HELLO) as (server, _), aclosing(PyreqwestTransport(5.0, kept=0.05)) as forgetful:
+    monkeypatch.setattr("credhook.worker.api.http.transport.KEPT", 0.05)
+    async with serving(HELLO) as (server, forgetful):
         await asyncio.gather(*(get(forgetful, server.url) for _ in range(3)))
         opened = server.connections
         await until_async(lambda: all(writer.transport.is_closing() for writer in server.writers))

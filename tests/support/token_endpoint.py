@@ -14,6 +14,7 @@ from fake_children import Clock
 from credhook.events import RESOURCES
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.http.exchange import Transport
+from credhook.worker.api.http.httpx_transport import HttpxTransport
 from credhook.worker.api.operations import Namespace, Operation, reading
 from credhook.worker.api.token import ClientCredentials, Token
 
@@ -103,9 +104,14 @@ def credentials(clock: Clock | None = None) -> CountedCredentials:
     return CountedCredentials(TOKEN_URL, "me", "s3cret", clock=clock or Clock())
 
 
-def client(platform: Any, auth: ClientCredentials, **options: Any) -> AsyncApi:
-    """A client of the platform, which is whatever `httpx.MockTransport` takes."""
-    return AsyncApi(API_URL, auth, transport=httpx.MockTransport(platform), **options)
+def behind(platform: Any, timeout: float = 10.0) -> HttpxTransport:
+    """A transport to the platform, which is whatever `httpx.MockTransport` takes."""
+    return HttpxTransport(httpx.MockTransport(platform), timeout)
+
+
+def client(platform: Any, auth: ClientCredentials, *, url: str = API_URL, **options: Any) -> AsyncApi:
+    """A client of the platform."""
+    return AsyncApi(url, auth, transport=behind(platform), **options)
 
 
 class BrokenBody(httpx.AsyncByteStream):

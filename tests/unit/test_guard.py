@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import httpx
 import pytest
-from token_endpoint import BrokenBody
+from token_endpoint import BrokenBody, client
 
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import ApiError, Unauthorized
@@ -51,9 +51,8 @@ class Book:
         self._first("cancelled")
 
 
-def guarded(transport: httpx.MockTransport, book: Book) -> AsyncApi:
-    auth = ClientCredentials(API_URL + TOKEN_PATH, "me", "s3cret")
-    return AsyncApi(API_URL, auth, transport=transport, guard=book)
+def guarded(answer: Callable[[httpx.Request], object], book: Book) -> AsyncApi:
+    return client(answer, ClientCredentials(API_URL + TOKEN_PATH, "me", "s3cret"), url=API_URL, guard=book)
 
 
 async def heard(answer: Answer) -> list[tuple[object, ...]]:
@@ -63,7 +62,7 @@ async def heard(answer: Answer) -> list[tuple[object, ...]]:
     def handle(request: httpx.Request) -> httpx.Response:
         return httpx.Response(200, json=TOKEN) if request.url.path == TOKEN_PATH else answer(request)
 
-    async with guarded(httpx.MockTransport(handle), book) as api:
+    async with guarded(handle, book) as api:
         with suppress(ApiError):
             await api.presentations.get("p")
     assert book.acquired == ["presentations.get"]
@@ -110,8 +109,11 @@ async def test_the_401_of_a_stale_token_is_not_told_and_its_retry_goes_by_the_sa
 async def test_a_401_after_which_no_token_was_to_be_had_says_nothing() -> None:
     tokens = iter([httpx.Response(200, json=TOKEN), httpx.Response(400)])
     book = Book()
-    transport = httpx.MockTransport(lambda r: next(tokens) if r.url.path == TOKEN_PATH else httpx.Response(401))
-    async with guarded(transport, book) as api:
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        return next(tokens) if request.url.path == TOKEN_PATH else httpx.Response(401)
+
+    async with guarded(answer, book) as api:
         with pytest.raises(Unauthorized):
             await api.presentations.get("p")
     assert book.acquired == ["presentations.get"]
@@ -130,7 +132,7 @@ async def test_a_call_that_is_cancelled_says_nothing(waits_for: str) -> None:
         reached.set()
         return httpx.Response(200, stream=BrokenBody())
 
-    async with guarded(httpx.MockTransport(answer), book) as api:
+    async with guarded(answer, book) as api:
         call = asyncio.create_task(api.presentations.get("p"))
         await reached.wait()
         await asyncio.sleep(0)

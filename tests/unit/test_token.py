@@ -9,13 +9,12 @@ import httpx
 import pytest
 from fake_children import Clock
 from pydantic import SecretStr
-from token_endpoint import TOKEN_URL, CountedCredentials, Held, Platform, client, credentials
+from token_endpoint import TOKEN_URL, CountedCredentials, Held, Platform, behind, client, credentials
 from waiting import until_async
 
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import ApiError, InvalidRequest, InvalidResponse, Unauthorized, Unavailable
 from credhook.worker.api.http.exchange import Request, Response
-from credhook.worker.api.http.httpx_transport import HttpxTransport
 from credhook.worker.api.models import Presentation
 from credhook.worker.api.token import ClientCredentials, Token, TokenAuth, granted
 from credhook.worker.settings import PlatformSettings
@@ -229,7 +228,7 @@ async def test_a_process_that_is_refused_a_token_asks_again_until_it_has_one() -
     auth, told = credentials(clock), list[ApiError | None]()
     auth.on_fetch = told.append
     platform.refuse_tokens = lambda _: httpx.Response(401, json={"error": "invalid_client"})
-    keeping = asyncio.create_task(auth.keep(HttpxTransport(httpx.MockTransport(platform), 10.0, longest=1_000)))
+    keeping = asyncio.create_task(auth.keep(behind(platform)))
     await until_async(lambda: told)
     platform.refuse_tokens, clock.now = None, clock.now + 60
     await until_async(lambda: told[-1] is None, what="a token")
@@ -295,7 +294,7 @@ async def test_the_lifetime_counts_from_the_question_not_from_the_answer() -> No
 
 async def test_after_a_401_one_fresh_token_and_one_retry_with_the_same_body() -> None:
     platform = Platform()
-    async with client(platform, credentials(), timeout=7.0) as api:
+    async with client(platform, credentials()) as api:
         await api.presentations.get("p")
         platform.revoke()
         with pytest.raises(InvalidResponse):
@@ -304,7 +303,6 @@ async def test_after_a_401_one_fresh_token_and_one_retry_with_the_same_body() ->
     for ask in platform.token_requests:
         assert "authorization" not in ask.headers
         assert ask.content == b"grant_type=client_credentials&client_id=me&client_secret=s3cret"
-        assert ask.extensions["timeout"]["read"] == 7.0
     sent = [(request.headers["authorization"], request.content) for request in platform.api_requests]
     body = b'{"credentialOffer":"openid-credential-offer://x"}'
     assert sent == [("Bearer token-1", b""), ("Bearer token-1", body), ("Bearer token-2", body)]

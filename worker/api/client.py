@@ -15,30 +15,19 @@ from concurrent.futures import CancelledError
 from copy import copy
 from datetime import UTC, datetime
 from http import HTTPStatus
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar, cast
 
 from credhook.backoff import Backoff, Waits
 from credhook.events import ISSUANCE, PRESENTATION
 from credhook.worker.api import responses
 from credhook.worker.api.errors import InvalidResponse, Unavailable
-from credhook.worker.api.http.exchange import (
-    LONGEST_BODY,
-    BodyRefused,
-    Request,
-    Response,
-    Transport,
-    Unanswered,
-    Unsendable,
-)
+from credhook.worker.api.http.exchange import BodyRefused, Request, Response, Transport, Unanswered, Unsendable
 from credhook.worker.api.http.transport import PyreqwestTransport
 from credhook.worker.api.operations import AsyncSender, Call, Method, Page, Platform, SyncSender, request
 from credhook.worker.api.responses import error_of
 from credhook.worker.api.token import ClientCredentials, Token
 
 if TYPE_CHECKING:
-    import httpx
-
     from credhook.worker.settings import PlatformSettings
 
 R = TypeVar("R")
@@ -154,10 +143,7 @@ class AsyncApi(Platform[AsyncSender]):
         presentation_path: Path of a presentation below the root, with `{id}`.
         timeout: Seconds that one HTTP request may take as a whole.
         match_ids: Refuse an answer that carries another id than the one asked for.
-        max_answer: Maximum bytes of an answer.
-        transport: Sends the requests, if it is shared with other senders, or one of httpx's. Its owner closes it.
-        certfile: PEM file with our certificate for TLS.
-        keyfile: PEM file with its key, if that is not in the same file.
+        transport: Sends the requests; by default one of our own. It is closed with the client.
         guard: Delays or refuses calls, and hears their results.
         patience: Seconds that a refused request is repeated if the refusal may pass. Specification: Errors, rule 3.
     """
@@ -171,10 +157,7 @@ class AsyncApi(Platform[AsyncSender]):
         presentation_path: str = PRESENTATION.path,
         timeout: float = 10.0,
         match_ids: bool = True,
-        max_answer: int = LONGEST_BODY,
-        transport: "Transport | httpx.AsyncBaseTransport | None" = None,
-        certfile: Path | None = None,
-        keyfile: Path | None = None,
+        transport: Transport | None = None,
         guard: Guard | None = None,
         patience: float = 0.0,
     ) -> None:
@@ -182,13 +165,7 @@ class AsyncApi(Platform[AsyncSender]):
         self._base_url = api_url.rstrip("/")
         self._match_ids = match_ids
         self._auth = auth
-        self._is_ours = transport is None
-        if transport is None:
-            self._transport: Transport = PyreqwestTransport(
-                timeout, longest=max_answer, certfile=certfile, keyfile=keyfile
-            )
-        else:
-            self._transport = _ours(transport, timeout, max_answer)
+        self._transport = transport or PyreqwestTransport(timeout)
         self._guard = guard or Unguarded()
         self._patience = patience
 
@@ -198,7 +175,7 @@ class AsyncApi(Platform[AsyncSender]):
         settings: "PlatformSettings",
         *,
         auth: ClientCredentials | None = None,
-        transport: "Transport | httpx.AsyncBaseTransport | None" = None,
+        transport: Transport | None = None,
         guard: Guard | None = None,
         patience: float = 0.0,
     ) -> Self:
@@ -208,11 +185,8 @@ class AsyncApi(Platform[AsyncSender]):
             auth or ClientCredentials.from_settings(settings),
             issuance_path=settings.issuance_path,
             presentation_path=settings.presentation_path,
-            timeout=settings.fetch_timeout,
             match_ids=settings.match_ids,
-            transport=transport,
-            certfile=settings.client_certfile,
-            keyfile=settings.client_keyfile,
+            transport=transport or transport_from(settings),
             guard=guard,
             patience=patience,
         )
@@ -316,9 +290,8 @@ class AsyncApi(Platform[AsyncSender]):
         raise error
 
     async def aclose(self) -> None:
-        """Close the connections, if they are this sender's own."""
-        if self._is_ours:
-            await self._transport.aclose()
+        """Close the connections. Another request opens new ones."""
+        await self._transport.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -368,12 +341,3 @@ class SyncApi(Platform[SyncSender]):
 
 def _stopping(call: Call[Any]) -> Unavailable:
     return Unavailable(f"{call.operation.name}: not sent: the worker is stopping", operation=call.operation.name)
-
-
-def _ours(transport: "Transport | httpx.AsyncBaseTransport", timeout: float, longest: int) -> Transport:
-    """Return the transport, wrapped if it is one of httpx's. httpx is imported only then."""
-    if hasattr(transport, "send"):
-        return transport
-    from credhook.worker.api.http.httpx_transport import HttpxTransport
-
-    return HttpxTransport(transport, timeout, longest=longest)

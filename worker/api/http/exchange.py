@@ -74,20 +74,20 @@ class Response:
         """Return True for a 2xx."""
         return 200 <= self.status < 300  # noqa: PLR2004  HTTP's own class of statuses.
 
-    def limit(self, longest: int) -> int:
+    @property
+    def limit(self) -> int:
         """Return the maximum bytes of the body. The body of a refusal is cut: its status says most."""
-        return longest if self.is_success else min(longest, LONGEST_REFUSAL)
+        return LONGEST_BODY if self.is_success else LONGEST_REFUSAL
 
-    def with_body(self, body: bytes, longest: int) -> "Response":
+    def with_body(self, body: bytes) -> "Response":
         """Set the body, of which one byte more than `limit` was read.
 
         Raises:
             BodyRefused: it is longer than a response may be.
         """
-        limit = self.limit(longest)
-        if len(body) > limit and self.is_success:
-            raise BodyRefused(f"the answer is longer than {limit} bytes")
-        self.body = body[:limit]
+        if len(body) > self.limit and self.is_success:
+            raise BodyRefused(f"the answer is longer than {self.limit} bytes")
+        self.body = body[: self.limit]
         return self
 
 

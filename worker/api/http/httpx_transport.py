@@ -14,10 +14,9 @@ _UNSENDABLE: Final = (httpx.LocalProtocolError, httpx.UnsupportedProtocol, httpx
 class HttpxTransport:
     """One of httpx's transports, within the same bounds as `PyreqwestTransport`. Of causes it knows `timeout` only."""
 
-    def __init__(self, inner: httpx.AsyncBaseTransport, timeout: float, *, longest: int) -> None:
+    def __init__(self, inner: httpx.AsyncBaseTransport, timeout: float) -> None:
         self._inner = inner
         self._timeout = timeout
-        self._longest = longest
 
     async def send(self, request: Request) -> Response:
         """See `Transport`."""
@@ -36,11 +35,11 @@ class HttpxTransport:
                 try:
                     async for chunk in received.aiter_bytes():
                         body += chunk
-                        if len(body) > response.limit(self._longest):
+                        if len(body) > response.limit:
                             break
                 finally:
                     await received.aclose()
-            return response.with_body(bytes(body), self._longest)
+            return response.with_body(bytes(body))
         except _UNSENDABLE as error:
             raise Unsendable(type(error).__name__) from error
         except (httpx.HTTPError, httpx.StreamError, OSError) as error:

@@ -30,7 +30,7 @@ from pyreqwest.client import Client, ClientBuilder
 from pyreqwest.exceptions import DetailedPyreqwestError, PyreqwestError
 from pyreqwest.proxy import ProxyBuilder
 
-from credhook.worker.api.http.exchange import HEADERS, LONGEST_BODY, Request, Response, Unanswered, Unsendable
+from credhook.worker.api.http.exchange import HEADERS, Request, Response, Unanswered, Unsendable
 
 
 class UnsupportedProxy(Exception):
@@ -111,22 +111,12 @@ class PyreqwestTransport:
 
     Args:
         timeout: Seconds that sending may take as a whole: connecting, waiting, reading.
-        longest: Maximum bytes of a response, decompressed.
         certfile: PEM file with our certificate for TLS.
         keyfile: PEM file with its key, if that is not in the same file.
-        kept: Seconds after which an idle connection is not used again.
     """
 
-    def __init__(
-        self,
-        timeout: float,
-        *,
-        longest: int = LONGEST_BODY,
-        certfile: Path | None = None,
-        keyfile: Path | None = None,
-        kept: float = KEPT,
-    ) -> None:
-        self._timeout, self._longest, self._kept = timeout, longest, kept
+    def __init__(self, timeout: float, *, certfile: Path | None = None, keyfile: Path | None = None) -> None:
+        self._timeout = timeout
         self._files = [file for file in (certfile, keyfile) if file is not None]
         self._proxies = Proxies()
         #: By the URL of the proxy.
@@ -171,10 +161,10 @@ class PyreqwestTransport:
                 response = Response(received.status, received.headers, b"", functools.partial(self._distrust, pool))
                 if response.status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED and pool.proxy is not None:
                     raise Unanswered("ProxyError", "proxy")
-                body = await received.body_reader.read(response.limit(self._longest) + 1)
+                body = await received.body_reader.read(response.limit + 1)
             if task and task.cancelling() > cancelled:  # pyreqwest drops a cancellation that meets an answer.
                 raise asyncio.CancelledError
-            return response.with_body(bytes(body or b""), self._longest)
+            return response.with_body(bytes(body or b""))
         except ValueError as error:
             failure = Unsendable(type(error).__name__)
         except (PyreqwestError, OSError) as error:
@@ -205,7 +195,7 @@ class PyreqwestTransport:
             .follow_redirects(enable=False)
             .referer(enable=False)
             .timeout(timedelta(seconds=self._timeout))
-            .pool_idle_timeout(timedelta(seconds=self._kept))
+            .pool_idle_timeout(timedelta(seconds=KEPT))
             .no_proxy()
         )
         if proxy is not None:
