@@ -7,34 +7,31 @@ import pytest
 from cancellation import TurningLoop, cancelled_after, on_turning_loop
 from scripted_server import PRESENTATION, TOKEN, answering, presentation
 
-from credhook.worker.api.client import AsyncApi, Unguarded
+from credhook.worker.api.client import AsyncApi, Permit
 from credhook.worker.api.token import ClientCredentials
 
 
-class Counting(Unguarded):
-    """A guard that knows how its permits ended.
+class Counting(Permit):
+    """A guard, and all of its permits.
 
     Attributes:
         acquired: how many there were.
-        ended: how they ended.
+        ends: how they ended.
     """
 
     def __init__(self) -> None:
         self.acquired = 0
-        self.ended: Counter[str] = Counter()
+        self.ends: Counter[str] = Counter()
 
-    async def acquire(self, operation: str) -> "Counting":
+    async def __call__(self, operation: str) -> Permit:
         self.acquired += 1
         return self
 
-    def answered(self, status: int, retry_after: float | None) -> None:
-        self.ended["answered"] += 1
-
-    def unanswered(self, cause: str) -> None:
-        self.ended["unanswered"] += 1
+    def ended(self, *_: object, **__: object) -> None:
+        self.ends["ended"] += 1
 
     def cancelled(self) -> None:
-        self.ended["cancelled"] += 1
+        self.ends["cancelled"] += 1
 
 
 def late(target: str, _: int) -> bytes:
@@ -58,9 +55,9 @@ def test_a_call_can_be_cancelled_after_any_turn_of_the_loop(kept: bool) -> None:
                 task, was_asked = await cancelled_after(turns, api.presentations.get(f"p{turns}"), loop)
                 assert task.cancelled() is was_asked, turns
                 assert (await api.presentations.get("after")).id == "after"
-            assert sum(guard.ended.values()) == guard.acquired, turns
+            assert sum(guard.ends.values()) == guard.acquired, turns
             if not was_asked:
-                assert guard.ended["cancelled"] > 0
+                assert guard.ends["cancelled"] > 0
                 return turns
         raise AssertionError("it did not come to an end")
 

@@ -53,15 +53,10 @@ async def end_of(api: AsyncApi) -> object:
 
 
 @asynccontextmanager
-async def member(
-    redis_url: str, url: str, *, rate: float | None = None, watches: bool = True, redis_timeout: float = 20.0
-) -> AsyncIterator[Member]:
-    """Yield a member of the fleet. If a busy machine makes Redis slow, it waits."""
+async def member(redis_url: str, url: str, *, rate: float | None = None, watches: bool = True) -> AsyncIterator[Member]:
+    """Yield a member of the fleet."""
     async with open_redis(redis_url) as client:
-        one = Member(
-            CircuitBreaker(store_on(client), api_url=url, rate=rate, timeout=5.0, redis_timeout=redis_timeout),
-            url,
-        )
+        one = Member(CircuitBreaker(store_on(client), api_url=url, rate=rate, timeout=5.0), url)
         watching = asyncio.create_task(one.breaker.watch() if watches else asyncio.sleep(0))
         try:
             yield one
@@ -74,14 +69,9 @@ async def member(
 
 
 @asynccontextmanager
-async def members(
-    count: int, redis_url: str, url: str, rate: float | None = None, redis_timeout: float = 20.0
-) -> AsyncIterator[list[Member]]:
+async def members(count: int, redis_url: str, url: str, rate: float | None = None) -> AsyncIterator[list[Member]]:
     async with AsyncExitStack() as stack:
-        yield [
-            await stack.enter_async_context(member(redis_url, url, rate=rate, redis_timeout=redis_timeout))
-            for _ in range(count)
-        ]
+        yield [await stack.enter_async_context(member(redis_url, url, rate=rate)) for _ in range(count)]
 
 
 async def paused_briefly(fleet: list[Member], stub: Stub) -> None:

@@ -192,11 +192,11 @@ async def test_without_an_answer_of_redis_nothing_is_admitted_and_other_calls_ar
         await breaker.admit(10)
     assert raised.value is silence
     with pytest.raises(PlatformPaused, match="CREDHOOK_RATE") as refused:
-        await breaker.calls.acquire("presentations.get")
+        await breaker.calls("presentations.get")
     assert refused.value.retry_after == 1.0
-    await breaker.fetches.acquire("presentations.get")
+    await breaker.fetches("presentations.get")
     bucket.says = 1, 0.0
-    await breaker.calls.acquire("presentations.get")
+    await breaker.calls("presentations.get")
 
 
 async def test_what_was_not_admitted_is_still_there_for_a_slow_start(breaker: CircuitBreaker, bucket: Bucket) -> None:
@@ -210,7 +210,7 @@ async def test_what_was_not_admitted_is_still_there_for_a_slow_start(breaker: Ci
     bucket.says = 1, 0.0
     assert await breaker.admit(10) == 1
     await breaker.give_back(1)  # No event was there.
-    (await breaker.calls.acquire("presentations.get")).answered(200, None)  # A handler's call lets no event follow.
+    (await breaker.calls("presentations.get")).ended(200)  # A handler's call lets no event follow.
     assert breaker._slow_start.allows(10) == 1
     assert await breaker.admit(10) == 1
     breaker._store.changes = once  # type: ignore[method-assign,assignment]

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from token_endpoint import BrokenBody, client
 
-from credhook.worker.api.client import AsyncApi
+from credhook.worker.api.client import AsyncApi, Permit
 from credhook.worker.api.errors import ApiError, Unauthorized
 from credhook.worker.api.token import ClientCredentials
 
@@ -21,34 +21,27 @@ TOKEN = {"access_token": "t", "expires_in": 300, "token_type": "Bearer"}
 Answer = Callable[[httpx.Request], httpx.Response]
 
 
-class Book:
-    """A guard and its permits: lets everything pass, and writes down what it hears.
+class Book(Permit):
+    """A guard that lets everything pass, and writes down what it hears.
 
     Attributes:
         acquired: the operations that it let pass.
-        heard: the first word of each permit.
+        heard: all that its permits were told.
     """
 
     def __init__(self) -> None:
         self.acquired: list[str] = []
         self.heard: list[tuple[object, ...]] = []
 
-    async def acquire(self, operation: str) -> "Book":
+    async def __call__(self, operation: str) -> Permit:
         self.acquired.append(operation)
         return self
 
-    def _first(self, *word: object) -> None:
-        if len(self.heard) < len(self.acquired):
-            self.heard.append(word)
-
-    def answered(self, status: int, retry_after: float | None) -> None:
-        self._first(status, retry_after)
-
-    def unanswered(self, cause: str) -> None:
-        self._first(cause)
+    def ended(self, status: int | None, *, retry_after: float | None = None, cause: str = "") -> None:
+        self.heard.append((cause,) if status is None else (status, retry_after))
 
     def cancelled(self) -> None:
-        self._first("cancelled")
+        self.heard.append(("cancelled",))
 
 
 def guarded(answer: Callable[[httpx.Request], object], book: Book) -> AsyncApi:

@@ -15,7 +15,7 @@ from concurrent.futures import CancelledError
 from copy import copy
 from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
 from credhook.backoff import Backoff, Waits
 from credhook.events import ISSUANCE, PRESENTATION
@@ -92,45 +92,25 @@ async def retried(
         await sleep(wait)
 
 
-class Permit(Protocol):
-    """Permission to make one request. Only the first report counts."""
+class Permit:
+    """Permission to make one request, whose end is reported once. This one does not listen."""
 
-    def answered(self, status: int, retry_after: float | None) -> None:
-        """Report an answer; `retry_after` in seconds, if there was one."""
+    def ended(self, status: int | None, *, retry_after: float | None = None, cause: str = "") -> None:
+        """Report the status of the answer and the seconds of its Retry-After; or None, and why no whole answer came.
 
-    def unanswered(self, cause: str) -> None:
-        """Report that no whole response came; `cause` is a word of `Unanswered`, or else the class of the error."""
+        `cause` is a word of `Unanswered`, or else the class of the error.
+        """
 
     def cancelled(self) -> None:
         """Report that the request was cancelled or never sent, which says nothing about the platform."""
 
 
-class Guard(Protocol):
-    """Lets requests to the API pass or refuses them. Token requests are not asked about."""
-
-    async def acquire(self, operation: str) -> Permit:
-        """Wait until the request may be sent.
-
-        Raises:
-            Unavailable: It should not be sent now.
-        """
+#: Waits until a request of the named operation may be sent, or raises `Unavailable`. Not asked about token requests.
+Guard = Callable[[str], Awaitable[Permit]]
 
 
-class Unguarded:
-    """Lets every request pass, and does not listen."""
-
-    async def acquire(self, operation: str) -> "Unguarded":  # noqa: ARG002  The protocol's.
-        """Return at once."""
-        return self
-
-    def answered(self, status: int, retry_after: float | None) -> None:
-        """Do nothing."""
-
-    def unanswered(self, cause: str) -> None:
-        """Do nothing."""
-
-    def cancelled(self) -> None:
-        """Do nothing."""
+async def _unguarded(_: str) -> Permit:
+    return Permit()
 
 
 class AsyncApi(Platform[AsyncSender]):
@@ -144,7 +124,7 @@ class AsyncApi(Platform[AsyncSender]):
         timeout: Seconds that one HTTP request may take as a whole.
         match_ids: Refuse an answer that carries another id than the one asked for.
         transport: Sends the requests; by default one of our own. It is closed with the client.
-        guard: Delays or refuses calls, and hears their results.
+        guard: Delays or refuses requests, and gives permits that hear of their ends.
         patience: Seconds that a refused request is repeated if the refusal may pass. Specification: Errors, rule 3.
     """
 
@@ -158,7 +138,7 @@ class AsyncApi(Platform[AsyncSender]):
         timeout: float = 10.0,
         match_ids: bool = True,
         transport: Transport | None = None,
-        guard: Guard | None = None,
+        guard: Guard = _unguarded,
         patience: float = 0.0,
     ) -> None:
         super().__init__(self, {ISSUANCE.name: issuance_path, PRESENTATION.name: presentation_path})
@@ -166,7 +146,7 @@ class AsyncApi(Platform[AsyncSender]):
         self._match_ids = match_ids
         self._auth = auth
         self._transport = transport or PyreqwestTransport(timeout)
-        self._guard = guard or Unguarded()
+        self._guard = guard
         self._patience = patience
 
     @classmethod
@@ -176,7 +156,7 @@ class AsyncApi(Platform[AsyncSender]):
         *,
         auth: ClientCredentials | None = None,
         transport: Transport | None = None,
-        guard: Guard | None = None,
+        guard: Guard = _unguarded,
         patience: float = 0.0,
     ) -> Self:
         """Build a sender from the worker's settings."""
@@ -247,7 +227,7 @@ class AsyncApi(Platform[AsyncSender]):
         """Return the answer; after a 401, ask once more with a fresh token. Specification: Authentication."""
         operation, url = call.operation.name, self._base_url + call.path
         token = await self._auth.token(self._transport)
-        permit = await self._guard.acquire(operation)
+        permit = await self._guard(operation)
         response = await self._sent(call, url, token, permit)
         if response.status == HTTPStatus.UNAUTHORIZED and not self._auth.is_refused_when_fresh(token):
             try:
@@ -259,11 +239,8 @@ class AsyncApi(Platform[AsyncSender]):
             response = await self._sent(call, url, token, permit)
             if response.status == HTTPStatus.UNAUTHORIZED:
                 self._auth.refused_when_fresh(token)
-        if response.is_success:
-            permit.answered(response.status, None)
-        else:
-            wait = responses.seconds_to_wait(response.headers, datetime.now(UTC))
-            permit.answered(response.status, wait)
+        wait = None if response.is_success else responses.seconds_to_wait(response.headers, datetime.now(UTC))
+        permit.ended(response.status, retry_after=wait)
         return response
 
     async def _sent(self, call: Call[Any], url: str, token: Token, permit: Permit) -> Response:
@@ -276,10 +253,10 @@ class AsyncApi(Platform[AsyncSender]):
         try:
             return await self._transport.send(request)
         except Unanswered as failure:
-            permit.unanswered(failure.cause or failure.kind)
+            permit.ended(None, cause=failure.cause or failure.kind)
             error = error_of(call.operation.name, failure)
         except BodyRefused as failure:
-            permit.answered(HTTPStatus.OK, None)  # It is well enough to answer, if not in a form that we read.
+            permit.ended(HTTPStatus.OK)  # It is well enough to answer, if not in a form that we read.
             error = error_of(call.operation.name, failure)
         except Unsendable as failure:
             permit.cancelled()

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from contextlib import aclosing, suppress
 from contextvars import Context
+from dataclasses import dataclass
+from functools import partial
 from typing import Final, Self
 
 import structlog
@@ -19,6 +21,7 @@ import structlog
 from credhook.store.errors import STORE_ERRORS
 from credhook.store.store import AsyncStore
 from credhook.worker import metrics
+from credhook.worker.api.client import Guard, Permit
 from credhook.worker.api.errors import CAUSES, ApiError, advice, hint
 from credhook.worker.platform.circuit import (
     CallOutcome,
@@ -58,8 +61,8 @@ class CircuitBreaker:
     Attributes:
         clock: monotonic seconds.
         credential_error: why the platform accepts no credential of this process; "" if it does.
-        fetches: the guard of calls that `admit` has admitted, each once.
-        calls: the guard of all other calls.
+        fetches: guard of calls that `admit` has admitted, each once.
+        calls: guard of all other calls.
     """
 
     def __init__(
@@ -69,19 +72,17 @@ class CircuitBreaker:
         api_url: str,
         rate: float | None = None,
         timeout: float = 10.0,
-        redis_timeout: float = REDIS_TIMEOUT_SECONDS,
         clock: Callable[[], float] = time.monotonic,
-        chance: Callable[[], float] = random.random,
     ) -> None:
         """Create a closed circuit. Processes with the same `api_url` and queue share it.
 
         `rate`: requests per second of the whole fleet. `timeout`: seconds that a call may take, and that it may wait
-        for the rate limit. `redis_timeout`: seconds until a silent Redis counts as down.
+        for the rate limit.
         """
-        self.clock, self._chance, self._timeout = clock, chance, timeout
+        self.clock, self._timeout = clock, timeout
         self.credential_error = ""
         key = circuit_key(api_url, store.queue)
-        self._store = CircuitStore(store, key, timeout=redis_timeout, clock=clock)
+        self._store = CircuitStore(store, key, clock=clock)
         self._rate_limit = RateLimit(store, f"{key}:bucket", per_second=rate) if rate is not None else None
         #: The circuit in Redis (None before its first answer), the outcomes that Redis lacks, the circuit after both.
         self._shared: SharedCircuit | None = None
@@ -95,8 +96,8 @@ class CircuitBreaker:
         self._ask_again_at = 0.0
         #: Until when this process claims no events, since its credentials are refused, and if it lacks a token.
         self._held_until, self._lacks_token = 0.0, False
-        self.fetches = BreakerGuard(self, admitted=True)
-        self.calls = BreakerGuard(self, admitted=False)
+        self.fetches: Guard = partial(self.acquire, admitted=True)
+        self.calls: Guard = partial(self.acquire, admitted=False)
 
     @classmethod
     def from_settings(cls, store: AsyncStore, settings: WorkerSettings) -> Self:
@@ -161,7 +162,7 @@ class CircuitBreaker:
         if await self._take_probe(PROBE_BEGINS_SECONDS):
             self._admitted_until = self.clock() + PROBE_BEGINS_SECONDS
             return True
-        self._ask_again_at = self.clock() + PROBE_RETRY_SECONDS * (0.5 + self._chance())
+        self._ask_again_at = self.clock() + PROBE_RETRY_SECONDS * random.uniform(0.5, 1.5)  # noqa: S311  Jitter.
         return False
 
     async def give_back(self, unused: int) -> None:
@@ -223,9 +224,7 @@ class CircuitBreaker:
         seconds, self._lacks_token = error.retry_after or 0.0, True
         self._hold(str(error), seconds)
         log.warning("token_refused", error=str(error), seconds=round(seconds, 1), hint=hint(error))
-        self.record(
-            CallOutcome(CallResult.FAILED, self.clock(), self._chance(), cause="token"), probe=False, admitted=False
-        )
+        self.record(outcome_of(None, None, at=self.clock(), cause="token"), probe=False, admitted=False)
 
     def _hold(self, error: str, seconds: float) -> None:
         """Claim no events for some seconds. They cost no attempts here, and another process may have a credential."""
@@ -272,7 +271,7 @@ class CircuitBreaker:
         now, known = self.clock(), self._shared.circuit if self._shared else Circuit()
         self._shared = shared
         if known.is_open and known.until - max(now, shared.circuit.until) > WORTH_SAYING_SECONDS:
-            forgotten = CallOutcome(CallResult.REFUSED, now, self._chance(), known.until - now, cause="forgotten")
+            forgotten = CallOutcome(CallResult.REFUSED, now, 0.0, known.until - now, cause="forgotten")
             self._unpublished.append(forgotten)
         self._set(shared.circuit.after_all(self._unpublished))
         self._publish_soon()
@@ -320,45 +319,24 @@ class CircuitBreaker:
             log.info("platform_resumed")
 
 
-class BreakerGuard:
-    """One of a breaker's two guards, see `Guard`."""
+@dataclass(frozen=True, slots=True)
+class BreakerPermit(Permit):
+    """Permission for one call."""
 
-    def __init__(self, breaker: CircuitBreaker, *, admitted: bool) -> None:
-        self._breaker = breaker
-        self._admitted = admitted
+    breaker: CircuitBreaker
+    admitted: bool
+    probe: bool = False
 
-    async def acquire(self, operation: str) -> "BreakerPermit":
-        """Wait until the call may be sent."""
-        return await self._breaker.acquire(operation, admitted=self._admitted)
-
-
-class BreakerPermit:
-    """Permission for one call. Only the first report about the call counts."""
-
-    __slots__ = ("_admitted", "_breaker", "_is_over", "_probe")
-
-    def __init__(self, breaker: CircuitBreaker, *, admitted: bool, probe: bool = False) -> None:
-        self._breaker = breaker
-        self._admitted = admitted
-        self._probe = probe
-        self._is_over = False
-
-    def answered(self, status: int, retry_after: float | None) -> None:
-        """Report a response."""
-        self._end(outcome_of(status, retry_after, at=self._breaker.clock(), probe=self._probe))
-
-    def unanswered(self, cause: str) -> None:
-        """Report that no response came."""
-        self._end(outcome_of(None, None, at=self._breaker.clock(), probe=self._probe, cause=cause))
+    def ended(self, status: int | None, *, retry_after: float | None = None, cause: str = "") -> None:
+        """Report the end of the call."""
+        self._record(outcome_of(status, retry_after, at=self.breaker.clock(), probe=self.probe, cause=cause))
 
     def cancelled(self) -> None:
         """Report that the call was cancelled or never sent."""
-        self._end(None)
+        self._record(None)
 
-    def _end(self, outcome: CallOutcome | None) -> None:
-        if not self._is_over:
-            self._is_over = True
-            self._breaker.record(outcome, probe=self._probe, admitted=self._admitted)
+    def _record(self, outcome: CallOutcome | None) -> None:
+        self.breaker.record(outcome, probe=self.probe, admitted=self.admitted)
 
 
 def _refusal(operation: str, reason: str, seconds: float) -> PlatformPaused:

@@ -52,10 +52,8 @@ class SharedCircuit(NamedTuple):
 class CircuitStore:
     """The circuit of one platform in Redis. Where Redis does not answer, methods return None and raise nothing."""
 
-    def __init__(
-        self, store: AsyncStore, key: str, *, timeout: float = REDIS_TIMEOUT_SECONDS, clock: Callable[[], float]
-    ) -> None:
-        self._store, self._key, self._timeout, self._clock = store, key, timeout, clock
+    def __init__(self, store: AsyncStore, key: str, *, clock: Callable[[], float]) -> None:
+        self._store, self._key, self._clock = store, key, clock
         self._probe = RedisLease(store, f"{key}:probe")
         self._one_at_a_time = asyncio.Lock()  # Replies must be read in the order in which Redis gave them.
         self._silent_until = 0.0
@@ -111,10 +109,10 @@ class CircuitStore:
         if self._clock() < self._silent_until:
             return None
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(REDIS_TIMEOUT_SECONDS):
                 answer = await ask()
         except STORE_ERRORS as error:
-            self._silent_until = self._clock() + self._timeout
+            self._silent_until = self._clock() + REDIS_TIMEOUT_SECONDS
             if not self._is_silent:
                 log.warning("platform_unshared", error=type(error).__name__, hint="Redis does not answer")
             self._is_silent = True
