@@ -194,8 +194,7 @@ def test_the_message_names_the_place_and_not_the_value() -> None:
     assert "credentials: tuple type" in str(caught)
     assert error_text(caught) == "InvalidResponse 200 credentials: tuple type"
     assert "Ada" not in "".join(traceback.format_exception(caught))
-    assert caught.__cause__ is None
-    assert caught.__context__ is None
+    assert caught.__suppress_context__  # It holds the body.
 
 
 # The platform's error objects.

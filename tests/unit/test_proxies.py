@@ -1,10 +1,12 @@
 """Which proxy stands before which server, as the environment has it."""
 
+import traceback
 from collections.abc import Mapping
 
 import pytest
 
-from credhook.worker.api.http.transport import Proxies, UnsupportedProxy
+from credhook.worker.api.http.exchange import Unanswered
+from credhook.worker.api.http.transport import Proxies
 
 VARIABLES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY", "REQUEST_METHOD")
 DIRECT = None
@@ -100,9 +102,9 @@ def test_what_only_looks_like_it_is_not(monkeypatch: pytest.MonkeyPatch, host: s
     ],
 )
 def test_what_is_no_http_proxy_is_refused_and_not_passed_by(monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
-    with pytest.raises(UnsupportedProxy) as caught:
+    with pytest.raises(Unanswered) as caught:
         found(monkeypatch, "https://api.example", {"HTTPS_PROXY": proxy, "ALL_PROXY": "http://all"})
-    assert str(caught.value) == ""
+    assert (caught.value.cause, "one" in "".join(traceback.format_exception(caught.value))) == ("proxy", False)
     assert found(monkeypatch, "http://api.example", {}) == PROXIED
     assert found(monkeypatch, "https://api.example", {"NO_PROXY": "api.example"}) == DIRECT
 

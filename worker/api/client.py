@@ -254,17 +254,15 @@ class AsyncApi(Platform[AsyncSender]):
             return await self._transport.send(request)
         except Unanswered as failure:
             permit.ended(None, cause=failure.cause or failure.kind)
-            error = error_of(call.operation.name, failure)
+            raise error_of(call.operation.name, failure) from None
         except BodyRefused as failure:
             permit.ended(HTTPStatus.OK)  # It is well enough to answer, if not in a form that we read.
-            error = error_of(call.operation.name, failure)
-        except Unsendable as failure:
+            raise error_of(call.operation.name, failure) from None
+        except BaseException as failure:
             permit.cancelled()
-            error = error_of(call.operation.name, failure)
-        except BaseException:
-            permit.cancelled()
+            if isinstance(failure, Unsendable):
+                raise error_of(call.operation.name, failure) from None
             raise
-        raise error
 
     async def aclose(self) -> None:
         """Close the connections. Another request opens new ones."""

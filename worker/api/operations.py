@@ -185,16 +185,13 @@ class Operation(Generic[R, P]):
         try:
             return quote(path_segment(value), safe="")
         except ValueError as error:
-            wrong = f"{self.name}: {name} {error}"
-        raise InvalidRequest(wrong, operation=self.name)
+            raise InvalidRequest(f"{self.name}: {name} {error}", operation=self.name) from None
 
     def _from_fields(self, fields: Mapping[str, Any]) -> RequestModel:
         try:
             return TypeAdapter[RequestModel](self._body).validate_python(fields)
-        except ValidationError as error:
-            wrong = f"{self.name}: {mismatch(error)}"
-        # Raised outside of the handler, so that no traceback leads to an exception that holds the values.
-        raise InvalidRequest(wrong, operation=self.name)
+        except ValidationError as error:  # It holds the values.
+            raise InvalidRequest(f"{self.name}: {mismatch(error)}", operation=self.name) from None
 
 
 _REQUESTS: Final = {method: Operation[Any]("request", method, "", raw=True) for method in get_args(Method)}

@@ -119,8 +119,7 @@ def parse_list(operation: str, each: TypeAdapter[R], response: Response, *, page
     try:
         return Page(items, following(document) if paged else None, len(response.body))
     except ValueError as error:
-        wrong = str(error)
-    raise _not_understood(operation, response.status, wrong)
+        raise _not_understood(operation, response.status, str(error)) from None
 
 
 class _Doubled(dict[str, Any]):
@@ -162,7 +161,6 @@ def _document(operation: str, response: Response, most: int) -> Any:
             text = _LONE.sub("\ufffd", text.replace("\0", "\1").replace(r"\\", "\0")).replace("\0", r"\\")
         jiter.from_json(text.encode())  # Refuses more than 200 levels. Pydantic could not write them again.
         return _DECODER.decode(text)
-    # Raised outside of the handler, so that no traceback leads to an exception that holds the body.
     raise _not_understood(operation, response.status, "the body is not JSON", "not_json")
 
 
@@ -175,10 +173,8 @@ def _validated(operation: str, result: TypeAdapter[R], document: Any, status: in
     try:
         # The adapter's own method looks at six more options, which takes a fifth of the time.
         return cast("R", result.validator.validate_python(document, by_alias=True, by_name=False))
-    except ValidationError as error:
-        wrong = mismatch(error)
-    # Raised outside of the handler, as in `_document`.
-    raise _not_understood(operation, status, place + wrong)
+    except ValidationError as error:  # It holds the values.
+        raise _not_understood(operation, status, place + mismatch(error)) from None
 
 
 def _matching(operation: str, asked_for: str, result: Any, status: int) -> Any:

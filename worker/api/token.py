@@ -197,8 +197,7 @@ class ClientCredentials:
         try:
             return await transport.send(self.request())
         except (Unanswered, Unsendable, BodyRefused) as failure:
-            error = error_of("token", failure)
-        raise error
+            raise error_of("token", failure) from None
 
     def request(self) -> Request:
         """Return the token request. It may be repeated: a second token does no harm.

@@ -33,10 +33,6 @@ from pyreqwest.proxy import ProxyBuilder
 from credhook.worker.api.http.exchange import HEADERS, Request, Response, Unanswered, Unsendable
 
 
-class UnsupportedProxy(Exception):
-    """The environment names a proxy that does not speak HTTP, or its URL is not valid."""
-
-
 class Proxies:
     """The proxies that the environment names. Each origin is looked up once."""
 
@@ -48,7 +44,8 @@ class Proxies:
         """Return the URL of the proxy, which may hold credentials, or None if there is no proxy.
 
         Raises:
-            UnsupportedProxy: The proxy cannot be used.
+            ValueError: The origin is none.
+            Unanswered: The proxy does not speak HTTP, or its URL is not valid.
         """
         parts = urlsplit(origin)
         named = self._named.get(parts.scheme) or self._named.get("all")
@@ -61,8 +58,8 @@ class Proxies:
             usable = proxy.scheme in {"http", "https"} and proxy.hostname and proxy.port != 0
         except ValueError:
             usable = False
-        if not usable:  # Raised outside of the handler: the error there can quote the URL.
-            raise UnsupportedProxy
+        if not usable:
+            raise Unanswered("UnsupportedProxy", "proxy")
         return url
 
 
@@ -132,28 +129,22 @@ class PyreqwestTransport:
             proxy = self._proxies.url_for(match[1])
         except ValueError:
             raise Unsendable("ValueError") from None
-        except UnsupportedProxy:
-            raise Unanswered("UnsupportedProxy", "proxy") from None
         pool = self._pools.get(proxy)
         if pool is None:
             pool = self._pools[proxy] = _Pool(self._built(proxy), proxy)
         is_kept = pool.has_answered
         try:
-            return await self._answer(pool, pool.client, request)
+            return await self._answer(pool, request)
         except Unanswered as failure:
             if not (is_kept and request.repeatable and failure.cause in {"closed", "reset"}):
                 raise
-        # The server may just have closed the idle connection, so send once more over a new one.
-        if pool.unpooled is None:
-            pool.unpooled = self._built(proxy, is_pooled=False)
-        return await self._answer(pool, pool.unpooled, request)
+        return await self._answer(pool, request)  # The server may just have closed the idle connection.
 
-    async def _answer(self, pool: "_Pool", client: Client, request: Request) -> Response:
-        failure: Exception
+    async def _answer(self, pool: "_Pool", request: Request) -> Response:
         task = asyncio.current_task()
         cancelled = task.cancelling() if task else 0
         try:
-            builder = client.request(request.method, request.url).headers(request.headers)
+            builder = pool.client.request(request.method, request.url).headers(request.headers)
             if request.body is not None:
                 builder = builder.body_bytes(request.body)
             async with builder.build_streamed() as received:
@@ -165,12 +156,10 @@ class PyreqwestTransport:
             if task and task.cancelling() > cancelled:  # pyreqwest drops a cancellation that meets an answer.
                 raise asyncio.CancelledError
             return response.with_body(bytes(body or b""))
-        except ValueError as error:
-            failure = Unsendable(type(error).__name__)
+        except ValueError as error:  # It can quote the URL and the token, and so can the other.
+            raise Unsendable(type(error).__name__) from None
         except (PyreqwestError, OSError) as error:
-            failure = Unanswered(type(error).__name__, _cause_of(error, pool))
-        # Raised outside of the handler: the error there can quote the URL and the token.
-        raise failure
+            raise Unanswered(type(error).__name__, _cause_of(error, pool)) from None
 
     def _distrust(self, pool: "_Pool") -> None:
         """Give up all connections of the pool: an answer over one of them was for another request."""
@@ -184,10 +173,8 @@ class PyreqwestTransport:
         while self._pools:
             _, pool = self._pools.popitem()
             await pool.client.close()
-            if pool.unpooled is not None:
-                await pool.unpooled.close()
 
-    def _built(self, proxy: str | None, *, is_pooled: bool = True) -> Client:
+    def _built(self, proxy: str | None) -> Client:
         _wait_at_exit()
         builder = (
             ClientBuilder()
@@ -201,8 +188,6 @@ class PyreqwestTransport:
         if proxy is not None:
             builder = builder.proxy(ProxyBuilder.all(proxy))
             builder = builder.connect_timeout(timedelta(seconds=self._timeout * _CONNECTING))
-        if not is_pooled:
-            builder = builder.pool_max_idle_per_host(0)
         trusted = os.environ.get("SSL_CERT_FILE") or (None if os.environ.get("SSL_CERT_DIR") else certifi.where())
         if trusted:
             builder = builder.add_root_certificate_pem(_pem(Path(trusted)))
@@ -241,11 +226,10 @@ def _wait_at_exit() -> None:
 
 @dataclass(slots=True)
 class _Pool:
-    """The connections that lead through one proxy, or through none. `unpooled` opens one for each request."""
+    """The connections that lead through one proxy, or through none."""
 
     client: Client
     proxy: str | None
-    unpooled: Client | None = None
     has_answered: bool = False
 
 
