@@ -13,18 +13,9 @@ words are in `errors`, for those who may read them.
 
 from typing import Annotated, Any, ClassVar, Final
 
-from pydantic import BeforeValidator
+from credhook.worker.api.models import ObservedText, Otherwise, ResponseModel
 
-from credhook.worker.api.models import ResponseModel
-
-
-def _text(value: object) -> str | None:
-    """Read a string, or a number as a string; anything else says nothing."""
-    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else None
-
-
-_Text = Annotated[str | None, BeforeValidator(_text)]
-_Object = Annotated[dict[str, Any] | None, BeforeValidator(lambda value: value if isinstance(value, dict) else None)]
+_Object = Annotated[dict[str, Any] | None, Otherwise()]
 
 
 class ErrorObject(ResponseModel):
@@ -32,12 +23,12 @@ class ErrorObject(ResponseModel):
 
     shown: ClassVar = ("id", "status", "code")
 
-    detail: _Text = None
-    id: _Text = None
+    detail: ObservedText = None
+    id: ObservedText = None
     #: A number in error bodies, and a string in the platform's own schema.
-    status: _Text = None
-    code: _Text = None
-    title: _Text = None
+    status: ObservedText = None
+    code: ObservedText = None
+    title: ObservedText = None
     source: _Object = None
     meta: _Object = None
 
