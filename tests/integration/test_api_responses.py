@@ -15,7 +15,7 @@ from credhook.backoff import Backoff
 from credhook.worker.api import token
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import InvalidRequest, InvalidResponse, Unavailable
-from credhook.worker.api.http.exchange import MOST_LISTED, MOST_VALUES
+from credhook.worker.api.responses import MOST_LISTED, MOST_VALUES
 from credhook.worker.api.token import ClientCredentials
 
 

@@ -22,11 +22,13 @@ from credhook.worker.api.errors import (
     NotFound,
     Unauthorized,
     Unavailable,
+    error_objects,
+    seconds_to_wait,
 )
-from credhook.worker.api.http.exchange import Response, has_more_than, values
+from credhook.worker.api.http.exchange import Response
 from credhook.worker.api.models import ListedResource
 from credhook.worker.api.operations import Endpoints, Operation, Page, Presets, Users, Wallet, reading
-from credhook.worker.api.responses import error_objects, read, seconds_to_wait
+from credhook.worker.api.responses import has_more_than, read, values
 from credhook.worker.attempt.details import from_bytes, to_bytes
 from credhook.worker.attempt.retry import error_text
 

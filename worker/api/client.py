@@ -20,11 +20,10 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 from credhook.backoff import Backoff, Waits
 from credhook.events import ISSUANCE, PRESENTATION
 from credhook.worker.api import responses
-from credhook.worker.api.errors import InvalidResponse, Unavailable
+from credhook.worker.api.errors import InvalidResponse, Unavailable, error_of, seconds_to_wait
 from credhook.worker.api.http.exchange import BodyRefused, Request, Response, Transport, Unanswered, Unsendable
 from credhook.worker.api.http.transport import PyreqwestTransport
 from credhook.worker.api.operations import AsyncSender, Call, Method, Page, Platform, SyncSender, request
-from credhook.worker.api.responses import error_of
 from credhook.worker.api.token import ClientCredentials, Token
 
 if TYPE_CHECKING:
@@ -239,7 +238,7 @@ class AsyncApi(Platform[AsyncSender]):
             response = await self._sent(call, url, token, permit)
             if response.status == HTTPStatus.UNAUTHORIZED:
                 self._auth.refused_when_fresh(token)
-        wait = None if response.is_success else responses.seconds_to_wait(response.headers, datetime.now(UTC))
+        wait = None if response.is_success else seconds_to_wait(response.headers, datetime.now(UTC))
         permit.ended(response.status, retry_after=wait)
         return response
 

@@ -11,8 +11,16 @@ A message is one line and holds names, statuses and codes only: never a body, a 
 words are in `errors`, for those who may read them.
 """
 
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
 from typing import Annotated, Any, ClassVar, Final
 
+import jiter
+
+from credhook.worker.api.http.exchange import BodyRefused, Response, Unanswered, Unsendable
 from credhook.worker.api.models import ObservedText, Otherwise, ResponseModel
 
 _Object = Annotated[dict[str, Any] | None, Otherwise()]
@@ -120,3 +128,77 @@ def hint(error: Exception) -> str:
     if isinstance(error, InvalidResponse) and error.cause == "other_id":
         return "the details carry another id: if the platform names them otherwise, set CREDHOOK_MATCH_IDS=0"
     return ""
+
+
+#: Statuses below 500 that pass by themselves: a time-out, a request sent too early, too many requests.
+_PASSING: Final = {408, 425, 429}
+#: Error objects kept of one answer: the specification says to read the first.
+_MOST_ERRORS: Final = 16
+#: A `code` or an error's `id` is put into a message only if it looks like one: the message goes into logs.
+_WORD: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
+
+
+def refusal(operation: str, response: Response, now: datetime) -> ApiError:
+    """Return the error for an answer without success, by its status."""
+    status = response.status
+    errors = error_objects(response.body)
+    message = f"{operation}: the platform answered {status}{_reference(errors)}"
+    if status in _PASSING or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        retry_after = seconds_to_wait(response.headers, now)
+        return Unavailable(message, operation=operation, status=status, errors=errors, retry_after=retry_after)
+    if status < HTTPStatus.BAD_REQUEST:
+        return InvalidResponse(
+            f"{message}; redirects are refused", operation=operation, status=status, cause="redirect"
+        )
+    kind = {401: Unauthorized, 403: Unauthorized, 404: NotFound}.get(status, InvalidRequest)
+    return kind(message, operation=operation, status=status, errors=errors)
+
+
+def error_objects(body: bytes) -> tuple[ErrorObject, ...]:
+    """Read the `errors` of a body, as far as it has any. A body that is something else has none."""
+    try:
+        document = jiter.from_json(body)
+    except (ValueError, RecursionError):
+        return ()
+    errors: Any = document.get("errors") if isinstance(document, dict) else None
+    listed = errors if isinstance(errors, list) else [errors]
+    return tuple(ErrorObject.model_validate(each) for each in listed[:_MOST_ERRORS] if isinstance(each, dict))
+
+
+def seconds_to_wait(headers: Mapping[str, str], now: datetime) -> float | None:
+    """Return the seconds of `Retry-After`, which is a number or an HTTP date; None if it is neither.
+
+    Such a date counts from the answer's own `Date`, or from `now` where there is none: our clock may be wrong, and the
+    whole fleet would wait by it.
+    """
+    text = headers.get("retry-after", "").strip()
+    if text.isascii() and text.isdigit():
+        return float(text[:9])
+    then, answered = _http_date(text), _http_date(headers.get("date", ""))
+    return None if then is None else max(0.0, (then - (answered or now)).total_seconds())
+
+
+def _http_date(text: str) -> datetime | None:
+    try:
+        date = parsedate_to_datetime(text)
+    except (ValueError, TypeError, OverflowError):
+        return None
+    return date.replace(tzinfo=date.tzinfo or UTC)
+
+
+def _reference(errors: tuple[ErrorObject, ...]) -> str:
+    """Return the code and id of the first error, which help to find it in the platform's logs."""
+    first = errors[0] if errors else ErrorObject()
+    words = [word for word in (first.code, first.id and f"error {first.id}") if word]
+    known = [word for word in words if _WORD.fullmatch(word.removeprefix("error "))]
+    return f" ({', '.join(known)})" if known else ""
+
+
+def error_of(operation: str, failure: Unanswered | Unsendable | BodyRefused) -> ApiError:
+    """Return the error for an exception of the transport; the operation is `token` for the token endpoint."""
+    if isinstance(failure, BodyRefused):
+        return InvalidResponse(f"{operation}: {failure}", operation=operation, cause="too_large")
+    if isinstance(failure, Unsendable):
+        return InvalidRequest(f"{operation}: the request cannot be sent: {failure}", operation=operation)
+    message = f"{operation}: no answer ({failure}); {advice(operation, failure.cause)}"
+    return Unavailable(message, operation=operation, cause=failure.cause)

@@ -20,10 +20,18 @@ from urllib.parse import quote, urlencode
 from pydantic import Field, SecretStr, TypeAdapter
 
 from credhook.backoff import Backoff, Waits
-from credhook.worker.api.errors import CREDENTIALS, ApiError, InvalidResponse, Unauthorized, Unavailable
+from credhook.worker.api.errors import (
+    CREDENTIALS,
+    ApiError,
+    InvalidResponse,
+    Unauthorized,
+    Unavailable,
+    error_of,
+    refusal,
+)
 from credhook.worker.api.http.exchange import HEADERS, BodyRefused, Request, Response, Transport, Unanswered, Unsendable
 from credhook.worker.api.models import ResponseModel
-from credhook.worker.api.responses import error_of, parse, refusal
+from credhook.worker.api.responses import parse
 
 if TYPE_CHECKING:
     from credhook.worker.settings import PlatformSettings

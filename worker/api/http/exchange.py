@@ -1,9 +1,4 @@
-"""A request, its response within bounds, and the exceptions if there is none.
-
-Limits apply to the bytes of a body after decompression and to the number of its JSON values. A value of two bytes
-becomes a model of several hundred bytes: 3 MB of `{}` took 600 MiB and blocked the event loop for five seconds. A value
-takes at most 2 microseconds, measured; most take a tenth of that.
-"""
+"""A request, its response within bounds, and the exceptions if there is none. Limits apply after decompression."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,25 +9,8 @@ LONGEST_BODY: Final = 4 * 1024 * 1024
 #: Bytes of a refusal that are read. The platform's error objects take a few hundred, and its status says most.
 LONGEST_REFUSAL: Final = 64 * 1024
 
-#: Values that one resource may have: 40 ms at most. A presentation of five credentials has some hundred.
-MOST_VALUES: Final = 20_000
-#: Values that a list of resources may have: 60 ms at most for its JSON; its models are made one by one. 28,000 users.
-MOST_LISTED: Final = 200_000
-#: Values from which on a list is read beside the event loop: 4 ms.
-MANY: Final = 2_000
-
 #: Headers of every request. Compression costs more than it saves for responses of a few kilobytes.
 HEADERS: Final = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "credhook"}
-
-
-def has_more_than(most: int, body: bytes) -> bool:
-    """Return True if a JSON body may have more values. Short bodies are not read, since a value takes a byte."""
-    return len(body) > most and values(body) > most
-
-
-def values(body: bytes) -> int:
-    """Return an upper bound on the values in a JSON body. Brackets and commas inside strings count as well."""
-    return 1 + len(body) - len(body.translate(None, b"{[,"))
 
 
 # Not frozen: a frozen object takes three times as long to make, and each fetch makes one of each.
@@ -116,7 +94,7 @@ class Unanswered(Exception):
 
     def __init__(self, kind: str, cause: str = "") -> None:
         self.kind, self.cause = kind, cause
-        super().__init__(f"{kind}, {cause}")
+        super().__init__(f"{kind}, {cause}" if cause else kind)
 
 
 class Unsendable(Exception):
