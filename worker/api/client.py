@@ -228,9 +228,8 @@ class AsyncApi(Platform[AsyncSender]):
         token = await self._auth.token(self._transport)
         permit = await self._guard(operation)
         response = await self._sent(call, url, token, permit)
-        if response.status == HTTPStatus.UNAUTHORIZED and not self._auth.is_refused_when_fresh(token):
+        if response.status == HTTPStatus.UNAUTHORIZED and self._auth.invalidate(token):
             try:
-                self._auth.invalidate(token)
                 token = await self._auth.token(self._transport)
             except BaseException:
                 permit.cancelled()

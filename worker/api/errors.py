@@ -136,6 +136,13 @@ _PASSING: Final = {408, 425, 429}
 _MOST_ERRORS: Final = 16
 #: A `code` or an error's `id` is put into a message only if it looks like one: the message goes into logs.
 _WORD: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
+#: An error code of OAuth, such as `invalid_client`. Nothing else of the token endpoint's body goes into a message.
+_OAUTH_CODE: Final = re.compile(rb'"error"\s*:\s*"([a-z_]{1,40})"')
+#: Settings to check, by error code.
+_SETTINGS: Final = {
+    "invalid_scope": "CREDHOOK_SCOPE",
+    "invalid_target": "CREDHOOK_AUDIENCE and CREDHOOK_RESOURCE",
+}
 
 
 def refusal(operation: str, response: Response, now: datetime) -> ApiError:
@@ -152,6 +159,23 @@ def refusal(operation: str, response: Response, now: datetime) -> ApiError:
         )
     kind = {401: Unauthorized, 403: Unauthorized, 404: NotFound}.get(status, InvalidRequest)
     return kind(message, operation=operation, status=status, errors=errors)
+
+
+def token_refusal(response: Response, now: datetime) -> ApiError:
+    """Return the error for an answer without success of the token endpoint."""
+    error = refusal("token", response, now)
+    if isinstance(error, Unavailable | InvalidResponse):
+        return error
+    # Every other 4xx is about the credentials, or about the URL that they are sent to.
+    found = _OAUTH_CODE.search(response.body)
+    code = found[1].decode() if found else ""
+    return Unauthorized(
+        f"token: the token endpoint refuses this client: {response.status}{f' ({code})' if code else ''}; "
+        f"check {_SETTINGS.get(code, CREDENTIALS)}",
+        operation="token",
+        status=response.status,
+        errors=error.errors,
+    )
 
 
 def error_objects(body: bytes) -> tuple[ErrorObject, ...]:

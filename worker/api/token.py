@@ -6,7 +6,6 @@ gives the grant; RFC 6749 (2.3.1 and 4.4) and RFC 8707 give the details.
 
 import asyncio
 import functools
-import re
 import time
 from base64 import b64encode
 from collections.abc import Callable, Mapping
@@ -20,15 +19,7 @@ from urllib.parse import quote, urlencode
 from pydantic import Field, SecretStr, TypeAdapter
 
 from credhook.backoff import Backoff, Waits
-from credhook.worker.api.errors import (
-    CREDENTIALS,
-    ApiError,
-    InvalidResponse,
-    Unauthorized,
-    Unavailable,
-    error_of,
-    refusal,
-)
+from credhook.worker.api.errors import ApiError, InvalidResponse, error_of, token_refusal
 from credhook.worker.api.http.exchange import HEADERS, BodyRefused, Request, Response, Transport, Unanswered, Unsendable
 from credhook.worker.api.models import ResponseModel
 from credhook.worker.api.responses import parse
@@ -108,7 +99,7 @@ class ClientCredentials:
         self._failure: ApiError | None = None
         self._paused_until, self._waits = 0.0, Waits(PAUSES)
         #: The last fresh token that the platform refused, and until when it is not renewed.
-        self._refused: tuple[Token | None, float] = None, 0.0
+        self._refused, self._refused_until = Token("", renew_at=0.0), 0.0
 
     @classmethod
     def from_settings(cls, settings: "PlatformSettings") -> Self:
@@ -122,9 +113,6 @@ class ClientCredentials:
             audience=settings.audience or "",
             resources=settings.resource,
         )
-
-    def __repr__(self) -> str:
-        return f"ClientCredentials(client_id={self._client_id!r})"
 
     @property
     def has_token(self) -> bool:
@@ -162,19 +150,17 @@ class ClientCredentials:
                 await self.token(transport)
             await asyncio.sleep(KEEP_SECONDS)
 
-    def invalidate(self, token: Token) -> None:
-        """Forget this token, which the platform has refused. A newer one stays."""
+    def invalidate(self, token: Token) -> bool:
+        """Forget this token, which the platform has refused; a newer one stays. Return False if it was just fresh."""
+        if token.value == self._refused.value and self._clock() < self._refused_until:
+            return False
         if self._token == token:
             self._token = None
+        return True
 
     def refused_when_fresh(self, token: Token) -> None:
         """Remember that the platform refused this token right after it was granted."""
-        self._refused = token, self._clock() + RENEWAL_PAUSE
-
-    def is_refused_when_fresh(self, token: Token) -> bool:
-        """Return True if the platform has just refused this token when it was fresh."""
-        refused, until = self._refused
-        return refused is not None and token.value == refused.value and self._clock() < until
+        self._refused, self._refused_until = token, self._clock() + RENEWAL_PAUSE
 
     async def aclose(self) -> None:
         """Cancel a request that is under way."""
@@ -243,15 +229,6 @@ class Grant(ResponseModel):
 
 _GRANT: Final = TypeAdapter(Grant)
 
-#: An error code of OAuth, such as `invalid_client`. Nothing else of the body goes into a message.
-_OAUTH_CODE: Final = re.compile(rb'"error"\s*:\s*"([a-z_]{1,40})"')
-
-#: Settings to check, by error code.
-_SETTINGS: Final = {
-    "invalid_scope": "CREDHOOK_SCOPE",
-    "invalid_target": "CREDHOOK_AUDIENCE and CREDHOOK_RESOURCE",
-}
-
 
 def granted(response: Response, asked_at: float) -> Token:
     """Read the token endpoint's answer; `asked_at` is the time of the request in monotonic seconds.
@@ -263,16 +240,4 @@ def granted(response: Response, asked_at: float) -> Token:
         grant = parse("token", _GRANT, response)
         lifetime = min(DEFAULT_LIFETIME if grant.expires_in is None else grant.expires_in, MAX_LIFETIME)
         return Token(grant.access_token, renew_at=asked_at + max(lifetime - RENEW_EARLY, lifetime / 2))
-    error = refusal("token", response, datetime.now(UTC))
-    if isinstance(error, Unavailable | InvalidResponse):
-        raise error
-    # Every other 4xx is about the credentials, or about the URL that they are sent to.
-    found = _OAUTH_CODE.search(response.body)
-    code = found[1].decode() if found else ""
-    raise Unauthorized(
-        f"token: the token endpoint refuses this client: {response.status}{f' ({code})' if code else ''}; "
-        f"check {_SETTINGS.get(code, CREDENTIALS)}",
-        operation="token",
-        status=response.status,
-        errors=error.errors,
-    )
+    raise token_refusal(response, datetime.now(UTC))
