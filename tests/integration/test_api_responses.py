@@ -2,9 +2,6 @@
 
 import asyncio
 import logging
-import sys
-import threading
-import traceback
 import tracemalloc
 from typing import Any
 
@@ -39,25 +36,6 @@ async def test_details_of_another_id_are_a_failed_fetch_and_end_their_connection
             assert server.connections == connections + 1
             assert (await api.presentations.get("next")).id == "next"
             assert server.connections == connections + 1
-
-
-@pytest.mark.parametrize(
-    ("noun", "document"),
-    [
-        ("issuances", {"id": "other", "status": "offered"}),
-        (
-            "templates",
-            {"id": "other", "name": "n", "type": "urn:t", "attributes": {}, "format": "f", "description": "d"}
-            | dict.fromkeys(("createdAt", "updatedAt"), "2026-11-01T00:00:00Z"),
-        ),
-    ],
-)
-async def test_all_that_is_asked_for_by_id_is_matched(noun: str, document: object) -> None:
-    with answering(lambda *_: ok({"data": document})) as server:
-        async with sending(server) as api:
-            with pytest.raises(InvalidResponse) as refused:
-                await getattr(api, noun).get("mine")
-            assert refused.value.cause == "other_id"
 
 
 async def test_an_answer_that_nobody_asked_for_never_answers_the_next_request() -> None:
@@ -120,41 +98,6 @@ async def test_a_list_may_be_longer_than_a_resource_but_none_of_its_elements() -
             server.script = lambda *_: ok(b"[" + b",".join([b"{}"] * MOST_LISTED) + b"]")
             with pytest.raises(InvalidResponse, match=f"more than {MOST_LISTED} values"):
                 await api.issuances.list()
-
-
-async def test_a_long_list_is_read_while_the_loop_goes_on() -> None:
-    body = b"[" + b",".join(b'{"id":"%d","status":"x"}' % number for number in range(20_000)) + b"]"
-    ours, seen = threading.get_ident(), 0
-
-    def is_read_elsewhere() -> bool:
-        frames = [frame for thread, frame in sys._current_frames().items() if thread != ours]
-        return any(inner.f_code.co_name == "parse_list" for frame in frames for inner, _ in traceback.walk_stack(frame))
-
-    async def watch() -> None:
-        nonlocal seen
-        while True:
-            seen += is_read_elsewhere()
-            await asyncio.sleep(0)
-
-    with answering(lambda *_: ok(body)) as server:
-        async with sending(server) as api:
-            watching = asyncio.create_task(watch())
-            listed = await api.issuances.list()
-            watching.cancel()
-    assert len(listed) == 20_000
-    assert seen > 0  # The loop has turned meanwhile.
-
-
-@pytest.mark.parametrize("depth", [150, 300, 900, 1_000_000])
-async def test_nesting_is_bounded(depth: int) -> None:
-    body = b'{"data":{"id":"p","status":"x","deep":' + b"[" * depth + b"]" * depth + b"}}"
-    with answering(lambda *_: ok(body)) as server:
-        async with sending(server) as api:
-            if depth < 200:
-                assert (await api.presentations.get("p")).id == "p"
-            else:
-                with pytest.raises(InvalidResponse):
-                    await api.presentations.get("p")
 
 
 # What an HTTP client likes to do by itself.

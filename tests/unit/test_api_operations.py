@@ -99,6 +99,12 @@ def test_an_operation_takes_its_own_values_only() -> None:
             call()
 
 
+def test_what_is_read_by_id_has_to_be_answered_with_that_id() -> None:
+    by_one_value = [each for each in every_operation().values() if len(each._names) == 1 and each._body is None]
+    matched = {each.name for each in by_one_value if each("mine").asked_for == "mine"}
+    assert matched == {"issuances.get", "presentations.get", "templates.get"}
+
+
 def test_a_call_does_not_show_what_it_carries() -> None:
     assert repr(Users.by_external_identifier("ada@b.example")) == "Call(users.by_external_identifier)"
 

@@ -137,6 +137,7 @@ SHAPES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"id": "p", "credentials": [{"type": ["VC"], "name": {}, "attributes": None, "issues": ""}]}, {"has_data": False}),
     ({"id": "p", "error": {"message": ["no"]}, "expiresAt": {}, "updatedAt": []}, {"updated_at": None}),
     ({"id": "p", "authorizationRequestUri": {}, "createdAt": True}, {"authorization_request_uri": None}),
+    ({"id": "p", "deep": json.loads("[" * 150 + "]" * 150)}, {"status": ""}),
 ]  # fmt: skip
 
 

@@ -210,17 +210,12 @@ class AsyncApi(Platform[AsyncSender]):
 
     async def _send(self, call: Call[R]) -> R:
         response = await self._answer(call)
+        asked_for = call.asked_for if self._match_ids else None
         try:
-            if responses.is_long(call.operation, response):  # It is read beside the loop.
-                return await asyncio.to_thread(self._read, call, response)
-            return self._read(call, response)
+            return responses.read(call.operation, response, datetime.now(UTC), asked_for=asked_for)
         except InvalidResponse:
             response.hang_up()
             raise
-
-    def _read(self, call: Call[R], response: Response) -> R:
-        asked_for = call.asked_for if self._match_ids else None
-        return responses.read(call.operation, response, datetime.now(UTC), asked_for=asked_for)
 
     async def _answer(self, call: Call[Any]) -> Response:
         """Return the answer; after a 401, ask once more with a fresh token. Specification: Authentication."""
