@@ -362,7 +362,7 @@ def test_an_endpoint_without_types_receives_every_event(bench: Bench) -> None:
         assert len(happened["webhookIds"]) == 1
 
 
-# What a field may hold: (request, field, value, whether it may). `...` leaves the field out.
+# What a field may hold. `...` leaves the field out.
 
 #: A name that no other row uses; fixed, because it becomes part of the names of tests.
 SOME = "0-named-a"
@@ -385,132 +385,96 @@ def call_of(request: str, document: object) -> Call[Any]:
     return replace(operation(*names, reader.validate_python(allowed)), body=json.dumps(document).encode())
 
 
-Rule = tuple[str, str, Any, bool]
+SD_JWT_ATTRIBUTE, MDOC_ATTRIBUTE = "templateAttributes/a", "templateAttributes/org.example/properties/a"
 
-
-def rules(request: str, field: str, *values: Any, may: bool) -> list[Rule]:
-    return [(request, field, value, may) for value in values]
-
-
-def attribute(definition: dict[str, Any], *, may: bool) -> list[Rule]:
-    return rules("sd-jwt", "templateAttributes/a", definition, may=may)
-
-
-def mdoc_attribute(definition: dict[str, Any], *, may: bool) -> list[Rule]:
-    return rules("mdoc", "templateAttributes/org.example/properties/a", definition, may=may)
-
-
-RULES: list[Rule] = [
+#: Request, field, values that it may have, values that it may not.
+TABLE: list[tuple[str, str, Any, Any]] = [
     # Both formats: what is required, and of which type.
     *(
-        rule
+        row
         for request in ("sd-jwt", "mdoc")
-        for rule in (
-            *rules(request, "credentialFormat", ..., "SD-JWT", "jwt", 1, may=False),
-            *rules(request, "templateName", ..., 1, ["a"], may=False),
-            *rules(request, "templateDescription", ..., 1, may=False),
-            *rules(request, "code", ..., 1, "", "A", "a_b", "a b", "ä", "a.b", "a\n", may=False),
-            *rules(request, "code", f"{SOME}-{request}", may=True),
-            *rules(request, "templateAttributes", ..., [], "a", may=False),
-            *rules(request, "templateAttributes", {}, may=True),
-            *rules(request, "issuerConfig", ..., may=True),
-            *rules(request, "issuerConfig", {"signer": "certificate"}, may=True),
-            *rules(request, "issuerConfig/keyType", "P-256", "Ed25519", may=True),
-            *rules(request, "issuerConfig/keyType", "P-384", "p-256", 1, may=False),
-            *rules(request, "issuerConfig", {}, {"signer": "did:key"}, "certificate", may=False),
-            *rules(request, "validUntil/future", ..., {}, 1, may=False),
-            *(
-                rule
-                for part in ("days", "months", "years")
-                for rule in (
-                    *rules(request, f"validUntil/future/{part}", 0, 1, 999, may=True),
-                    *rules(request, f"validUntil/future/{part}", -1, 0.5, "1", True, may=False),
-                    *rules(request, f"validUntil/future/{part}", ..., may=False),
-                )
-            ),
+        for row in (
+            (request, "credentialFormat", [], [..., "SD-JWT", "jwt", 1]),
+            (request, "templateName", [], [..., 1, ["a"]]),
+            (request, "templateDescription", [], [..., 1]),
+            (request, "code", [f"{SOME}-{request}"], [..., 1, "", "A", "a_b", "a b", "ä", "a.b", "a\n"]),
+            (request, "templateAttributes", [{}], [..., [], "a"]),
+            (request, "issuerConfig", [..., {"signer": "certificate"}], [{}, {"signer": "did:key"}, "certificate"]),
+            (request, "issuerConfig/keyType", ["P-256", "Ed25519"], ["P-384", "p-256", 1]),
+            (request, "validUntil/future", [], [..., {}, 1]),
+            *((request, f"validUntil/future/{part}", [0, 1, 999], [-1, 0.5, "1", True, ...]) for part in FUTURE),
         )
     ),
     # sd-jwt alone.
-    *rules("sd-jwt", "issuerConfig", {"signer": "did:web"}, may=True),
-    *rules("sd-jwt", "issuerConfig", {"signer": "did:web", "keyType": "P-256"}, may=False),
-    *rules("sd-jwt", "validUntil", ..., may=True),
-    *rules("sd-jwt", "validUntil/start", "issuance", "validFrom", may=True),
-    *rules("sd-jwt", "validUntil/start", ..., "validUntil", "", 1, may=False),
-    *rules("sd-jwt", "type", "org.example.permit", may=False),
+    ("sd-jwt", "issuerConfig", [{"signer": "did:web"}], [{"signer": "did:web", "keyType": "P-256"}]),
+    ("sd-jwt", "validUntil", [...], []),
+    ("sd-jwt", "validUntil/start", ["issuance", "validFrom"], [..., "validUntil", "", 1]),
+    ("sd-jwt", "type", [], ["org.example.permit"]),
     # mdoc alone.
-    *rules("mdoc", "issuerConfig", {"signer": "did:web"}, may=False),
-    *rules("mdoc", "validUntil", ..., may=False),
-    *rules("mdoc", "type", ..., 1, may=False),
-    *rules("mdoc", "validUntil/start", "issuance", may=False),
-    *rules("mdoc", "type", "", may=False),
-    *rules("mdoc", "type", "t", may=True),
-    *rules("mdoc", "templateAttributes/org.example", {}, {"a": {"type": "string"}}, may=False),
-    *rules("mdoc", "templateAttributes/org.example", {"properties": {}}, may=True),
+    ("mdoc", "issuerConfig", [], [{"signer": "did:web"}]),
+    ("mdoc", "validUntil", [], [...]),
+    ("mdoc", "validUntil/start", [], ["issuance"]),
+    ("mdoc", "type", ["t"], [..., 1, ""]),
+    ("mdoc", "templateAttributes/org.example", [{"properties": {}}], [{}, {"a": {"type": "string"}}]),
     # Attributes.
-    *(rule for kind in ("string", "number", "boolean", "date") for rule in attribute({"type": kind}, may=True)),
-    *attribute(
-        {"type": "string", "name": "n", "description": "d", "required": False, "alwaysDisclosed": False}, may=True
-    ),
-    *attribute({"type": "object", "properties": {}}, may=True),
-    *attribute(
-        {"type": "object", "properties": {"b": {"type": "object", "properties": {"c": {"type": "date"}}}}}, may=True
-    ),
-    *attribute({"type": "array"}, may=True),
-    *attribute({"type": "array", "items": {"type": "string"}}, may=True),
-    *attribute({"type": "array", "items": {"type": "array", "items": {"type": "number"}}}, may=True),
-    *attribute({}, may=False),
-    *attribute({"type": "object"}, may=False),
-    *attribute({"type": "object", "properties": []}, may=False),
-    *attribute({"type": "object", "properties": {"b": {"type": "text"}}}, may=False),
-    *attribute({"type": "array", "items": {"type": "text"}}, may=False),
-    *(rule for kind in ("binary", "text", "", 1, None) for rule in attribute({"type": kind}, may=False)),
-    *attribute({"type": "string", "name": 1}, may=False),
-    *attribute({"type": "string", "description": 1}, may=False),
-    *attribute({"type": "string", "required": "true"}, may=False),
-    *attribute({"type": "string", "alwaysDisclosed": 1}, may=False),
-    *attribute({"type": "string", "unknown": 1}, may=False),
-    *attribute({"type": "string", "properties": {}}, may=False),
-    *attribute({"type": "string", "items": {"type": "string"}}, may=False),
-    *attribute({"type": "object", "properties": {}, "items": {"type": "string"}}, may=False),
-    *attribute({"type": "array", "items": {"type": "object"}}, may=False),
     *(
-        rule
-        for kind in ("string", "number", "boolean", "date", "binary", "array")
-        for rule in mdoc_attribute({"type": kind}, may=True)
+        (request, field, [{"type": "string", "name": "n", "description": "d", "required": False}], [
+            *({}, {"type": "text"}, {"type": 1}, {"type": "array", "items": {"type": "object"}}),
+            *({"type": "string"} | wrong for wrong in ({"name": 1}, {"description": 1}, {"required": "true"})),
+        ])
+        for request, field in (("sd-jwt", SD_JWT_ATTRIBUTE), ("mdoc", MDOC_ATTRIBUTE))
     ),
-    *mdoc_attribute({"type": "string", "name": "n", "description": "d", "required": False}, may=True),
-    *mdoc_attribute({"type": "array", "items": {"type": "binary"}}, may=True),
-    *mdoc_attribute({"type": "array", "items": {"type": "object"}}, may=False),
-    *(rule for kind in ("object", "text", 1) for rule in mdoc_attribute({"type": kind}, may=False)),
-    *mdoc_attribute({}, may=False),
-    *mdoc_attribute({"type": "string", "name": 1}, may=False),
-    *mdoc_attribute({"type": "string", "description": 1}, may=False),
-    *mdoc_attribute({"type": "string", "required": "true"}, may=False),
-    *mdoc_attribute({"type": "string", "alwaysDisclosed": True}, may=False),
+    ("sd-jwt", SD_JWT_ATTRIBUTE, [
+        *({"type": kind} for kind in ("string", "number", "boolean", "date", "array")),
+        {"type": "string", "alwaysDisclosed": False},
+        {"type": "object", "properties": {}},
+        {"type": "object", "properties": {"b": {"type": "object", "properties": {"c": {"type": "date"}}}}},
+        {"type": "array", "items": {"type": "string"}},
+        {"type": "array", "items": {"type": "array", "items": {"type": "number"}}},
+    ], [
+        *({"type": kind} for kind in ("binary", "", None, "object")),
+        {"type": "object", "properties": []},
+        {"type": "object", "properties": {"b": {"type": "text"}}},
+        {"type": "array", "items": {"type": "text"}},
+        {"type": "string", "alwaysDisclosed": 1},
+        {"type": "string", "unknown": 1},
+        {"type": "string", "properties": {}},
+        {"type": "string", "items": {"type": "string"}},
+        {"type": "object", "properties": {}, "items": {"type": "string"}},
+    ]),
+    ("mdoc", MDOC_ATTRIBUTE, [
+        *({"type": kind} for kind in ("string", "number", "boolean", "date", "binary", "array")),
+        {"type": "array", "items": {"type": "binary"}},
+    ], [{"type": "object"}, {"type": "string", "alwaysDisclosed": True}]),
     # Webhook endpoints.
-    *rules("endpoint", "url", ..., 1, "", "http://a.example/", "a.example", "https://", may=False),
-    *rules("endpoint", "url", "https:///hooks", "ftp://a.example", may=False),
-    *rules("endpoint", "url", "https://a.example/hooks?x=y", "https://127.0.0.1:8443/", may=True),
-    *rules("endpoint", "id", 1, may=False),
-    *rules("endpoint", "id", ..., f"chosen-{SOME}", may=True),
-    *rules("endpoint", "filterTypes", ..., list(TYPES), *([each] for each in TYPES), may=True),
-    *rules("endpoint", "filterTypes", ["openid4vc.issuance.revoked"], [1], [], TYPES[0], may=False),
-    *rules("endpoint", "filterType", [], may=False),
+    ("endpoint", "url", ["https://a.example/hooks?x=y", "https://127.0.0.1:8443/"], [
+        *(..., 1, "", "http://a.example/", "a.example", "https://", "https:///hooks", "ftp://a.example"),
+    ]),
+    ("endpoint", "id", [..., f"chosen-{SOME}"], [1]),
+    ("endpoint", "filterTypes", [..., [*TYPES], *([each] for each in TYPES)], [
+        *(["openid4vc.issuance.revoked"], [1], [], TYPES[0]),
+    ]),
+    ("endpoint", "filterType", [], [[]]),
     # Certificates and trusted entities.
-    *rules("entity", "name", ..., 1, may=False),
-    *rules("entity", "dids", ..., [], may=True),
-    *rules("entity", "dids", "did:web:a", ["did:web:a"], [{"did": "did:web:a"}], [{"name": "n"}], may=False),
-    *rules("entity", "dids", [{"did": 1, "name": "n"}], [{"did": "did:web:a", "name": 1}], may=False),
-    *rules("entity", "certificates", ..., [], ["any"], [{"any": 1}], may=True),
-    *rules("entity", "certificates", "any", may=False),
-    *rules("import", "certificate", ..., 1, may=False),
-    *rules("import", "parentCertificates", "MIIB", [1], may=False),
+    ("entity", "name", [], [..., 1]),
+    ("entity", "dids", [..., []], [
+        *("did:web:a", ["did:web:a"], [{"did": "did:web:a"}], [{"name": "n"}]),
+        *([{"did": 1, "name": "n"}], [{"did": "did:web:a", "name": 1}]),
+    ]),
+    ("entity", "certificates", [..., [], ["any"], [{"any": 1}]], ["any"]),
+    ("import", "certificate", [], [..., 1]),
+    ("import", "parentCertificates", [], ["MIIB", [1]]),
     # Users.
-    *(rule for field in USER for rule in rules("user", field, ..., may=True)),
-    *(rule for field in USER for rule in rules("user", field, 1, ["a"], may=False)),
-    *rules("link", "enabled", ..., "true", 1, may=False),
+    *(("user", field, [...], [1, ["a"]]) for field in USER),
+    ("link", "enabled", [], [..., "true", 1]),
     # The wallet.
-    *rules("offer", "credentialOffer", ..., 1, "", may=False),
+    ("offer", "credentialOffer", [], [..., 1, ""]),
+]  # fmt: skip
+RULES = [
+    (request, field, value, may)
+    for request, field, allowed, refused in TABLE
+    for may, values in ((True, allowed), (False, refused))
+    for value in values
 ]
 
 
