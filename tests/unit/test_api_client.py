@@ -241,23 +241,15 @@ async def test_on_the_loop_itself_it_is_a_mistake_with_a_remedy() -> None:
     assert platform.token_requests == platform.api_requests == []
 
 
-@pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "stopped"])
-def test_after_the_loop_has_ended_it_is_for_later(is_closed: bool) -> None:
+def test_after_the_loop_has_ended_it_is_for_later() -> None:
     platform = Platform()
-    loop = asyncio.new_event_loop()
 
-    async def made() -> tuple[AsyncApi, SyncApi]:
-        api = client(platform, credentials())
-        return api, SyncApi(api)
+    async def made() -> SyncApi:
+        return SyncApi(client(platform, credentials()))
 
-    _, facade = loop.run_until_complete(made())
-    if is_closed:
-        loop.close()
-    try:
-        with ThreadPoolExecutor(1) as threads:
-            error = threads.submit(facade.presentations.get, "p").exception()
-    finally:
-        loop.close()
+    facade = asyncio.run(made())
+    with ThreadPoolExecutor(1) as threads:
+        error = threads.submit(facade.presentations.get, "p").exception()
     assert isinstance(error, Unavailable)
     assert str(error) == "presentations.get: not sent: the worker is stopping"
     assert (error.operation, error.status, error.retry_after) == ("presentations.get", None, None)

@@ -293,12 +293,10 @@ class SyncApi(Platform[SyncSender]):
         """
         if threading.get_ident() == self._loops_thread:
             raise RuntimeError(f"{call.operation.name}: called on the event loop: make the handler an `async def`")
-        if not self._loop.is_running():  # The call would never begin.
-            raise _stopping(call)
         sending = self._api.send(call)
         try:
             running = asyncio.run_coroutine_threadsafe(sending, self._loop)
-        except RuntimeError:  # The loop has ended meanwhile.
+        except RuntimeError:  # The loop has ended.
             sending.close()
             raise _stopping(call) from None
         try:
