@@ -241,13 +241,6 @@ async def test_what_may_not_be_repeated_is_not_sent_twice_and_neither_is_what_ha
         assert len(server.requests) == 2
 
 
-async def test_a_new_connection_that_is_not_answered_is_not_tried_again() -> None:
-    async with serving(close=True) as (server, transport):
-        with pytest.raises(Unanswered):
-            await get(transport, server.url)
-        assert len(server.requests) == 1
-
-
 # Compression.
 
 

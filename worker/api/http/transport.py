@@ -18,7 +18,6 @@ import urllib.request
 from codecs import BOM_UTF8
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from http import HTTPStatus
 from pathlib import Path
@@ -116,8 +115,8 @@ class PyreqwestTransport:
         self._timeout = timeout
         self._files = [file for file in (certfile, keyfile) if file is not None]
         self._proxies = Proxies()
-        #: By the URL of the proxy.
-        self._pools: dict[str | None, _Pool] = {}
+        #: By the URL of the proxy; None leads to those without one.
+        self._clients: dict[str | None, Client] = {}
         self._distrusted_at = -math.inf
 
     async def send(self, request: Request) -> Response:
@@ -129,28 +128,26 @@ class PyreqwestTransport:
             proxy = self._proxies.url_for(match[1])
         except ValueError:
             raise Unsendable("ValueError") from None
-        pool = self._pools.get(proxy)
-        if pool is None:
-            pool = self._pools[proxy] = _Pool(self._built(proxy), proxy)
-        is_kept = pool.has_answered
         try:
-            return await self._answer(pool, request)
+            return await self._answer(proxy, request)
         except Unanswered as failure:
-            if not (is_kept and request.repeatable and failure.cause in {"closed", "reset"}):
+            if not (request.repeatable and failure.cause in {"closed", "reset"}):
                 raise
-        return await self._answer(pool, request)  # The server may just have closed the idle connection.
+        return await self._answer(proxy, request)  # The server may just have closed an idle connection.
 
-    async def _answer(self, pool: "_Pool", request: Request) -> Response:
+    async def _answer(self, proxy: str | None, request: Request) -> Response:
+        if proxy not in self._clients:
+            self._clients[proxy] = self._built(proxy)
+        client = self._clients[proxy]
         task = asyncio.current_task()
         cancelled = task.cancelling() if task else 0
         try:
-            builder = pool.client.request(request.method, request.url).headers(request.headers)
+            builder = client.request(request.method, request.url).headers(request.headers)
             if request.body is not None:
                 builder = builder.body_bytes(request.body)
             async with builder.build_streamed() as received:
-                pool.has_answered = True
-                response = Response(received.status, received.headers, b"", functools.partial(self._distrust, pool))
-                if response.status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED and pool.proxy is not None:
+                response = Response(received.status, received.headers, b"", functools.partial(self._distrust, proxy))
+                if response.status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED and proxy is not None:
                     raise Unanswered("ProxyError", "proxy")
                 body = await received.body_reader.read(response.limit + 1)
             if task and task.cancelling() > cancelled:  # pyreqwest drops a cancellation that meets an answer.
@@ -159,20 +156,20 @@ class PyreqwestTransport:
         except ValueError as error:  # It can quote the URL and the token, and so can the other.
             raise Unsendable(type(error).__name__) from None
         except (PyreqwestError, OSError) as error:
-            raise Unanswered(type(error).__name__, _cause_of(error, pool)) from None
+            raise Unanswered(type(error).__name__, _cause_of(error, is_proxied=proxy is not None)) from None
 
-    def _distrust(self, pool: "_Pool") -> None:
-        """Give up all connections of the pool: an answer over one of them was for another request."""
+    def _distrust(self, proxy: str | None) -> None:
+        """Give up all connections of the client: an answer over one of them was for another request."""
         now = time.monotonic()
-        if now > self._distrusted_at + _DISTRUST_SECONDS and self._pools.get(pool.proxy) is pool:
+        if now > self._distrusted_at + _DISTRUST_SECONDS:
             self._distrusted_at = now
-            del self._pools[pool.proxy]  # Requests under way keep the client alive.
+            self._clients.pop(proxy, None)  # Requests under way keep the client alive.
 
     async def aclose(self) -> None:
         """Close the connections."""
-        while self._pools:
-            _, pool = self._pools.popitem()
-            await pool.client.close()
+        while self._clients:
+            _, client = self._clients.popitem()
+            await client.close()
 
     def _built(self, proxy: str | None) -> Client:
         _wait_at_exit()
@@ -224,16 +221,7 @@ def _wait_at_exit() -> None:
     atexit.register(time.sleep, _LAST_WAKE_SECONDS)
 
 
-@dataclass(slots=True)
-class _Pool:
-    """The connections that lead through one proxy, or through none."""
-
-    client: Client
-    proxy: str | None
-    has_answered: bool = False
-
-
-def _cause_of(error: Exception, pool: _Pool) -> str:
+def _cause_of(error: Exception, *, is_proxied: bool) -> str:
     """Return the word for an error of pyreqwest. The first of its causes is left out: it quotes the URL."""
     causes = error.details["causes"] or [] if isinstance(error, DetailedPyreqwestError) else []
     text = "; ".join(cause["message"] for cause in causes[1:])
@@ -241,7 +229,7 @@ def _cause_of(error: Exception, pool: _Pool) -> str:
     if isinstance(error, TimeoutError):
         word = "timeout"
     is_connecting = "client error (Connect)" in text
-    return "proxy" if pool.proxy is not None and is_connecting and word not in {"certificate", "tls"} else word
+    return "proxy" if is_proxied and is_connecting and word not in {"certificate", "tls"} else word
 
 
 @functools.cache
