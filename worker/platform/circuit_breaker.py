@@ -319,7 +319,7 @@ class CircuitBreaker:
             log.info("platform_resumed")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # Not frozen, as in api/http/exchange.py.
 class BreakerPermit(Permit):
     """Permission for one call."""
 
