@@ -7,6 +7,7 @@ import traceback
 from collections.abc import AsyncIterator, Awaitable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from unittest.mock import AsyncMock
 
 import httpx
 import pytest
@@ -95,6 +96,7 @@ async def test_a_sender_is_built_from_settings() -> None:
         return response
 
     transport = behind(remember)
+    transport.aclose = AsyncMock()  # type: ignore[method-assign]
     auth = ClientCredentials.from_settings(told())
     async with AsyncApi.from_settings(told(), auth=auth, transport=transport) as api:
         await api.presentations.get("p")
@@ -103,6 +105,7 @@ async def test_a_sender_is_built_from_settings() -> None:
     token = httpx.URL(TOKEN_URL).path
     assert [request.url.path for request in seen] == [token, "/x/shown/p", token, "/x/issued/p"]
     assert transport_from(told())._timeout == 2.5
+    assert transport.aclose.await_count == 2
 
 
 async def test_the_settings_decide_if_ids_must_match() -> None:
