@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from typing import Any, get_args
 
 from pydantic import BaseModel
+from token_endpoint import every_operation
 
 import credhook
-from credhook.events import RESOURCES
-from credhook.worker.api import operations
 from credhook.worker.api.models import RequestModel
 
 TOP = """# API reference
@@ -60,10 +59,7 @@ def calls() -> Iterator[tuple[str, str]]:
     def named(kind: Any) -> str:
         return " or ".join(one.__name__ for one in get_args(kind) or (kind,) if one)
 
-    every = [each for one in RESOURCES for each in operations.reading(one).values()]
-    for space in operations.Namespace.__subclasses__():
-        every += [each for each in vars(space).values() if isinstance(each, operations.Operation)]
-    for each in every:
+    for each in every_operation().values():
         taken = [*each._names, *(["following"] if each.paged else []), *([named(each._body)] if each._body else [])]
         adapter = each.each or each.result
         result = named(adapter._type) if adapter else "None"

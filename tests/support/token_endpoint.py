@@ -149,6 +149,6 @@ def async_api(handler: Handler, **options: Any) -> AsyncApi:
 
 def every_operation() -> dict[str, Operation[Any]]:
     """All that a client offers, by name."""
-    found = [each for kind in Namespace.__subclasses__() for each in vars(kind).values()]
-    found += [each for resource in RESOURCES for each in reading(resource).values()]
+    found = [each for resource in RESOURCES for each in reading(resource).values()]
+    found += [each for kind in Namespace.__subclasses__() for each in vars(kind).values()]
     return {each.name: each for each in found if isinstance(each, Operation)}

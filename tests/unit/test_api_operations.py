@@ -23,26 +23,22 @@ PEM = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----"
 CERTIFICATE = CertificateRequest(certificate=PEM)
 
 
-class Recorder:
-    """A platform that remembers requests and answers each with 404."""
+def recorded(url: str = "https://api.example/tenant", **paths: str) -> tuple[AsyncApi, list[httpx.Request]]:
+    """A client of a platform that answers each request with 404, and the requests."""
+    requests: list[httpx.Request] = []
 
-    def __init__(self) -> None:
-        self.requests: list[httpx.Request] = []
-
-    def __call__(self, request: httpx.Request) -> httpx.Response:
-        self.requests.append(request)
+    def answer(request: httpx.Request) -> httpx.Response:
+        requests.append(request)
         return httpx.Response(404)
 
-    def api(self, root: str = "https://api.example/tenant", **paths: str) -> AsyncApi:
-        return async_api(self, url=root, **paths)
+    return async_api(answer, url=url, **paths), requests
 
 
 async def sent(call: Callable[[AsyncApi], Made], **options: str) -> httpx.Request:
-    recorder = Recorder()
-    async with recorder.api(**options) as api:
-        with pytest.raises(ApiError):
-            await call(api)
-    [request] = recorder.requests
+    api, requests = recorded(**options)
+    with pytest.raises(ApiError):
+        await call(api)
+    [request] = requests
     return request
 
 
@@ -67,7 +63,7 @@ async def test_a_request_carries_the_token_and_says_what_its_body_is() -> None:
     ],
 )
 async def test_every_path_goes_below_the_base_url(root: str, url: str) -> None:
-    request = await sent(lambda api: api.endpoints.list(), root=root)
+    request = await sent(lambda api: api.endpoints.list(), url=root)
     assert request.url.raw_host.decode() in url
     assert request.url == httpx.URL(url)
 
@@ -173,25 +169,24 @@ hostile = st.one_of(
 
 
 async def leads_nowhere_else(value: str) -> None:
-    recorder = Recorder()
-    async with recorder.api() as api:
-        for call, path in TAKING_AN_ID:
-            before, _, after = path.partition("|")
-            recorder.requests.clear()
-            with pytest.raises(ApiError) as caught:
-                await call(api, value)
-            if not recorder.requests:
-                assert type(caught.value) is InvalidRequest
-                continue
-            [request] = recorder.requests
-            target = request.url.raw_path.decode("ascii")
-            assert (request.url.scheme, request.headers["host"]) == ("https", "api.example")
-            assert target.startswith(before)
-            assert target.endswith(after)
-            segment = target[len(before) : len(target) - len(after)]
-            assert set(segment).isdisjoint("/\\?#&=;@{} ")
-            assert unquote(segment, errors="strict") == value
-            assert unquote(segment) not in {"", ".", ".."}
+    api, requests = recorded()
+    for call, path in TAKING_AN_ID:
+        before, _, after = path.partition("|")
+        requests.clear()
+        with pytest.raises(ApiError) as caught:
+            await call(api, value)
+        if not requests:
+            assert type(caught.value) is InvalidRequest
+            continue
+        [request] = requests
+        target = request.url.raw_path.decode("ascii")
+        assert (request.url.scheme, request.headers["host"]) == ("https", "api.example")
+        assert target.startswith(before)
+        assert target.endswith(after)
+        segment = target[len(before) : len(target) - len(after)]
+        assert set(segment).isdisjoint("/\\?#&=;@{} ")
+        assert unquote(segment, errors="strict") == value
+        assert unquote(segment) not in {"", ".", ".."}
 
 
 @given(hostile)
