@@ -18,41 +18,30 @@ from pydantic import ValidationError
 from credhook.logs import configure_logs
 from credhook.settings import correction, credentials, settings_errors, unknown_settings
 
-#: Name → its click command, and the line that `credhook --help` prints without importing the command.
+#: Name → the module in which the command has this name, and the line that `credhook --help` prints without an import.
 COMMANDS: Final = {
-    "receiver": ("credhook.receiver.command:receiver", "Accept deliveries: verify, deduplicate, store, acknowledge."),
-    "worker": ("credhook.worker.commands.worker:worker", "Fetch what each event refers to and run the handlers."),
+    "receiver": ("credhook.receiver.command", "Accept deliveries: verify, deduplicate, store, acknowledge."),
+    "worker": ("credhook.worker.commands.worker", "Fetch what each event refers to and run the handlers."),
     "endpoints": (
-        "credhook.worker.commands.endpoints:endpoints",
+        "credhook.worker.commands.endpoints",
         "List, plan, apply and delete the platform's webhook endpoints.",
     ),
-    "handlers": ("credhook.worker.commands.endpoints:handlers", "Show which handlers are loaded, and for which types."),
-    "events": (
-        "credhook.worker.commands.events:events",
-        "List, show, watch, replay and erase events; backfill missing ones.",
-    ),
-    "causes": (
-        "credhook.worker.commands.events:causes",
-        "Show why attempts fail, one line per cause.",
-    ),
-    "status": ("credhook.ops.status:status", "Show the state of the fleet, and what needs attention."),
-    "doctor": (
-        "credhook.ops.doctor:doctor",
-        "Try everything that receivers and workers depend on.",
-    ),
-    "console": ("credhook.console.command:console", "Serve web pages that show events and act on them."),
-    "api": ("credhook.worker.commands.api:api", "Call the platform's API, JSON in and out."),
-    "sandbox": ("credhook.sandbox.command:sandbox", "Run a simulated platform on this machine."),
-    "trigger": ("credhook.sandbox.command:trigger", "Make the sandbox's platform do something."),
-    "new": ("credhook.scaffold.new:new", "Create a package with a working handler and its test."),
-    "dev": ("credhook.sandbox.local.dev:dev", "Run your handlers with all that is around them, anew when saved."),
-    "demo": ("credhook.sandbox.local.demo:demo", "Run every part on this machine, one event of each type."),
+    "handlers": ("credhook.worker.commands.endpoints", "Show which handlers are loaded, and for which types."),
+    "events": ("credhook.worker.commands.events", "List, show, watch, replay and erase events; backfill missing ones."),
+    "causes": ("credhook.worker.commands.events", "Show why attempts fail, one line per cause."),
+    "status": ("credhook.ops.status", "Show the state of the fleet, and what needs attention."),
+    "doctor": ("credhook.ops.doctor", "Try everything that receivers and workers depend on."),
+    "console": ("credhook.console.command", "Serve web pages that show events and act on them."),
+    "api": ("credhook.worker.commands.api", "Call the platform's API, JSON in and out."),
+    "sandbox": ("credhook.sandbox.command", "Run a simulated platform on this machine."),
+    "trigger": ("credhook.sandbox.command", "Make the sandbox's platform do something."),
+    "new": ("credhook.scaffold.new", "Create a package with a working handler and its test."),
+    "dev": ("credhook.sandbox.local.dev", "Run your handlers with all that is around them, anew when saved."),
+    "demo": ("credhook.sandbox.local.demo", "Run every part on this machine, one event of each type."),
 }
 
 #: What `dev` and `demo` import of the extra `local`. Named one by one, since credhook itself is on no package index.
 _LOCAL: Final = ("trustme", "watchfiles")
-#: Options of child processes, whose parent has named misspelt settings already.
-_OF_CHILDREN: Final = ("--fd", "--supervised")
 
 
 class LazyGroup(click.Group):
@@ -66,8 +55,7 @@ class LazyGroup(click.Group):
         """Import the command."""
         if cmd_name not in COMMANDS:
             return None
-        module, _, name = COMMANDS[cmd_name][0].partition(":")
-        command: click.Command = getattr(importlib.import_module(module), name)
+        command: click.Command = getattr(importlib.import_module(COMMANDS[cmd_name][0]), cmd_name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
@@ -107,6 +95,6 @@ def main(args: list[str] | None = None) -> None:
 
 def _name_misspelt_settings(arguments: Sequence[str]) -> None:
     """Name unknown CREDHOOK_ variables and credentials once, in the log."""
-    names = [] if set(_OF_CHILDREN).intersection(arguments) else unknown_settings({*os.environ, *credentials()})
-    if names:
+    of_child = {"--fd", "--supervised"}.intersection(arguments)  # Its parent has named them already.
+    if names := [] if of_child else unknown_settings({*os.environ, *credentials()}):
         structlog.get_logger("credhook").warning("unknown_settings", hint="; ".join(map(correction, names)))

@@ -144,7 +144,7 @@ def _zygote() -> tuple[socket.socket, object]:
 def _load() -> None:
     """Import the commands, and keep the garbage collector from copying the memory that forks share."""
     commands: dict[str, tuple[str, str]] = importlib.import_module("credhook.cli").COMMANDS
-    for module in (*(place.partition(":")[0] for place, _ in commands.values()), *_IMPORTED):
+    for module in (*(module for module, _ in commands.values()), *_IMPORTED):
         with contextlib.suppress(ModuleNotFoundError):  # An extra is not installed.
             importlib.import_module(module)
     gc.collect()

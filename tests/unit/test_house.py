@@ -45,8 +45,7 @@ def imports(name: str, path: Path) -> Iterator[str]:
                 for alias in node.names
             ]
         elif name == "credhook.cli" and isinstance(node, ast.Constant):  # Its table of commands.
-            named = str(node.value).partition(":")[0]
-            targets = [named] if named in MODULES and named != "credhook" else []
+            targets = [str(node.value)] if node.value in MODULES and node.value != "credhook" else []
         else:
             continue
         yield from (target for target in targets if target.split(".")[0] in {"credhook", *LINKED})
