@@ -14,7 +14,7 @@ from credhook.store.health import unanswered
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import ApiError
 from credhook.worker.backfill.run import Backfill, BackfillResult, TooLate, Window
-from credhook.worker.commands.batches import INTERRUPTED, bar
+from credhook.worker.commands.batches import bar
 from credhook.worker.commands.search import MOMENT, TYPE, open_store
 from credhook.worker.handlers.loading import load
 from credhook.worker.platform.circuit_breaker import CircuitBreaker
@@ -63,12 +63,12 @@ def backfill(*, since: datetime, until: datetime, types: tuple[str, ...], dry_ru
     wanted = frozenset(types) or frozenset(load(settings.handlers).types)
     if not wanted:
         raise click.UsageError("the loaded handlers want no event type; name some with --type")
-    result, stopped, code = BackfillResult(), "", 0
+    result, stopped = BackfillResult(), ""
     with open_store():
         try:
             asyncio.run(_run(settings, Window(since, until), wanted, result, dry_run=dry_run))
         except KeyboardInterrupt:
-            stopped, code = "stopped by Ctrl-C", INTERRUPTED
+            stopped = "stopped by Ctrl-C"
         except ApiError as error:
             stopped = str(error)
         except TooLate:
@@ -77,7 +77,7 @@ def backfill(*, since: datetime, until: datetime, types: tuple[str, ...], dry_ru
             # The reply of the last step may have been lost after it was done.
             stopped = unanswered(error)
     _report(result, stopped, dry_run=dry_run, as_json=as_json)
-    sys.exit(code or int(bool(stopped or result.untold)))
+    sys.exit(int(bool(stopped or result.untold)))
 
 
 def _check(since: datetime, until: datetime, retention: timedelta) -> None:
@@ -99,8 +99,8 @@ async def _run(
     breaker = CircuitBreaker.from_settings(store, settings)
     watching = asyncio.create_task(breaker.watch())
     try:
-        with bar("listing and comparing") as advance:
-            run = Backfill(store, result=result, advance=advance)
+        with bar("listing and comparing") as progress:
+            run = Backfill(store, result=result, advance=progress.update)
             async with AsyncApi.from_settings(settings, guard=breaker.calls) as api:
                 await run.run(api, window, wanted, dry=dry_run)
     finally:

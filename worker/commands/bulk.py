@@ -4,6 +4,7 @@ import getpass
 import json
 import os
 import socket
+import sys
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -14,7 +15,7 @@ import click
 from credhook.store import State
 from credhook.store.job import job_id
 from credhook.store.store import SyncStore
-from credhook.worker.commands.batches import ask, batched, interruptible, report, work_through
+from credhook.worker.commands.batches import ask, batched, report, work_through
 from credhook.worker.commands.history import plain
 from credhook.worker.commands.search import (
     ALL,
@@ -46,15 +47,20 @@ NOT_REPLAYED: Final = {
 #: The script's outcome → words for an event that was erased, or was left.
 ERASED: Final = {"erased": "", "held": "while a worker had it"}
 NOT_ERASED: Final = {"changed": "changed meanwhile", "missing": "not in the store"}
-_DRY_RUN: Final = click.option("--dry-run", is_flag=True, help="Only count the selected events, by state and type.")
-_EXPECT: Final = click.option(
-    "--expect", type=click.IntRange(0), metavar="N", help="Change nothing unless --dry-run counts N events now."
+#: Options of commands that change many events.
+_BULK: Final = (
+    *OPTIONS,
+    ALL,
+    click.option("--dry-run", is_flag=True, help="Only count the selected events, by state and type."),
+    click.option(
+        "--expect", type=click.IntRange(0), metavar="N", help="Change nothing unless --dry-run counts N events now."
+    ),
+    click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end."),
 )
-_JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
 
 
 @click.command()
-@selecting(*OPTIONS, ALL)
+@selecting(*_BULK)
 @click.option(
     "--handler",
     "only_handler",
@@ -69,21 +75,18 @@ _JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print one J
     is_flag=True,
     help="A handler was renamed or removed: no longer wait for it, and run the handlers that workers have now.",
 )
-@_DRY_RUN
-@_EXPECT
 @click.option("--yes", is_flag=True, help="Do not ask before all handlers of a done event run again.")
-@_JSON
 def replay(
     *,
     selection: Selection,
+    dry_run: bool,
+    expect: int | None,
+    as_json: bool,
     only_handler: str | None,
     by: str | None,
     hurry: bool,
     renamed: bool,
-    dry_run: bool,
-    expect: int | None,
     yes: bool,
-    as_json: bool,
 ) -> None:
     """Put settled and quarantined events back into the queue that CREDHOOK_QUEUE names.
 
@@ -100,22 +103,18 @@ def replay(
     if (only_handler is not None) + hurry + renamed > 1:
         raise click.UsageError("--handler, --now and --renamed exclude each other")
     with open_store() as store:
-        with interruptible():
-            wanted = frozenset[str]() if only_handler is None else _types_wanted(only_handler)
-            events = read_page(store, selection).events[::-1]
-            counted = events
-            if wanted:
-                counted = [event for event in events if event.type in wanted]
-            elif only_handler is not None:
-                counted = read_page(store, replace(selection, handler=only_handler)).events
-            if dry_run:
-                _print_counts(counted, as_json=as_json)
-                return
-            _check_count(counted, expect)
-            again = sum(event.state == State.DONE for event in events)
-            if again and only_handler is None and not yes:
-                ask(f"Done already: {again} of the {len(events)} selected; all their handlers would run again.")
-            events += absent(store, selection)
+        wanted = frozenset[str]() if only_handler is None else _types_wanted(only_handler)
+        events = read_page(store, selection).events[::-1]
+        counted = events
+        if wanted:
+            counted = [event for event in events if event.type in wanted]
+        elif only_handler is not None:
+            counted = read_page(store, replace(selection, handler=only_handler)).events
+        _count(counted, dry_run=dry_run, expect=expect, as_json=as_json)
+        again = sum(event.state == State.DONE for event in events)
+        if again and only_handler is None and not yes:
+            ask(f"Done already: {again} of the {len(events)} selected; all their handlers would run again.")
+        events += absent(store, selection)
         how = How.ANEW
         if renamed:
             how = How.RENAMED
@@ -130,17 +129,15 @@ def replay(
         report(work_through(events, step, "replaying"), "replayed", REPLAYED, NOT_REPLAYED, as_json=as_json)
 
 
-def _print_counts(events: Sequence[EventSummary], *, as_json: bool) -> None:
-    for (state, kind), number in sorted(Counter((event.state, event.type) for event in events).items()):
-        if as_json:
-            click.echo(json.dumps({"state": state, "type": kind, "events": number}))
-        else:
-            click.echo(plain(f"{number:>8}  {state:<11}  {kind}"))
-    if not as_json:
-        click.echo(f"{len(events):>8}  in all")
-
-
-def _check_count(events: Sequence[EventSummary], expect: int | None) -> None:
+def _count(events: Sequence[EventSummary], *, dry_run: bool, expect: int | None, as_json: bool) -> None:
+    """Print the numbers and exit for a dry run. Otherwise fail if another number of events was expected."""
+    if dry_run:
+        for (state, kind), number in sorted(Counter((event.state, event.type) for event in events).items()):
+            row = {"state": state, "type": kind, "events": number}
+            click.echo(json.dumps(row) if as_json else plain(f"{number:>8}  {state:<11}  {kind}"))
+        if not as_json:
+            click.echo(f"{len(events):>8}  in all")
+        sys.exit()
     if expect not in {None, len(events)}:
         raise click.ClickException(f"selected events now: {len(events)}, not {expect}; nothing was changed")
 
@@ -165,12 +162,9 @@ def _types_wanted(handler: str) -> frozenset[str]:
 
 
 @click.command()
-@selecting(*OPTIONS, BY_HANDLER, ALL)
-@_DRY_RUN
-@_EXPECT
+@selecting(*_BULK, BY_HANDLER)
 @click.option("--yes", is_flag=True, help="Do not ask first.")
-@_JSON
-def erase(*, selection: Selection, dry_run: bool, expect: int | None, yes: bool, as_json: bool) -> None:
+def erase(*, selection: Selection, dry_run: bool, expect: int | None, as_json: bool, yes: bool) -> None:
     """Erase events and all data that the store keeps for them.
 
     Use --resource to erase the data of one issuance or presentation. Handlers must erase the data that they have
@@ -179,18 +173,14 @@ def erase(*, selection: Selection, dry_run: bool, expect: int | None, yes: bool,
     still finish.
     """
     with open_store() as store:
-        with interruptible():
-            events = read_page(store, selection).events[::-1]
-            if dry_run:
-                _print_counts(events, as_json=as_json)
-                return
-            _check_count(events, expect)
-            if events and not yes:
-                ask(f"Selected to be erased: {len(events)}; a repeated delivery would be accepted as new.")
-            events += absent(store, selection)
+        events = read_page(store, selection).events[::-1]
+        _count(events, dry_run=dry_run, expect=expect, as_json=as_json)
+        if events and not yes:
+            ask(f"Selected to be erased: {len(events)}; a repeated delivery would be accepted as new.")
+        events += absent(store, selection)
         erasure = Erasure(store, selection)
         result = work_through(events, erasure, "erasing")
-        if not (result.interrupted or result.error):
+        if not result.stopped:
             erasure.finish(events)
         report(result, "erased", ERASED, NOT_ERASED, as_json=as_json)
 

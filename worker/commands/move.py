@@ -10,7 +10,7 @@ from credhook.store import State
 from credhook.store.announcements import announced
 from credhook.store.job import job_fields, job_id
 from credhook.store.store import Store, SyncStore
-from credhook.worker.commands.batches import BATCH, batched, interruptible, report, work_through
+from credhook.worker.commands.batches import BATCH, batched, report, work_through
 from credhook.worker.commands.search import EventSummary, Selection, open_store, read_page
 
 #: The outcome → words for an event that was moved, or was left.
@@ -39,18 +39,17 @@ def move(*, source: str, beside_workers: bool, as_json: bool) -> None:
     """
     with open_store() as store:
         other = Store(store.redis, source, retention=store.retention)
-        with interruptible():
-            if source == store.queue:
-                raise click.UsageError(f"CREDHOOK_QUEUE is {source} itself: name the queue that should get the events")
-            other.check_schema(write=False)
-            now, known = other.clock(), cast(dict[bytes, bytes], other.redis.hgetall(other.keys.handlers))
-            workers = sum(one.is_alive(now) for one in announced(known))
-            if workers and not beside_workers:
-                remedy = "stop them, or say --beside-workers; some events may then run twice"
-                raise click.UsageError(f"workers that take from {source}: {workers}; {remedy}")
-            events = read_page(other, Selection()).events[::-1]
+        if source == store.queue:
+            raise click.UsageError(f"CREDHOOK_QUEUE is {source} itself: name the queue that should get the events")
+        other.check_schema(write=False)
+        now, known = other.clock(), cast(dict[bytes, bytes], other.redis.hgetall(other.keys.handlers))
+        workers = sum(one.is_alive(now) for one in announced(known))
+        if workers and not beside_workers:
+            remedy = "stop them, or say --beside-workers; some events may then run twice"
+            raise click.UsageError(f"workers that take from {source}: {workers}; {remedy}")
+        events = read_page(other, Selection()).events[::-1]
         result = work_through(events, Move(other, store), "moving")
-        if not (result.interrupted or result.error):
+        if not result.stopped:
             _tidy(other)
         report(result, "moved", _MOVED, _NOT_MOVED, as_json=as_json)
 
