@@ -1,19 +1,37 @@
-"""`credhook events backfill`: accept events that the platform lists and no delivery has brought."""
+"""`credhook events backfill`: compare the platform's lists with the store, and accept what no delivery has brought.
+
+Which events must have happened follows from the status and the times of an issuance or a presentation. The platform's
+words for a status differ in case between pages, so case is ignored.
+
+Deliveries go on meanwhile. From before the store is read until the last event is accepted, deliveries note what they
+bring, and the script that accepts looks at these notes (credhook/store/scripts/accept.lua). So an event is accepted
+from one side only.
+"""
 
 import asyncio
+import itertools
 import json
 import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
+from uuid import uuid4
 
 import click
 
+from credhook.events import ISSUANCE, PRESENTATION, RESOURCES, Event, Resource, is_resource_id, resource_of
+from credhook.store import BACKFILLED
 from credhook.store.errors import StoreError
 from credhook.store.health import unanswered
-from credhook.worker.api.client import AsyncApi
+from credhook.store.job import accept_arguments
+from credhook.store.store import AsyncStore
+from credhook.worker.api.client import AsyncApi, pages, retried
 from credhook.worker.api.errors import ApiError
-from credhook.worker.backfill.run import Backfill, BackfillResult, TooLate, Window
+from credhook.worker.api.models import ListedResource
 from credhook.worker.commands.batches import bar
 from credhook.worker.commands.search import MOMENT, TYPE, open_store
 from credhook.worker.handlers.loading import load
@@ -22,6 +40,225 @@ from credhook.worker.settings import WorkerSettings
 
 #: How long a backfill may take before the store forgets events of its window.
 _DURATION: Final = timedelta(hours=1)
+#: Seconds that one page of the platform may take, pauses and retries included.
+_PAGE_SECONDS: Final = 600.0
+#: Seconds that deliveries go on noting what they bring after a backfill was last heard of.
+_NOTING_SECONDS: Final = 600
+#: Records that are read in one round trip.
+_RECORDS: Final = 500
+#: Events that one script accepts, about: Redis does nothing else for two milliseconds.
+_BATCH: Final = 100
+
+_ISSUANCE, _VERIFICATION = "openid4vc.issuance.", "openid4vc.verification."
+_OFFERED: Final = (_ISSUANCE + "offered",)
+_REQUESTED: Final = (_VERIFICATION + "requested",)
+#: Both announce one state, and a platform may send either or both. If one has arrived, the other is not missing. If
+#: none has, `data` is accepted: handlers of both can use it.
+_VERIFIED: Final = (_VERIFICATION + "data", _VERIFICATION + "verified")
+
+#: The event types that announce one state; any of them does.
+Announced = tuple[str, ...]
+
+#: Resource → status → the states that it has gone through, the present one last. A backfill counts resources that are
+#: not listed here as of unknown status.
+STATES: Final[Mapping[Resource, Mapping[str, tuple[Announced, ...]]]] = {
+    # Only certain states are here: an accepted, declined or overdue resource was offered before. A batch may or may not
+    # have been issued in part before it was complete, failed or expired. A revoked issuance was issued before, in part
+    # or completely, and no event announces the revocation.
+    ISSUANCE: {
+        "offered": (_OFFERED,),
+        "partiallyissued": (_OFFERED, (_ISSUANCE + "partiallyIssued",)),
+        "completed": (_OFFERED, (_ISSUANCE + "completed",)),
+        "failed": (_OFFERED, (_ISSUANCE + "failed",)),
+        "expired": (_OFFERED, (_ISSUANCE + "expired",)),
+        "revoked": (_OFFERED, ()),
+    },
+    # Every answer was requested before; what an `answered` presentation came to is not certain. A declined request has
+    # the status `rejected` and is announced as failed.
+    PRESENTATION: {
+        "requested": (_REQUESTED,),
+        "pending": (_REQUESTED,),
+        "answered": (_REQUESTED, ()),
+        "verified": (_REQUESTED, _VERIFIED),
+        "rejected": (_REQUESTED, (_VERIFICATION + "failed",)),
+        "failed": (_REQUESTED, (_VERIFICATION + "failed",)),
+        "expired": (_REQUESTED, (_VERIFICATION + "expired",)),
+    },
+}
+
+
+class MissableEvent(NamedTuple):
+    """An event that must have happened. It has arrived if any of its types has."""
+
+    resource: str
+    types: Announced
+
+
+class Window(NamedTuple):
+    """The time span of a backfill. The store may have forgotten earlier events, and later ones may be on their way."""
+
+    since: datetime
+    until: datetime
+
+
+class Untold(Exception):
+    """A resource does not tell what has happened to it. The argument is a word for counting."""
+
+
+def must_have_happened(
+    resource: ListedResource, kind: Resource, window: Window, wanted: Collection[str]
+) -> list[MissableEvent]:
+    """Return the wanted events of the window that must have happened to the resource, in the order of its states.
+
+    A resource came into its present state when it was last updated. The times of earlier states are unknown: they
+    count if the resource was created in the window. A resource that was never updated had no earlier state.
+
+    Raises:
+        Untold: the resource has no time, an invalid id, or an unknown status.
+    """
+    if not is_resource_id(resource.id):
+        raise Untold("unreadable_id")
+    gone_through = STATES.get(kind, {}).get(resource.status.casefold())
+    if gone_through is None:
+        raise Untold("unknown_status")
+    times = resource.created_at, resource.updated_at
+    created, updated = (at if isinstance(at, datetime) else None for at in times)
+    if updated is None:
+        raise Untold("undated")
+    if not window.since <= updated < window.until:
+        return []
+    if created is None or not window.since <= created < updated:
+        gone_through = gone_through[-1:]
+    found = (tuple(name for name in announced if name in wanted) for announced in gone_through)
+    return [MissableEvent(resource.id, types) for types in found if types]
+
+
+class TooLate(Exception):
+    """The backfill took so long that the store may have forgotten events of its window."""
+
+
+@dataclass(slots=True)
+class BackfillResult:
+    """The findings so far.
+
+    Attributes:
+        listed: resources that the platform has listed.
+        happened: events that must have happened.
+        missing: event type → how many had not arrived; they were accepted unless this is a dry run.
+        untold: why a resource was left → how many such resources.
+    """
+
+    listed: int = 0
+    happened: int = 0
+    missing: Counter[str] = field(default_factory=Counter)
+    untold: Counter[str] = field(default_factory=Counter)
+
+
+class Backfill:
+    """One comparison of the platform's lists with the store of one queue. `result` grows meanwhile."""
+
+    def __init__(
+        self, store: AsyncStore, result: BackfillResult, advance: Callable[[int], None] = lambda _: None
+    ) -> None:
+        """Prepare. `advance` gets the number of resources and records read since."""
+        self._store = store
+        self._keys, self._redis = store.keys, store.redis
+        self._result, self._advance = result, advance
+        self._name = f"run {uuid4().hex}"
+
+    async def run(self, api: AsyncApi, window: Window, wanted: Collection[str], *, dry: bool) -> None:
+        """Accept the wanted events of the window that have not arrived, or only count them.
+
+        A list that no wanted type is about is not read.
+
+        Raises:
+            ApiError: the platform refuses a page, or does not send it in time.
+            TooLate: it has taken too long.
+        """
+        result, happened = self._result, dict[MissableEvent, None]()
+        for kind in [one for one in RESOURCES if one in map(resource_of, wanted)]:
+            async for resource in self._listed(api, kind):
+                try:
+                    happened |= dict.fromkeys(must_have_happened(resource, kind, window, wanted))
+                except Untold as untold:
+                    result.untold[untold.args[0]] += 1
+        result.happened = len(happened)
+        if time.time() > window.since.timestamp() + self._store.retention:
+            raise TooLate("it took so long that the store may have forgotten events at --since")
+        if dry:
+            result.missing.update(event.types[0] for event in await self._missing(happened))
+        else:
+            await self.accept_missing(happened)
+
+    async def _listed(self, api: AsyncApi, kind: Resource) -> AsyncIterator[ListedResource]:
+        """Yield all resources that the platform lists."""
+        read = getattr(api, kind.namespace).page
+        async for page in pages(lambda query: retried(lambda: read(query), _PAGE_SECONDS)):
+            self._result.listed += len(page.items)
+            self._advance(len(page.items))
+            for resource in page.items:
+                yield resource
+
+    async def _missing(self, events: Iterable[MissableEvent]) -> list[MissableEvent]:
+        """Return the events that have not arrived, in their order. Nothing is written."""
+        left = dict.fromkeys(events)
+        by_event = {(event.resource, kind): event for event in left for kind in event.types}
+        async for resource_and_type in self._records():
+            if (found := by_event.get(resource_and_type)) is not None:
+                left.pop(found, None)
+        return list(left)
+
+    async def accept_missing(self, events: Iterable[MissableEvent]) -> None:
+        """Accept the events that have not arrived, and count them in the result.
+
+        However often and wherever this runs, an event is accepted once. Events of one resource follow each other in
+        the order of its states.
+        """
+        left = list(events)
+        while left:
+            await self._store.run("add", [self._name, 1_000 * _NOTING_SECONDS], keys=[self._keys.arrivals])
+            left = await self._missing(left)
+            for batch in _batches(left):
+                await self._redis.expire(self._keys.arrivals, _NOTING_SECONDS)
+                if not await self._redis.sismember(self._keys.arrivals, self._name):
+                    break  # Redis has lost the notes: compare again.
+                self._result.missing.update(await self._accept(batch))
+                left = left[len(batch) :]
+
+    async def _accept(self, batch: Sequence[MissableEvent]) -> list[str]:
+        events = [Event(missing.types[0], missing.resource) for missing in batch]
+        named = [(f"{BACKFILLED}{event.type}:{event.resource_id}", event, None) for event in events]
+        store, now = self._store, datetime.now(UTC)
+        arguments = accept_arguments(named, queue=store.queue, retention=store.retention, now=now, is_backfill=True)
+        outcomes = await store.run("accept", arguments)
+        return [event.type for event, outcome in zip(events, outcomes, strict=True) if outcome == b"accepted"]
+
+    async def _records(self) -> AsyncIterator[tuple[str, str]]:
+        """Yield resource and type of every event in the store, some perhaps twice."""
+        cursor = None
+        while cursor != 0:
+            cursor, keys = await self._redis.scan(cursor or 0, match=self._keys.event + "*", count=_RECORDS)
+            pipeline = self._redis.pipeline(transaction=False)
+            for key in keys:
+                pipeline.hmget(key, "resource", "type")
+            pipeline.expire(self._keys.arrivals, _NOTING_SECONDS)  # Reading a large store must not outlast the notes.
+            replies = await pipeline.execute()
+            self._advance(len(keys))
+            for resource, kind in replies[: len(keys)]:
+                if resource and kind:
+                    yield resource.decode(), kind.decode()
+
+
+def _batches(events: Sequence[MissableEvent]) -> Iterator[list[MissableEvent]]:
+    """Split the events into parts of a script's size; the events of one resource stay together."""
+    batch: list[MissableEvent] = []
+    for _, of_resource in itertools.groupby(events, key=lambda event: event.resource):
+        batch += of_resource
+        if len(batch) >= _BATCH:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
 
 
 @click.command()
@@ -69,10 +306,8 @@ def backfill(*, since: datetime, until: datetime, types: tuple[str, ...], dry_ru
             asyncio.run(_run(settings, Window(since, until), wanted, result, dry_run=dry_run))
         except KeyboardInterrupt:
             stopped = "stopped by Ctrl-C"
-        except ApiError as error:
+        except (ApiError, TooLate) as error:
             stopped = str(error)
-        except TooLate:
-            stopped = "it took so long that the store may have forgotten events at --since"
         except StoreError as error:
             # The reply of the last step may have been lost after it was done.
             stopped = unanswered(error)
@@ -100,9 +335,8 @@ async def _run(
     watching = asyncio.create_task(breaker.watch())
     try:
         with bar("listing and comparing") as progress:
-            run = Backfill(store, result=result, advance=progress.update)
             async with AsyncApi.from_settings(settings, guard=breaker.calls) as api:
-                await run.run(api, window, wanted, dry=dry_run)
+                await Backfill(store, result, progress.update).run(api, window, wanted, dry=dry_run)
     finally:
         watching.cancel()
         with suppress(asyncio.CancelledError):
