@@ -102,7 +102,7 @@ def test_other_queues_and_process_ids_are_shown() -> None:
 
 def test_values_from_redis_are_escaped() -> None:
     hostile = '<script>alert(1)</script>"><img src=x>'
-    cause = Cause("0123abcd", hostile, hostile, hostile, 1, 1, 1, NOW, NOW, hostile, hostile)
+    cause = Cause("0123abcd", hostile, hostile, hostile, 1, 1, 1, None, None, hostile, hostile)
     page = shown("causes.html", causes=[cause])
     assert "<script>" not in page
     assert "<img src=x" not in page
@@ -111,7 +111,7 @@ def test_values_from_redis_are_escaped() -> None:
 
 @pytest.mark.parametrize(("unsettled", "given_up", "offered"), [(0, 0, False), (1, 0, True), (0, 1, True)])
 def test_a_cause_can_be_replayed_while_events_have_it(unsettled: int, given_up: int, offered: bool) -> None:
-    cause = Cause("0123abcd", "a.f", "ValueError", "", unsettled, given_up, 1, NOW, NOW, "1", "1")
+    cause = Cause("0123abcd", "a.f", "ValueError", "", unsettled, given_up, 1, None, None, "1", "1")
     assert ("/replay?cause=0123abcd" in shown("causes.html", causes=[cause])) is offered
 
 

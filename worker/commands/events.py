@@ -246,7 +246,7 @@ def causes(*, limit: int, as_json: bool) -> None:
         found = read_causes(store, limit=limit)
     if as_json:
         for cause in found:
-            click.echo(json.dumps(cause.as_json()))
+            click.echo(json.dumps(cause._asdict()))
         return
     if not found:
         click.echo("no causes: nothing has failed")
@@ -254,7 +254,7 @@ def causes(*, limit: int, as_json: bool) -> None:
     rows = []
     for cause in found:
         numbers = [str(number) for number in (cause.open, cause.given_up, cause.failures)]
-        times = [moment.isoformat(" ", "seconds")[:19] if moment else "" for moment in (cause.first, cause.last)]
+        times = [(at or "")[:19].replace("T", " ") for at in (cause.first, cause.last)]
         versions = cause.version if cause.since == cause.version else f"{cause.version}, since {cause.since}"
         rows.append([cause.id, cause.handler, cause.error, cause.at, *numbers, *times, versions])
     print_table(_CAUSE_COLUMNS, rows)

@@ -2,11 +2,10 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
-from credhook.store import BLAMED, HANDLER, HISTORY_ENTRIES, LATEST_MS, MOST_CAUSES, ONLY, TRACE, State, ending
+from credhook.store import BLAMED, HANDLER, HISTORY_ENTRIES, LATEST_MS, ONLY, TRACE, State, ending
 from credhook.store.store import SyncStore
 from credhook.tracing import trace_id
 from credhook.worker.commands.batches import batched
@@ -210,8 +209,7 @@ def _shown(at: str | None) -> str:
     return at.removesuffix("Z").replace("T", " ") if at else "?"
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
+class Cause(NamedTuple):
     """A cause of failures. worker/queue/failure.py decides which failures share one.
 
     Attributes:
@@ -222,7 +220,7 @@ class Cause:
         open: events that have the cause now and will be tried again.
         given_up: events that have the cause now and are dead or data_gone.
         failures: attempts that it made fail, including those of events that are done now.
-        first: time of the first failure.
+        first: time of the first failure, as programs read it.
         last: time of the last failure.
         since: version of credhook that first failed.
         version: version of credhook that failed last.
@@ -235,18 +233,13 @@ class Cause:
     open: int
     given_up: int
     failures: int
-    first: datetime | None
-    last: datetime
+    first: str | None
+    last: str | None
     since: str
     version: str
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the cause for programs, with times in UTC."""
-        times = {"first": self.first and written(self.first), "last": written(self.last)}
-        return {**asdict(self), **times}
 
-
-def causes(store: SyncStore, *, limit: int = MOST_CAUSES) -> list[Cause]:
+def causes(store: SyncStore, *, limit: int) -> list[Cause]:
     """Return the causes, the latest failure first."""
     latest = cast(
         list[tuple[bytes, float]], store.redis.zrange(store.keys.causes, 0, limit - 1, desc=True, withscores=True)
@@ -266,29 +259,25 @@ def causes(store: SyncStore, *, limit: int = MOST_CAUSES) -> list[Cause]:
         if fields:
             text = {_text(name): _text(value) for name, value in fields.items()}
             where, since, version = (text.get(name, "") for name in ("at", "since", "version"))
-            failures, first = int(text.get("failures", 0)), int(text.get("first", 0))
-            counts, times = (still_open, given_up, failures), (_moment(first) if first else None, _moment(last))
+            counts = still_open, given_up, _number(text.get("failures")) or 0
+            times = time_of(_number(text.get("first"))), time_of(int(last))
             found.append(Cause(cause_id, text["who"], text.get("what", ""), where, *counts, *times, since, version))
     return found
 
 
-def standing(store: SyncStore, cause_id: str) -> Iterator[str] | None:
+def standing(store: SyncStore, cause_id: str) -> list[str] | None:
     """Return the webhook-ids of the events that have the cause now, or None if there is no such cause."""
     who = cast("bytes | None", store.redis.hget(store.keys.cause(cause_id), "who"))
-    return None if who is None else _standing(store, cause_id, BLAMED + who.decode())
-
-
-def _standing(store: SyncStore, cause_id: str, field: str) -> Iterator[str]:
-    """Yield the events whose records confirm the cause. After a crash the index can hold settled events."""
+    if who is None:
+        return None
+    found = []
     members = (member.decode() for member, _ in store.redis.zscan_iter(store.keys.standing(cause_id), count=_PAGE))
     for page in batched(members, _PAGE):
         pipeline = store.redis.pipeline(transaction=False)
         for member in page:
-            pipeline.hmget(store.keys.event + member, "state", field)
+            pipeline.hmget(store.keys.event + member, "state", BLAMED + who.decode())
+        # The record decides: after a crash the index can hold settled events.
         for member, (state, cause) in zip(page, pipeline.execute(), strict=True):
             if state not in {None, State.DONE.value.encode()} and cause == cause_id.encode():
-                yield member
-
-
-def _moment(milliseconds: float) -> datetime:
-    return datetime.fromtimestamp(milliseconds / 1_000, UTC)
+                found.append(member)
+    return found
