@@ -8,7 +8,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Final, NamedTuple
 
-from credhook.ops.fleet import Fleet, FleetProcess, ReceiverProcess, RedisServer, read_fleet
+from credhook.ops.fleet import Fleet, FleetProcess, RedisServer, read_fleet
 from credhook.store import health
 from credhook.store.announcements import DEPLOY_SECONDS
 from credhook.store.counts import EventCounts, counted
@@ -106,16 +106,20 @@ def of_server(server: RedisServer) -> Iterator[Finding]:
 
 def of_fleet(fleet: Fleet) -> Iterator[Finding]:
     """Check whether receivers and workers are alive and fit together."""
-    yield _finding("fleet.receivers", _receivers(fleet))
-    yield _finding("fleet.workers", _workers(fleet))
-    yield _finding("fleet.missing", _missing(fleet))
-    yield _finding("fleet.credentials", _credentials(fleet))
-    yield _finding("fleet.queues", _queues(fleet))
-    yield _finding("fleet.versions", _versions(fleet))
-    yield _finding("fleet.handlers", _handlers(fleet))
-    yield _finding("fleet.settings", _settings(fleet))
-    yield _finding("fleet.refusals", _refusals(fleet.receivers))
-    yield _finding("fleet.unavailable", _unavailable(fleet.receivers))
+    checks: dict[str, Callable[[Fleet], Iterator[Problem]]] = {
+        "receivers": _receivers,
+        "workers": _workers,
+        "missing": _missing,
+        "credentials": _credentials,
+        "queues": _queues,
+        "versions": _versions,
+        "handlers": _handlers,
+        "settings": _settings,
+        "refusals": _refusals,
+        "unavailable": _unavailable,
+    }
+    for name, problems in checks.items():
+        yield _finding(f"fleet.{name}", problems(fleet))
 
 
 def of_events(fleet: Fleet) -> Iterator[Finding]:
@@ -224,8 +228,8 @@ def _missing(fleet: Fleet) -> Iterator[Problem]:
         yield what, "see their hosts, and start `credhook worker` there or elsewhere"
 
 
-def _unavailable(receivers: Sequence[ReceiverProcess]) -> Iterator[Problem]:
-    for one in receivers:
+def _unavailable(fleet: Fleet) -> Iterator[Problem]:
+    for one in fleet.receivers:
         if one.unavailable:
             what, remedy = split_remedy(one.unavailable)
             yield f"the receiver {process(one)} answered its last delivery with 503: {what}", remedy
@@ -294,13 +298,13 @@ def _settled_groups(
     return groups
 
 
-def _refusals(receivers: Sequence[ReceiverProcess]) -> Iterator[Problem]:
+def _refusals(fleet: Fleet) -> Iterator[Problem]:
     """Find refused deliveries. With a wrong secret, the platform would otherwise just look silent."""
-    recent = [one for one in receivers if one.refused is not None and one.refused <= _REFUSED_SECONDS]
+    recent = [one for one in fleet.receivers if one.refused is not None and one.refused <= _REFUSED_SECONDS]
     if not recent:
         return
     last = f"the last {age(min(one.refused or 0.0 for one in recent))} ago"
-    if others := [one for one in receivers if one not in recent]:
+    if others := [one for one in fleet.receivers if one not in recent]:
         last += f", on {_processes(recent)} and not on {_processes(others)}"
     # Strangers reach all alike. A receiver with another secret accepts nothing.
     elif 0 < len(silent := [one for one in recent if one.idle is None or one.idle > _REFUSED_SECONDS]) < len(recent):

@@ -35,6 +35,7 @@ from credhook.worker.api.http.transport import shared_ssl_context
 from credhook.worker.api.models import Endpoint
 from credhook.worker.commands.api import PATIENCE
 from credhook.worker.commands.endpoints import filter_of, is_at, plan, shown
+from credhook.worker.commands.history import plain
 from credhook.worker.commands.search import open_store
 from credhook.worker.handlers.loading import CannotLoad, load
 from credhook.worker.settings import EndpointSettings, WorkerSettings
@@ -104,22 +105,14 @@ def doctor(*, as_json: bool, acl: bool) -> None:
     for finding in check_all():
         findings.append(finding)
         click.echo(json.dumps(finding._asdict()) if as_json else line(finding))
-    sys.exit(exit_code(findings))
+    wrong = any(one.verdict is Verdict.FAIL and one.name in _SETTINGS for one in findings)
+    sys.exit(2 if wrong else int(any(one.needs_attention for one in findings)))
 
 
 def line(finding: Finding) -> str:
     """Return the finding as one line: verdict, name, problem, remedy."""
-    text = f"{finding.verdict:<8}{finding.name:<24}{finding.what}"
-    if finding.remedy:
-        text += f"; {finding.remedy}"
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
-
-
-def exit_code(findings: Sequence[Finding]) -> int:
-    """Return 2 if a setting is wrong, 1 if anything else needs attention, or 0."""
-    if any(one.verdict is Verdict.FAIL and one.name in _SETTINGS for one in findings):
-        return 2
-    return int(any(one.needs_attention for one in findings))
+    remedy = f"; {finding.remedy}" if finding.remedy else ""
+    return plain(f"{finding.verdict:<8}{finding.name:<24}{finding.what}{remedy}")
 
 
 def check_all() -> Iterator[Finding]:

@@ -70,16 +70,18 @@ def arriving(fleet: Fleet) -> tuple[float, str]:
 def _rows(fleet: Fleet) -> Iterator[tuple[str, str]]:
     counts = fleet.counts
     per_second, last = arriving(fleet)
-    yield "arriving", f"{per_second:.1f}/s, {last}"
-    yield "queued", str(counts.queued)
-    yield "in flight", str(counts.in_flight)
-    yield "retrying", f"{counts.retrying}; `credhook causes` says why" if counts.retrying else "0"
-    yield "open", str(counts.open)
-    yield "oldest open", "none" if fleet.oldest_open is None else f"{age(fleet.oldest_open)} ago"
-    yield "dead", f"{counts.dead}, {counts.dead_recently} of them within a day"
-    yield "unhandled", str(sum(counts.unhandled.values()))
-    yield "quarantined", str(counts.quarantined)
-    yield "unreadable", str(counts.unreadable)
+    yield from (
+        ("arriving", f"{per_second:.1f}/s, {last}"),
+        ("queued", str(counts.queued)),
+        ("in flight", str(counts.in_flight)),
+        ("retrying", f"{counts.retrying}; `credhook causes` says why" if counts.retrying else "0"),
+        ("open", str(counts.open)),
+        ("oldest open", "none" if fleet.oldest_open is None else f"{age(fleet.oldest_open)} ago"),
+        ("dead", f"{counts.dead}, {counts.dead_recently} of them within a day"),
+        ("unhandled", str(sum(counts.unhandled.values()))),
+        ("quarantined", str(counts.quarantined)),
+        ("unreadable", str(counts.unreadable)),
+    )
     for queue, other in fleet.others.items():
         yield "other queue", f"{queue}: {elsewhere(other)}"
     for platform in fleet.platforms:
