@@ -5,9 +5,11 @@ included. What goes wrong is one line on standard error; exit code 1 is the plat
 """
 
 import asyncio
+import itertools
 import json
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from http import HTTPStatus
 from operator import attrgetter
 from typing import IO, Any, Final, TypeVar
@@ -125,7 +127,7 @@ def _command(name: str, arguments: Sequence[str], operation: str, help_: str) ->
     shape = _FILES.get(operation)
 
     def run(**values: Any) -> None:
-        sent = [_read(value, shape) if shape else value for value in values.values()]
+        sent = [_read(value, partial(_request, shape)) if shape else value for value in values.values()]
         _print(lambda platform: attrgetter(operation)(platform)(*sent))
 
     kind = click.File("rb") if shape else None
@@ -164,7 +166,8 @@ def import_certificate(*, csr_id: str, file: IO[bytes], parents: Sequence[IO[byt
 
     FILE is PEM: the certificate, and after it its intermediates, if they are in the same file.
     """
-    leaf, *chain = [certificate for each in (file, *parents) for certificate in _certificates(each)]
+    files = (_read(each, lambda pem: certificates_in(pem.decode(errors="replace"))) for each in (file, *parents))
+    leaf, *chain = itertools.chain.from_iterable(files)
     request = CertificateRequest(certificate=leaf, parent_certificates=tuple(chain) or None)
     _print(lambda platform: platform.certificates.import_(csr_id, request))
 
@@ -173,25 +176,21 @@ def import_certificate(*, csr_id: str, file: IO[bytes], parents: Sequence[IO[byt
 @click.argument("offer")
 def accept_offer(offer: str) -> None:
     """Accept a credential offer. OFFER is its URI, or - to read it from standard input, unseen by other processes."""
-    credential_offer = _text(sys.stdin.buffer).strip() if offer == "-" else offer
+    credential_offer = _read(sys.stdin.buffer, bytes.decode).strip() if offer == "-" else offer
     _print(lambda platform: platform.wallet.accept(credential_offer=credential_offer))
 
 
 class _Telling(AsyncApi):
-    """Says on standard error that a POST is repeated: it may have worked before its answer was a 500."""
-
-    _failed: tuple[Call[Any] | None, int] = None, 0
+    """Says on standard error that a POST may have worked although its answer was a 500: it is sent again."""
 
     async def _send(self, call: Call[T]) -> T:
-        failed, status = self._failed
-        if failed is call:
-            again = f"{call.operation.name}: answered {status} and was sent again: the first may have worked"
-            click.echo(again, err=True)
         try:
             return await super()._send(call)
         except Unavailable as error:
             if call.operation.method == "POST" and (error.status or 0) >= HTTPStatus.INTERNAL_SERVER_ERROR:
-                self._failed = call, error.status or 0
+                click.echo(
+                    f"{call.operation.name}: answered {error.status}, and may have worked all the same", err=True
+                )
             raise
 
 
@@ -222,27 +221,17 @@ def _json(answer: Wire | Sequence[Wire]) -> Any:
     return [_json(each) for each in answer]
 
 
-def _read(file: IO[bytes], shape: TypeAdapter[T]) -> T:
-    """Read a request, in the platform's own spelling."""
+def _request(shape: TypeAdapter[T], document: bytes) -> T:
+    """Return a request in the platform's own spelling."""
+    return shape.validate_python(from_json(document, allow_inf_nan=False), by_alias=True, by_name=False)
+
+
+def _read(file: IO[bytes], parse: Callable[[bytes], T]) -> T:
+    """Return what the file holds, or raise an error that names the file."""
     try:
-        document = from_json(file.read(), allow_inf_nan=False)
-        return shape.validate_python(document, by_alias=True, by_name=False)
+        return parse(file.read())
     except ValidationError as error:
         raise WrongInput(f"{_name(file)}: {_mistakes(error)}") from None
-    except ValueError as error:
-        raise WrongInput(f"{_name(file)}: is not JSON: {error}") from None
-
-
-def _text(file: IO[bytes]) -> str:
-    try:
-        return file.read().decode()
-    except UnicodeDecodeError:
-        raise WrongInput(f"{_name(file)}: is not text") from None
-
-
-def _certificates(file: IO[bytes]) -> list[str]:
-    try:
-        return certificates_in(file.read().decode(errors="replace"))
     except ValueError as error:
         raise WrongInput(f"{_name(file)}: {error}") from None
 

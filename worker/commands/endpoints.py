@@ -120,12 +120,17 @@ def _is_right(endpoint: Endpoint, url: str, wanted: frozenset[str]) -> bool:
     return is_at(endpoint, url) and (receives == wanted or (receives == ALL and wanted == _KNOWN))
 
 
-def _normal(url: str) -> SplitResult:
-    """Return the URL in one spelling. What is no URL is all path."""
+def _split(url: str) -> SplitResult:
+    """Return the parts of the URL. What is no URL is all path."""
     try:
-        parts = urlsplit(url)
+        return urlsplit(url)
     except ValueError:
         return SplitResult("", "", url, "", "")
+
+
+def _normal(url: str) -> SplitResult:
+    """Return the parts of the URL in one spelling."""
+    parts = _split(url)
     return parts._replace(netloc=parts.netloc.lower().removesuffix(":443"), path=parts.path or "/")
 
 
@@ -190,24 +195,24 @@ def list_endpoints() -> None:
     print_table(("id", "url", "event types", "created"), rows)
 
 
-_named_types = click.option(
-    "--type",
-    "types",
-    type=click.Choice(EVENT_TYPES),
-    multiple=True,
-    metavar="TYPE",
-    help="An event type, repeated. Default: the handlers'.",
-)
-_all_types = click.option("--all", "everything", is_flag=True, help="No filter: every event, also of future types.")
-_moved = click.option(
-    "--moved", is_flag=True, help="This deployment was at another host: replace the endpoints that `plan` notes, too."
-)
+_WANTED: Final = [
+    click.Option(
+        ["--type", "types"],
+        type=click.Choice(EVENT_TYPES),
+        multiple=True,
+        metavar="TYPE",
+        help="An event type, repeated. Default: the handlers'.",
+    ),
+    click.Option(["--all", "everything"], is_flag=True, help="No filter: every event, also of future types."),
+    click.Option(
+        ["--moved"],
+        is_flag=True,
+        help="This deployment was at another host: replace the endpoints that `plan` notes, too.",
+    ),
+]
 
 
-@endpoints.command("plan")
-@_named_types
-@_all_types
-@_moved
+@endpoints.command("plan", params=_WANTED)
 def plan_endpoints(*, types: tuple[str, ...], everything: bool, moved: bool) -> None:
     """Print what `apply` would do.
 
@@ -217,10 +222,7 @@ def plan_endpoints(*, types: tuple[str, ...], everything: bool, moved: bool) -> 
     sys.exit(0 if steps.empty else DIFFERENCE)
 
 
-@endpoints.command("apply")
-@_named_types
-@_all_types
-@_moved
+@endpoints.command("apply", params=_WANTED)
 def apply_endpoints(*, types: tuple[str, ...], everything: bool, moved: bool) -> None:
     """Register CREDHOOK_PUBLIC_URL for the event types that the handlers want, unless it is registered.
 
@@ -288,8 +290,5 @@ def lines(steps: Plan) -> Iterator[str]:
 
 def shown(url: str) -> str:
     """Hide most of a long last path segment: it may be the path secret. Pure."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return "…"
+    parts = _split(url)
     return parts._replace(path=_SECRET.sub(r"/\1…", parts.path)).geturl()
