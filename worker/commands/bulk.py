@@ -15,20 +15,10 @@ import click
 from credhook.store import State
 from credhook.store.job import job_id
 from credhook.store.store import SyncStore
+from credhook.worker.commands import search
 from credhook.worker.commands.batches import ask, batched, report, work_through
 from credhook.worker.commands.history import plain
-from credhook.worker.commands.search import (
-    ALL,
-    BY_HANDLER,
-    OPTIONS,
-    PAGE,
-    EventSummary,
-    Selection,
-    absent,
-    open_store,
-    read_page,
-    selecting,
-)
+from credhook.worker.commands.search import EventSummary, Selection
 from credhook.worker.queue.replay import How, Replay, Settled
 from credhook.worker.settings import HandlerSettings
 
@@ -49,8 +39,8 @@ ERASED: Final = {"erased": "", "held": "while a worker had it"}
 NOT_ERASED: Final = {"changed": "changed meanwhile", "missing": "not in the store"}
 #: Options of commands that change many events.
 _BULK: Final = (
-    *OPTIONS,
-    ALL,
+    *search.OPTIONS,
+    search.ALL,
     click.option("--dry-run", is_flag=True, help="Only count the selected events, by state and type."),
     click.option(
         "--expect", type=click.IntRange(0), metavar="N", help="Change nothing unless --dry-run counts N events now."
@@ -60,7 +50,7 @@ _BULK: Final = (
 
 
 @click.command()
-@selecting(*_BULK)
+@search.selecting(*_BULK)
 @click.option(
     "--handler",
     "only_handler",
@@ -102,19 +92,19 @@ def replay(
     """  # noqa: D301  Click wants the character itself.
     if (only_handler is not None) + hurry + renamed > 1:
         raise click.UsageError("--handler, --now and --renamed exclude each other")
-    with open_store() as store:
+    with search.open_store() as store:
         wanted = frozenset[str]() if only_handler is None else _types_wanted(only_handler)
-        events = read_page(store, selection).events[::-1]
+        events = search.read_page(store, selection).events[::-1]
         counted = events
         if wanted:
             counted = [event for event in events if event.type in wanted]
         elif only_handler is not None:
-            counted = read_page(store, replace(selection, handler=only_handler)).events
+            counted = search.read_page(store, replace(selection, handler=only_handler)).events
         _count(counted, dry_run=dry_run, expect=expect, as_json=as_json)
         again = sum(event.state == State.DONE for event in events)
         if again and only_handler is None and not yes:
             ask(f"Done already: {again} of the {len(events)} selected; all their handlers would run again.")
-        events += absent(store, selection)
+        events += search.absent(store, selection)
         how = How.ANEW
         if renamed:
             how = How.RENAMED
@@ -162,7 +152,7 @@ def _types_wanted(handler: str) -> frozenset[str]:
 
 
 @click.command()
-@selecting(*_BULK, BY_HANDLER)
+@search.selecting(*_BULK, search.BY_HANDLER)
 @click.option("--yes", is_flag=True, help="Do not ask first.")
 def erase(*, selection: Selection, dry_run: bool, expect: int | None, as_json: bool, yes: bool) -> None:
     """Erase events and all data that the store keeps for them.
@@ -172,12 +162,12 @@ def erase(*, selection: Selection, dry_run: bool, expect: int | None, as_json: b
     and its handlers run again. An event that a worker holds is erased as well; a handler that is running for it may
     still finish.
     """
-    with open_store() as store:
-        events = read_page(store, selection).events[::-1]
+    with search.open_store() as store:
+        events = search.read_page(store, selection).events[::-1]
         _count(events, dry_run=dry_run, expect=expect, as_json=as_json)
         if events and not yes:
             ask(f"Selected to be erased: {len(events)}; a repeated delivery would be accepted as new.")
-        events += absent(store, selection)
+        events += search.absent(store, selection)
         erasure = Erasure(store, selection)
         result = work_through(events, erasure, "erasing")
         if not result.stopped:
@@ -213,24 +203,25 @@ class Erasure:
         store, redis = self._store, self._store.redis
         names, jobs = {one.encode() for one in strays}, {job_id(store.queue, one).encode() for one in strays}
         pipeline = redis.pipeline(transaction=False)
-        for page in batched(names, PAGE):
+        for page in batched(names, search.PAGE):
             for key in store.keys.event_indexes():
                 pipeline.zrem(key, *page)
-        for resource, lock in redis.hscan_iter(store.keys.locks, count=PAGE):
+        for resource, lock in redis.hscan_iter(store.keys.locks, count=search.PAGE):
             if lock.rsplit(b" ", 3)[0] in names:
                 pipeline.hdel(store.keys.locks, resource)
-        for execution, _ in redis.zscan_iter(store.keys.started, count=PAGE):
+        for execution, _ in redis.zscan_iter(store.keys.started, count=search.PAGE):
             if execution.partition(b":")[0] in jobs:
                 pipeline.zrem(store.keys.started, execution)
         pipeline.execute()
 
     def _forget_resource(self, resource: str) -> None:
         """Erase what handlers have seen of the resource, and the conflicting deliveries that name it."""
-        self._store.redis.delete(self._store.keys.resource + resource)
-        for page in batched(self._store.redis.scan_iter(match=self._store.keys.conflict + "*", count=PAGE), PAGE):
-            pipeline = self._store.redis.pipeline(transaction=False)
+        keys, redis = self._store.keys, self._store.redis
+        redis.delete(keys.resource + resource)
+        for page in batched(redis.scan_iter(match=keys.conflict + "*", count=search.PAGE), search.PAGE):
+            pipeline = redis.pipeline(transaction=False)
             for key in page:
                 pipeline.hkeys(key)
             for key, fields in zip(page, pipeline.execute(), strict=True):
                 if theirs := [field for field in fields if field.partition(b" ")[2] == resource.encode()]:
-                    self._store.redis.hdel(key, *theirs)
+                    redis.hdel(key, *theirs)

@@ -15,19 +15,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from credhook.store import MOST_CAUSES
 from credhook.store.errors import STORE_ERRORS
 from credhook.store.store import SyncStore
-from credhook.worker.commands import bulk, move
+from credhook.worker.commands import search
+from credhook.worker.commands.bulk import erase, replay
 from credhook.worker.commands.history import causes as read_causes
 from credhook.worker.commands.history import event_with_history, lines, plain, records, time_of
-from credhook.worker.commands.search import (
-    AN_ID,
-    BY_HANDLER,
-    OPTIONS,
-    WATCHING,
-    Selection,
-    open_store,
-    read_page,
-    selecting,
-)
+from credhook.worker.commands.move import move
+from credhook.worker.commands.search import Selection
 
 #: Events that `list` prints without --limit.
 _LIMIT: Final = 100
@@ -41,9 +34,8 @@ _CAUSE_COLUMNS: Final = (
 )
 #: Seconds between two tries to reach Redis.
 _RETRY_SECONDS: Final = 0.5
-#: Seconds of silence after which Redis is pinged, and after which it counts as gone.
-_PING_SECONDS: Final = 5.0
-_GONE_SECONDS: Final = 10.0
+#: Seconds of silence after which Redis is pinged, and then counts as gone.
+_SILENT_SECONDS: Final = 5.0
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -74,21 +66,20 @@ def events() -> None:
     """List, show, watch, export, replay, erase and move events, and accept missing ones."""
 
 
-events.add_command(bulk.replay)
-events.add_command(bulk.erase)
-events.add_command(move.move)
+for _command in (erase, move, replay):
+    events.add_command(_command)
 
 
 @events.command("list")
-@selecting(*OPTIONS, BY_HANDLER)
+@search.selecting(*search.OPTIONS, search.BY_HANDLER)
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object per line. Pass its `cursor` to --after for the rest."
 )
 def list_events(*, selection: Selection, as_json: bool) -> None:
     """Print events, newest first; 100 of them unless --limit says otherwise."""
     limited = but(selection, limit=selection.limit or _LIMIT)
-    with open_store() as store:
-        page = read_page(store, limited, patience=None if as_json else _READ_LIMIT)
+    with search.open_store() as store:
+        page = search.read_page(store, limited, patience=None if as_json else _READ_LIMIT)
         cursors = {event.webhook_id: str(event.cursor) for event in page.events}
         found = list(records(store, cursors))
     if as_json:
@@ -107,14 +98,14 @@ def list_events(*, selection: Selection, as_json: bool) -> None:
 
 
 @events.command("show")
-@click.argument("webhook_id", type=AN_ID)
+@click.argument("webhook_id", type=search.AN_ID)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def show_event(webhook_id: str, *, as_json: bool) -> None:
     """Print everything known about one event: deliveries, attempts, handlers, replays, deaths of its workers.
 
     An event that was done at the first attempt has no history. Times are in UTC.
     """
-    with open_store() as store:
+    with search.open_store() as store:
         record = event_with_history(store, webhook_id)
     if record is None:
         raise click.ClickException(f"the store has no event {webhook_id}")
@@ -151,7 +142,7 @@ class EventChange(BaseModel):
 
 
 @events.command()
-@selecting(*WATCHING)
+@search.selecting(*search.WATCHING)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 def tail(*, selection: Selection, as_json: bool) -> None:
     """Print each change of an event from now on, until Ctrl-C.
@@ -160,7 +151,7 @@ def tail(*, selection: Selection, as_json: bool) -> None:
     since the event was received, the error, and when the next attempt is. Changes are not stored. If
     the connection to Redis is lost, changes in between are not shown, and a line tells you.
     """
-    with open_store() as store, suppress(KeyboardInterrupt):
+    with search.open_store() as store, suppress(KeyboardInterrupt):
         click.echo(f"watching {store.keys.queue}; Ctrl-C ends it", err=True)
         for change in _changes(store):
             if _is_selected(change, selection):
@@ -198,37 +189,25 @@ def _changes(store: SyncStore) -> Iterator[EventChange]:
     lost = False
     while True:
         try:
-            for message in _messages(store):
-                if lost:
-                    click.echo("Redis answers again; changes in between are not shown", err=True)
-                    lost = False
-                if message:
-                    yield EventChange.model_validate_json(message)
+            with store.redis.pubsub() as subscription:  # type: ignore[no-untyped-call]  # redis-py's gap
+                subscription.subscribe(store.keys.changes)
+                while True:
+                    message = subscription.get_message(timeout=_SILENT_SECONDS)
+                    if message is None:
+                        subscription.ping()
+                        message = subscription.get_message(timeout=_SILENT_SECONDS)
+                    if message is None:
+                        raise TimeoutError
+                    if lost:
+                        click.echo("Redis answers again; changes in between are not shown", err=True)
+                        lost = False
+                    if message["type"] == "message":
+                        yield EventChange.model_validate_json(message["data"])
         except STORE_ERRORS as error:
             if not lost:
                 click.echo(f"Redis does not answer ({type(error).__name__}); trying again", err=True)
             lost = True
             time.sleep(_RETRY_SECONDS)
-
-
-def _messages(store: SyncStore) -> Iterator[bytes]:
-    """Yield the published changes, and b"" for any other sign of life.
-
-    Raises:
-        RedisError, OSError: the connection is lost, or has been silent for too long.
-    """
-    with store.redis.pubsub() as subscription:  # type: ignore[no-untyped-call]  # redis-py's gap
-        subscription.subscribe(store.keys.changes)
-        heard = time.monotonic()
-        while True:
-            message = subscription.get_message(timeout=_PING_SECONDS)
-            if message is not None:
-                heard = time.monotonic()
-                yield message["data"] if message["type"] == "message" else b""
-            elif time.monotonic() - heard > _GONE_SECONDS:
-                raise TimeoutError("silence")
-            else:
-                subscription.ping()
 
 
 @click.command()
@@ -242,7 +221,7 @@ def causes(*, limit: int, as_json: bool) -> None:
     that have the cause now; `failures` counts the attempts that it made fail. `credhook events list`, `replay` and
     `erase` take a cause as --cause.
     """
-    with open_store() as store:
+    with search.open_store() as store:
         found = read_causes(store, limit=limit)
     if as_json:
         for cause in found:
