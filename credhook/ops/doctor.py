@@ -73,11 +73,7 @@ _BAD_CERTIFICATE: Final = {10: _RENEW, 62: _OTHER_NAME, 64: _OTHER_NAME}
 #: Class of an error → why the public URL is not reached, and what to do. The more precise classes first.
 _UNREACHED: Final = (
     (socket.gaierror, "its host's name is not known here", "check CREDHOOK_PUBLIC_URL and its DNS record"),
-    (
-        TimeoutError,
-        "it does not answer in time",
-        "check the firewall; a public address may be unreachable from within",
-    ),
+    (TimeoutError, "it does not answer in time", "check the firewall; a public address may be unreachable from within"),
     (ConnectionRefusedError, "nothing listens there", "start the proxy, or check CREDHOOK_PUBLIC_URL's port"),
     (ssl.SSLError, "it does not speak TLS", "let the proxy end TLS there, or set CREDHOOK_TLS_CERTFILE"),
     (Exception, "the connection broke", "see the log of the proxy"),

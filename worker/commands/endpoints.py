@@ -165,15 +165,11 @@ def handlers() -> None:
 @handlers.command("list")
 def list_handlers() -> None:
     """Print each loaded handler with its event types."""
-    registry = load(HandlerSettings().handlers)
-    if not registry.handlers:
-        click.echo("no handlers are loaded")
-        return
     rows = [
         (handler.name, "coroutine" if handler.is_async else "thread", described(handler.types))
-        for handler in registry.handlers
+        for handler in load(HandlerSettings().handlers).handlers
     ]
-    print_table(("handler", "runs as", "event types"), rows)
+    print_table(("handler", "runs as", "event types"), rows, "no handlers are loaded")
 
 
 @click.group()
@@ -184,15 +180,11 @@ def endpoints() -> None:
 @endpoints.command("list")
 def list_endpoints() -> None:
     """Print every endpoint of the organisation."""
-    registered = call(lambda api: api.endpoints.list())
-    if not registered:
-        click.echo("no endpoints are registered")
-        return
     rows = [
         (endpoint.id, shown(endpoint.url), described(filter_of(endpoint)), str(endpoint.created_at or ""))
-        for endpoint in registered
+        for endpoint in call(lambda api: api.endpoints.list())
     ]
-    print_table(("id", "url", "event types", "created"), rows)
+    print_table(("id", "url", "event types", "created"), rows, "no endpoints are registered")
 
 
 _WANTED: Final = [

@@ -38,8 +38,11 @@ _RETRY_SECONDS: Final = 0.5
 _SILENT_SECONDS: Final = 5.0
 
 
-def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table. Control characters in a cell are escaped."""
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], none: str) -> None:
+    """Print a table, or `none` if it has no rows. Control characters in a cell are escaped."""
+    if not rows:
+        click.echo(none)
+        return
     cells = [tuple(header), *(tuple(map(plain, row)) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for row in cells:
@@ -86,11 +89,9 @@ def list_events(*, selection: Selection, as_json: bool) -> None:
         for record in found:
             click.echo(json.dumps({**record, "cursor": cursors[record["webhook_id"]]}))
         return
-    if found:
+    if found or page.after is None:
         rows = [["" if record[name] is None else str(record[name]) for name in _COLUMNS] for record in found]
-        print_table(_COLUMNS, rows)
-    elif page.after is None:
-        click.echo("no events")
+        print_table(_COLUMNS, rows, "no events")
     if page.looked_back_to is not None:
         click.echo(f"looked back to {(time_of(page.looked_back_to) or '')[:19]} UTC, and found {len(found)}")
     if page.after is not None:
@@ -227,15 +228,12 @@ def causes(*, limit: int, as_json: bool) -> None:
         for cause in found:
             click.echo(json.dumps(cause._asdict()))
         return
-    if not found:
-        click.echo("no causes: nothing has failed")
-        return
     rows = []
     for cause in found:
         numbers = [str(number) for number in (cause.open, cause.given_up, cause.failures)]
         times = [(at or "")[:19].replace("T", " ") for at in (cause.first, cause.last)]
         versions = cause.version if cause.since == cause.version else f"{cause.version}, since {cause.since}"
         rows.append([cause.id, cause.handler, cause.error, cause.at, *numbers, *times, versions])
-    print_table(_CAUSE_COLUMNS, rows)
+    print_table(_CAUSE_COLUMNS, rows, "no causes: nothing has failed")
     if len(found) == limit:
         click.echo("there may be more; raise --limit to see them")

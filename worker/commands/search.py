@@ -20,7 +20,8 @@ from credhook.events import EVENT_TYPES
 from credhook.settings import StoreSettings
 from credhook.store import LATEST_MS, OTHER, Keys, State
 from credhook.store.connection import BRIEFLY
-from credhook.store.errors import StoreError, StoreRefusal, hint
+from credhook.store.errors import StoreError
+from credhook.store.health import unanswered
 from credhook.store.store import SyncStore
 from credhook.worker.commands.history import standing
 
@@ -296,12 +297,8 @@ def open_store() -> Iterator[SyncStore]:
     try:
         store.check_schema(write=False)
         yield store
-    except StoreRefusal as error:
-        # Redis's own words name no value, but which permission, memory or type is missing.
-        reason = str(error).partition("\n")[0]
-        raise click.ClickException(f"Redis refuses: {reason}; {hint(error)}") from error
     except StoreError as error:
-        raise click.ClickException(f"Redis does not answer ({type(error).__name__}); {hint(error)}") from error
+        raise click.ClickException(unanswered(error)) from error
     finally:
         store.redis.close()
 
