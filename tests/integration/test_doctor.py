@@ -207,6 +207,7 @@ def test_who_says_nothing_does_not_keep_it(one: Clinic) -> None:
             REDIS_URL=f"redis://{at}/0",
             CREDHOOK_PUBLIC_URL=f"https://{at}/webhooks",
             CREDHOOK_TOKEN_URL=f"http://{at}/token",
+            CREDHOOK_FETCH_TIMEOUT="0.5",
         )
     assert code == 1
     assert "in time" in found["redis.reached"]["remedy"]

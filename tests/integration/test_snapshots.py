@@ -6,6 +6,7 @@ from redis_keys import SNAPSHOT
 from stores import store_on
 from structlog.testing import capture_logs
 
+from credhook.store.connection import open_redis
 from credhook.worker.attempt.details import LARGEST, LIFETIME, Snapshots
 
 OLD, NEW = "old-key-of-thirty-two-characters", "new-key-of-thirty-two-characters"
@@ -95,7 +96,7 @@ async def test_nothing_is_kept_of_an_event_that_was_settled_or_erased_meanwhile_
 
 
 async def test_a_redis_that_fails_is_named_only_if_something_was_to_be_kept() -> None:
-    async with redis.asyncio.Redis(port=1) as nowhere:
+    async with open_redis("redis://127.0.0.1:1/0") as nowhere:
         with capture_logs() as logs:
             await snapshots(nowhere, None).keep("e1", b"details")
             await snapshots(nowhere).keep("e2", b"details")
