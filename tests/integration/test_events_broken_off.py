@@ -24,11 +24,11 @@ def test_a_terminal_is_asked_and_what_changes_meanwhile_is_left(redis_client: Re
     with terminal(redis_url, "replay", "--all") as (running, write):
         asked(running)
         plant(redis_client, "m2", State.DEAD)
-        write("y\n")
+        write("y")
         assert running.communicate(timeout=60)[0] == "replayed 1, left 1 (1 changed meanwhile)\n"
     with terminal(redis_url, "erase", "--all") as (running, write):
         asked(running)
-        write("n\n")
+        write("n")
         assert running.communicate(timeout=60)[1].endswith("Aborted!\n")
         assert running.returncode == 1
     assert record(redis_client, "m1")

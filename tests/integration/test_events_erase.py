@@ -74,7 +74,7 @@ def test_an_erasure_by_state_spares_what_has_left_that_state(redis_client: Redis
         asked(running)
         with process(redis_url, "replay", "--id", "m1") as replay:
             assert replay.communicate(timeout=60)[0] == "replayed 1\n"
-        write("y\n")
+        write("y")
         assert running.communicate(timeout=60)[0] == "erased 1, left 1 (1 changed meanwhile)\n"
     assert record(redis_client, "m1")["state"] == "accepted"
 

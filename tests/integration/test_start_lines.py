@@ -3,28 +3,15 @@
 import json
 from pathlib import Path
 
-import commands
 import pytest
 from harness import Harness
 from serving import Process, receiver
 from waiting import until
 
-WRONG = {"CREDHOOK_HANDLER": "plugin", "CREDHOOK_QUEUES": "two"}
 SAID = (
     "CREDHOOK_HANDLER is not a setting; did you mean CREDHOOK_HANDLERS?; "
     "CREDHOOK_QUEUES is not a setting; did you mean CREDHOOK_QUEUE?"
 )
-
-
-def test_unknown_settings_are_named_in_one_line_and_the_command_goes_on(tmp_path: Path) -> None:
-    (tmp_path / "CREDHOOK_QUEUES").write_text("two")
-    environment = WRONG | {"CREDENTIALS_DIRECTORY": str(tmp_path)}
-    environment |= {"CREDHOOK_HANDLERS": "credhook.worker.handlers.logging_handler"}
-    del environment["CREDHOOK_QUEUES"]
-    done = commands.credhook("handlers", "list", environment=environment, folder=tmp_path)
-    (line,) = [json.loads(line) for line in done.stderr.splitlines()]
-    assert (line["event"], line["level"], line["hint"]) == ("unknown_settings", "warning", SAID)
-    assert done.returncode == 0
 
 
 def test_the_start_lines_show_what_was_set_and_no_secret(harness: Harness, tmp_path: Path, redis_url: str) -> None:
@@ -42,14 +29,17 @@ def test_the_start_lines_show_what_was_set_and_no_secret(harness: Harness, tmp_p
 
 
 @pytest.mark.parametrize(("command", "options"), [("receiver", ("--workers", "2")), ("worker", ("--processes", "2"))])
-def test_a_parent_names_them_and_its_children_do_not(
+def test_a_parent_names_unknown_settings_and_its_children_do_not(
     harness: Harness, redis_url: str, command: str, options: tuple[str, ...]
 ) -> None:
+    (harness.folder / "CREDHOOK_QUEUES").write_text("two")
+    wrong = {"CREDHOOK_HANDLER": "plugin", "CREDENTIALS_DIRECTORY": str(harness.folder)}
     if command == "receiver":
-        process: Process = receiver(harness.folder, redis_url, options=options, **WRONG)
+        process: Process = receiver(harness.folder, redis_url, options=options, **wrong)
     else:
-        process = harness.worker("worker", *options, **WRONG)
+        process = harness.worker("worker", *options, **wrong)
     with process:
         until(lambda: f'"{command}_started"' in process.text, what="the start")
         assert process.stop() == 0
-    assert process.text.count('"unknown_settings"') == 1
+    (line,) = [json.loads(line) for line in process.text.splitlines() if '"unknown_settings"' in line]
+    assert (line["level"], line["hint"]) == ("warning", SAID)

@@ -5,8 +5,8 @@ import os
 import pty
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,23 +33,17 @@ def process(redis_url: str, *arguments: str, **options: Any) -> "subprocess.Pope
     )  # fmt: skip
 
 
-class terminal:  # noqa: N801  It reads like a function.
-    """The command with a terminal to ask at; what it asks comes by its standard error."""
-
-    def __init__(self, redis_url: str, *arguments: str) -> None:
-        self._ours, theirs = pty.openpty()
-        self._process = process(redis_url, *arguments, stdin=theirs, start_new_session=True)
-        os.close(theirs)
-
-    def __enter__(self) -> tuple["subprocess.Popen[str]", Callable[[str], None]]:
-        def write(text: str) -> None:
-            os.write(self._ours, text.encode())
-
-        return self._process, write
-
-    def __exit__(self, *_: object) -> None:
-        with closing(os.fdopen(self._ours)), self._process:
-            self._process.kill()
+@contextmanager
+def terminal(redis_url: str, *arguments: str) -> "Iterator[tuple[subprocess.Popen[str], Callable[[str], object]]]":
+    """The command with a terminal to ask at, and what writes there; what it asks comes by its standard error."""
+    ours, theirs = pty.openpty()
+    running = process(redis_url, *arguments, stdin=theirs, start_new_session=True)
+    os.close(theirs)
+    with os.fdopen(ours, "w") as keyboard, running:
+        try:
+            yield running, lambda text: print(text, file=keyboard, flush=True)
+        finally:
+            running.kill()
 
 
 def asked(running: "subprocess.Popen[str]") -> None:

@@ -88,6 +88,7 @@ def test_a_plan_is_told_step_by_step_with_what_each_endpoint_receives() -> None:
     assert list(lines(plan(URL, TWO, [old, few], "q"))) == told
     kept = [told[0], "  keep    a", *told[2:4]]
     assert list(lines(plan(URL, TWO, [old, few, RIGHT], "q"))) == kept
+    assert "has no path" in "\n".join(lines(plan("https://new.example", TWO, [], "q")))
     assert shown("https://[x" + SECRET) == "https://[x/abcd…"
 
 
