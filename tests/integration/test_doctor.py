@@ -5,24 +5,85 @@ The parts are real: Redis, receiver, worker, the platform's sandbox, TLS. The do
 # ruff: noqa: E501  A row of the table is one line.
 
 import json
+import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import commands
 import pytest
 import trustme
-from harness import COMPLETED, DATA
-from healthy_fleet import PATH_SECRET, Break, Clinic, clinic
-from redis_keys import RECEIVERS
-from serving import Platform
+from redis import Redis
+from redis_keys import INDEX, RECEIVERS
+from serving import Platform, Process, Receiver, receiver, running
 from signing import SECRET
 from tunnel import tunnel
+from waiting import until
+
+from credhook.sandbox.local.environment import local_redis
 
 NOWHERE = "nowhere.invalid"
+HANDLERS = """
+from credhook import Handlers
+
+handlers = Handlers("clinic")
+
+@handlers.on("openid4vc.issuance.completed", "openid4vc.verification.data")
+async def keep(event, context): ...
+"""
+PATH_SECRET = "clinic-path-secret-0123456789"
+DELIVERIES = f"/webhooks/{PATH_SECRET}"
+
+
+@dataclass
+class Clinic:
+    """What is there, what a host with all settings has in its environment, and what is ended with the test."""
+
+    folder: Path
+    redis: Redis
+    receiver: Receiver
+    sandbox: Platform
+    authority: trustme.CA
+    environment: dict[str, str]
+    stack: ExitStack = field(default_factory=ExitStack)
+
+    def doctor(self, *options: str, **otherwise: str) -> tuple[int, dict[str, dict[str, str]], str]:
+        """Exit code, findings by name, and all that it has said."""
+        environment = {**self.environment, **otherwise}
+        done = commands.credhook("doctor", "--json", *options, environment=environment, folder=self.folder)
+        findings = [json.loads(line) for line in done.stdout.splitlines()]
+        return done.returncode, {one["name"]: one for one in findings}, done.stdout + done.stderr
+
+    def config(self, name: str, value: str) -> dict[str, str]:
+        """Configure Redis otherwise, for this test."""
+        before: Any = self.redis.config_get(name)
+        self.stack.callback(self.redis.config_set, name, before[name])
+        self.redis.config_set(name, value)
+        return {}
+
+    def user(self, rights: str) -> dict[str, str]:
+        """Be a user of Redis with these rights alone."""
+        self.redis.execute_command(f"ACL SETUSER limited reset on >limited-password {rights}")  # type: ignore[no-untyped-call]
+        self.stack.callback(self.redis.execute_command, "ACL DELUSER limited")
+        return {"REDIS_URL": self.environment["REDIS_URL"].replace("redis://", "redis://limited:limited-password@")}
+
+    def certificate(
+        self, *, days: int = 60, name: str = "127.0.0.1", authority: trustme.CA | None = None
+    ) -> trustme.LeafCert:
+        ends = datetime.now(UTC) + timedelta(days=days, hours=1)
+        return (authority or self.authority).issue_cert(name, not_before=ends - timedelta(days=90), not_after=ends)
+
+    def public(self, path: str = DELIVERIES, port: int = 0, **certificate: Any) -> dict[str, str]:
+        """Have another public URL, with that certificate; without a port it leads to the receiver."""
+        url = self.stack.enter_context(tunnel(self.certificate(**certificate), port or self.receiver.port))
+        return {"CREDHOOK_PUBLIC_URL": url + path}
+
+
+Break = Callable[[Clinic], dict[str, str]]
 
 
 class Broken(NamedTuple):
@@ -40,20 +101,9 @@ def set_(**otherwise: str) -> Break:
     return lambda _: otherwise
 
 
-def config(name: str, value: str) -> Break:
-    return lambda one: one.config(name, value)
-
-
-def certificate(
-    one: Clinic, *, days: int = 60, name: str = "127.0.0.1", authority: trustme.CA | None = None
-) -> trustme.LeafCert:
-    ends = datetime.now(UTC) + timedelta(days=days, hours=1)
-    return (authority or one.authority).issue_cert(name, not_before=ends - timedelta(days=90), not_after=ends)
-
-
 def own_certificate(one: Clinic) -> dict[str, str]:
     file = one.folder / "own.pem"
-    certificate(one, days=5).private_key_and_cert_chain_pem.write_to_path(str(file))
+    one.certificate(days=5).private_key_and_cert_chain_pem.write_to_path(str(file))
     return {"CREDHOOK_TLS_CERTFILE": str(file)}
 
 
@@ -66,27 +116,16 @@ def foreign_tls(one: Clinic) -> dict[str, str]:
 
 def elsewhere(one: Clinic) -> dict[str, str]:
     """A public URL that ends at some other server of ours: the sandbox."""
-    return one.public(certificate(one), port=int(one.sandbox.url.rpartition(":")[2]))
-
-
-def refusing(one: Clinic) -> dict[str, str]:
-    """Announce a second receiver, which has refused deliveries."""
-    said = {"queue": "credhook", "version": "0.1.0", "host": "r2", "durability": "strict", "config_fingerprint": {}}
-    return one.announced(RECEIVERS, {**said, "unauthenticated": 5, "refused": 60.0})
-
-
-def without_receivers(one: Clinic) -> dict[str, str]:
-    """On a database of Redis's that nobody else is on."""
-    return {"REDIS_URL": one.environment["REDIS_URL"].removesuffix("/0") + "/9"}
+    return one.public(port=int(one.sandbox.url.rpartition(":")[2]))
 
 
 BROKEN = {
     "Redis is not there": Broken(set_(REDIS_URL="redis://127.0.0.1:1/0"), "redis.reached", "fail", "does not answer", "nothing listens there: check REDIS_URL"),
     "Redis's password is wrong": Broken(lambda one: {"REDIS_URL": one.environment["REDIS_URL"].replace("//", "//nobody:wrong@")}, "redis.reached", "fail", "does not answer", "and aclfile: restarts lose users"),
     "Redis's authority is not trusted": Broken(foreign_tls, "redis.reached", "fail", "does not answer", "set SSL_CERT_FILE"),
-    "Redis evicts": Broken(config("maxmemory-policy", "allkeys-lru"), "redis.noeviction", "fail", "allkeys-lru", "set noeviction"),
-    "Redis has no bound": Broken(config("maxmemory", "0"), "redis.maxmemory", "warn", "maxmemory is 0", "set maxmemory"),
-    "Redis refuses writes": Broken(config("min-replicas-to-write", "1"), "redis.permissions", "fail", "refuses writes", "min-replicas-to-write"),
+    "Redis evicts": Broken(lambda one: one.config("maxmemory-policy", "allkeys-lru"), "redis.noeviction", "fail", "allkeys-lru", "set noeviction"),
+    "Redis has no bound": Broken(lambda one: one.config("maxmemory", "0"), "redis.maxmemory", "warn", "maxmemory is 0", "set maxmemory"),
+    "Redis refuses writes": Broken(lambda one: one.config("min-replicas-to-write", "1"), "redis.permissions", "fail", "refuses writes", "min-replicas-to-write"),
     "a command is forbidden": Broken(lambda one: one.user("~* &* +@all -hset -blmove"), "redis.permissions", "fail", "HSET, BLMOVE", "ACL SETUSER <user> +hset +blmove"),
     "keys are closed": Broken(lambda one: one.user("~other:* &* +@all"), "redis.permissions", "fail", "no access to our keys", "~credhook:credhook:* ~rq:queues"),
     "channels are closed": Broken(lambda one: one.user("~* resetchannels &other:* +@all"), "redis.permissions", "fail", "no access to our channels", "&credhook:credhook:* &rq:pubsub:*"),
@@ -100,23 +139,18 @@ BROKEN = {
     "the public host is not known": Broken(set_(CREDHOOK_PUBLIC_URL=f"https://{NOWHERE}/webhooks"), "public_url.reached", "fail", "not known here", "DNS record"),
     "nothing listens at the public URL": Broken(set_(CREDHOOK_PUBLIC_URL="https://127.0.0.1:1/webhooks"), "public_url.reached", "fail", "nothing listens", "start the proxy"),
     "no TLS at the public URL": Broken(lambda one: {"CREDHOOK_PUBLIC_URL": f"https://127.0.0.1:{one.receiver.port}/webhooks"}, "public_url.reached", "fail", "does not speak TLS", "CREDHOOK_TLS_CERTFILE"),
-    "the public certificate has expired": Broken(lambda one: one.public(certificate(one, days=-1)), "public_url.certificate", "fail", "expired", "renew the certificate"),
-    "the public certificate soon expires": Broken(lambda one: one.public(certificate(one, days=5)), "public_url.certificate", "warn", "days left: 5", "renew the certificate"),
-    "the public certificate has another name": Broken(lambda one: one.public(certificate(one, name="other.example")), "public_url.certificate", "fail", "mismatch", "CREDHOOK_PUBLIC_URL's host"),
-    "the public certificate is nobody's": Broken(lambda one: one.public(certificate(one, authority=trustme.CA())), "public_url.certificate", "fail", "unable to get", "an authority that the platform trusts"),
+    "the public certificate has expired": Broken(lambda one: one.public(days=-1), "public_url.certificate", "fail", "expired", "renew the certificate"),
+    "the public certificate soon expires": Broken(lambda one: one.public(days=5), "public_url.certificate", "warn", "days left: 5", "renew the certificate"),
+    "the public certificate has another name": Broken(lambda one: one.public(name="other.example"), "public_url.certificate", "fail", "mismatch", "CREDHOOK_PUBLIC_URL's host"),
+    "the public certificate is nobody's": Broken(lambda one: one.public(authority=trustme.CA()), "public_url.certificate", "fail", "unable to get", "an authority that the platform trusts"),
     "the public URL leads elsewhere": Broken(elsewhere, "public_url.receiver", "fail", "takes no deliveries", "the proxy's back end"),
-    "the public URL has another path": Broken(lambda one: one.public(certificate(one), path="/webhooks"), "public_url.receiver", "fail", "no deliveries at this path", "CREDHOOK_PATH_SECRET"),
+    "the public URL has another path": Broken(lambda one: one.public(path="/webhooks"), "public_url.receiver", "fail", "no deliveries at this path", "CREDHOOK_PATH_SECRET"),
     "the handlers are not there": Broken(set_(CREDHOOK_HANDLERS="clinic_handler"), "handlers.load", "fail", "there is no module", "name one as in an import"),
     "no handlers are loaded": Broken(set_(CREDHOOK_HANDLERS="idle"), "handlers.load", "warn", "no handlers are loaded", "@handlers.on"),
     "the token host is not known": Broken(set_(CREDHOOK_TOKEN_URL=f"https://{NOWHERE}/token"), "platform.api", "fail", "no answer", "check CREDHOOK_TOKEN_URL"),
     "the client secret is wrong": Broken(set_(CREDHOOK_CLIENT_SECRET="wrong-canary"), "platform.api", "fail", "refuses this client: 401", "CREDHOOK_CLIENT_SECRET"),
     "the API is not there": Broken(set_(CREDHOOK_API_URL="http://127.0.0.1:1"), "platform.api", "fail", "no answer", "check CREDHOOK_API_URL"),
-    "nothing is registered": Broken(lambda one: one.public(certificate(one)), "platform.endpoints", "fail", "delivers nothing", "credhook endpoints apply"),
-    "fewer types are registered": Broken(lambda one: one.registered(COMPLETED), "platform.endpoints", "fail", DATA, "credhook endpoints apply"),
-    "more types are registered": Broken(lambda one: one.registered(), "platform.endpoints", "warn", "more than handlers want", "credhook endpoints apply"),
-    "no receiver is there": Broken(without_receivers, "fleet.receivers", "warn", "no receiver has announced itself", "credhook receiver"),
     "no worker is there": Broken(set_(CREDHOOK_QUEUE="other"), "fleet.workers", "warn", "no worker of the queue other", "CREDHOOK_QUEUE=other"),
-    "the secret is another": Broken(refusing, "fleet.refusals", "warn", "5 deliveries had no valid signature", "CREDHOOK_WEBHOOK_SECRETS"),
 }  # fmt: skip
 
 
@@ -124,8 +158,35 @@ BROKEN = {
 def fleet(
     tmp_path_factory: pytest.TempPathFactory, sandbox: Platform, authority: trustme.CA, ca: Path
 ) -> Iterator[Clinic]:
-    with clinic(tmp_path_factory.mktemp("clinic"), sandbox, authority, ca) as one:
+    """All parts, started; the endpoint is registered."""
+    folder = tmp_path_factory.mktemp("clinic")
+    (folder / "clinic_handlers.py").write_text(HANDLERS)
+    (folder / "idle.py").write_text("import credhook\nhandlers = credhook.Handlers('idle')\n")
+    with ExitStack() as stack:
+        url = stack.enter_context(local_redis(folder, options=("--maxmemory", "1gb")))
+        redis = stack.enter_context(Redis.from_url(url))
+        server = stack.enter_context(receiver(folder, url, CREDHOOK_PATH_SECRET=PATH_SECRET))
+        public = stack.enter_context(tunnel(authority.issue_cert("127.0.0.1"), server.port))
+        platform = {name: value for name, value in sandbox.environment.items() if "WEBHOOK" not in name}
+        environment = {
+            **platform,
+            "REDIS_URL": url,
+            "CREDHOOK_HANDLERS": "clinic_handlers",
+            "CREDHOOK_WEBHOOK_SECRETS": SECRET,
+            "CREDHOOK_PATH_SECRET": PATH_SECRET,
+            "CREDHOOK_PUBLIC_URL": public + DELIVERIES,
+            "SSL_CERT_FILE": str(ca),
+            "PATH": os.environ["PATH"],
+        }
+        worker: Process = stack.enter_context(running(folder / "worker.log", "worker", environment=environment))
+        one = Clinic(folder, redis, server, sandbox, authority, environment)
+        done = commands.credhook("endpoints", "apply", environment=environment, folder=folder)
+        assert done.returncode == 0, done.stderr
+        until(lambda: redis.hlen(RECEIVERS) and redis.hlen(INDEX.handlers), what=f"both; {worker.text}")
         yield one
+        listed = commands.credhook("api", "endpoints", "list", environment=environment, folder=folder).stdout
+        for endpoint in json.loads(listed):
+            commands.credhook("endpoints", "delete", endpoint["id"], environment=environment, folder=folder)
 
 
 @pytest.fixture
@@ -200,17 +261,12 @@ def test_a_host_with_a_part_of_the_settings_is_told_what_was_skipped(one: Clinic
 
 
 def test_who_says_nothing_does_not_keep_it(one: Clinic) -> None:
-    """Redis, the public URL, the token endpoint: each accepts the connection, and that is all."""
+    """The public URL and the token endpoint each accept the connection, and that is all."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as silent:
         at = f"127.0.0.1:{silent.getsockname()[1]}"
-        code, found, _ = one.doctor(
-            REDIS_URL=f"redis://{at}/0",
-            CREDHOOK_PUBLIC_URL=f"https://{at}/webhooks",
-            CREDHOOK_TOKEN_URL=f"http://{at}/token",
-            CREDHOOK_FETCH_TIMEOUT="0.5",
-        )
+        urls = {"CREDHOOK_PUBLIC_URL": f"https://{at}/webhooks", "CREDHOOK_TOKEN_URL": f"http://{at}/token"}
+        code, found, _ = one.doctor(**urls, CREDHOOK_FETCH_TIMEOUT="0.5")
     assert code == 1
-    assert "in time" in found["redis.reached"]["remedy"]
     assert "in time" in found["public_url.reached"]["what"]
     assert "CREDHOOK_TOKEN_URL" in found["platform.api"]["remedy"]
 

@@ -18,6 +18,7 @@ from commands import credhook
 from forked_process import run
 from harness import Harness
 from redis import Redis
+from redis.exceptions import TimeoutError as RedisTimeout
 from serving import Receiver, receiver
 from signing import OTHER_SECRET, SECRET, body, headers
 from tunnel import tunnel
@@ -128,6 +129,11 @@ def test_an_authority_that_python_3_13_refuses(missing: str) -> None:
     assert missing.lower() in said
     assert "issue it again" in said
     assert "SSL_CERT_FILE" not in said
+
+
+@pytest.mark.parametrize("silent", [TimeoutError(), RedisTimeout()], ids=["connecting", "reading"])
+def test_a_redis_that_is_silent(silent: Exception) -> None:
+    assert "no answer in time" in store_hint(silent)
 
 
 @pytest.mark.parametrize("part", ["receiver", "worker"])

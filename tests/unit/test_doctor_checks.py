@@ -88,27 +88,32 @@ def test_where_the_public_url_leads(status: int, body: bytes, verdict: str, word
     assert words in found.what
 
 
-URL, OLD, TYPES = (
-    "https://inbox.example/webhooks",
-    "https://inbox.example/webhooks/" + "s" * 22,
-    ("openid4vc.issuance.failed",),
-)
+URL = "https://inbox.example/webhooks"
+OLD = URL + "/" + "s" * 22
+FAILED, OFFERED = "openid4vc.issuance.failed", "openid4vc.issuance.offered"
+OURS = ("credhook-2-q", URL, [FAILED])
 
 
 @pytest.mark.parametrize(
-    ("others", "verdict", "what"),
+    ("registered", "verdict", "what"),
     [
-        ([], "ok", "delivers what handlers want"),
-        ([("credhook-1-r", OLD)], "ok", "delivers what handlers want"),
-        ([("credhook-1-q", OLD)], "warn", "also delivers to https://inbox.example/webhooks/ssss…, perhaps an earlier"),
-        ([("by-hand", OLD)], "warn", "also delivers to"),
-        ([("credhook-1-q", "https://old.example/webhooks")], "warn", "also delivers to https://old.example/webhooks"),
-        ([("credhook-1-q", URL)], "warn", "or it twice"),
+        ([], "fail", "delivers nothing to"),
+        ([("credhook-1-r", OLD, [FAILED])], "fail", "delivers nothing to"),
+        ([("credhook-2-q", URL, [OFFERED])], "fail", "handlers want openid4vc.issuance.failed, which"),
+        ([("credhook-2-q", URL, [FAILED, OFFERED])], "warn", "delivers more than handlers want"),
+        ([("by-hand", URL, None)], "warn", "delivers more than handlers want"),
+        ([OURS], "ok", "delivers what handlers want"),
+        ([OURS, ("credhook-1-r", OLD, [FAILED])], "ok", "delivers what handlers want"),
+        ([OURS, ("credhook-1-q", OLD, [FAILED])], "warn", "delivers to https://inbox.example/webhooks/ssss…, perhaps"),
+        ([OURS, ("by-hand", OLD, [FAILED])], "warn", "also delivers to"),
+        ([OURS, ("credhook-1-q", "https://old.example/x", [FAILED])], "warn", "also delivers to https://old.example/x"),
+        ([OURS, ("credhook-1-q", URL, [FAILED])], "warn", "or it twice"),
     ],
 )
-def test_an_earlier_url_that_is_still_registered_is_named(
-    others: list[tuple[str, str]], verdict: str, what: str
+def test_what_the_platform_delivers_is_compared_with_what_handlers_want(
+    registered: list[tuple[str, str, list[str] | None]], verdict: str, what: str
 ) -> None:
-    registered = [Endpoint(id=id_, url=url, filter_types=TYPES) for id_, url in (("credhook-2-q", URL), *others)]
-    finding = of_endpoints(URL, frozenset(TYPES), registered, "q")
+    endpoints = [Endpoint(id=id_, url=url, filter_types=types and tuple(types)) for id_, url, types in registered]
+    finding = of_endpoints(URL, frozenset([FAILED]), endpoints, "q")
     assert (finding.verdict, what in finding.what) == (verdict, True), finding
+    assert ("credhook endpoints" in finding.remedy) == (verdict != "ok")
