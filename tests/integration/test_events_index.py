@@ -2,28 +2,22 @@
 
 import json
 import time
-from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from accepting import accept, everything, inbox_on, record
+from accepting import accept, everything, record
 from events_command import Run, listed
 from harness import COMPLETED, DATA
 from redis import Redis
-from redis.asyncio import Redis as AsyncRedis
-from redis_keys import EVENT, job_id
-from store_rules import disagreements
+from redis_keys import EVENT
 from stored_events import HANDLED, INDEX, plant, plant_many
 from stores import store_on
 
-from credhook.events import EVENT_TYPES, Event
+from credhook.events import EVENT_TYPES
 from credhook.store import State
-from credhook.store.counts import counts_of
 from credhook.worker.commands import events as commands
 from credhook.worker.commands import search
 from credhook.worker.commands.search import Selection, read_page
-from credhook.worker.queue.claims import Claimant, Claims, Settlement
 from credhook.worker.queue.sweeper import Sweeper
 
 MANY = 20_000
@@ -65,12 +59,6 @@ def sweep(redis: Redis) -> None:
     Sweeper(store_on(redis, retention=RETENTION), name="n", interval=1).run()
 
 
-async def settle_all(redis: AsyncRedis, state: State = State.DONE) -> None:
-    claims = Claims(store_on(redis, retention=RETENTION), lease=60, worker=Claimant("w", "w"))
-    for claim in (await claims.take(100, urgent=50)).claims:
-        await claims.settle(claim, Settlement(state))
-
-
 def test_what_a_command_looks_at_is_what_it_returns_and_not_what_the_store_holds(
     redis_client: Redis, events: Run
 ) -> None:
@@ -94,29 +82,6 @@ def test_what_a_command_looks_at_is_what_it_returns_and_not_what_the_store_holds
     redis_client.config_resetstat()
     assert len(listed(events("list", "--json", "--limit", str(MANY)))) == MANY
     assert asked(redis_client)[1] < 60
-
-
-def test_counts_and_selections_are_those_that_a_look_at_every_record_gives(redis_client: Redis, events: Run) -> None:
-    fill(redis_client, 3_000)
-    named: Any = redis_client.scan_iter(EVENT + "*", count=1_000)
-    records = {one: record(redis_client, one) for one in (key.decode().removeprefix(EVENT) for key in named)}
-    counted = lines(events("replay", "--all", "--dry-run", "--json").stdout)
-    assert {(one["state"], one["type"]): one["events"] for one in counted} == Counter(
-        (one["state"], one["type"]) for one in records.values()
-    )
-    selections: dict[tuple[str, ...], Callable[[dict[str, str]], bool]] = {
-        (): lambda _: True,
-        ("--type", RARE_TYPE): lambda one: one["type"] == RARE_TYPE,
-        ("--state", "dead"): lambda one: one["state"] == "dead",
-        ("--state", "done", "--state", "dead"): lambda one: one["state"] in {"done", "dead"},
-        ("--resource", f"iss_{7:020x}"): lambda one: one["resource"] == f"iss_{7:020x}",
-        ("--handler", RARE_HANDLER): lambda one: "h:" + RARE_HANDLER in one,
-    }
-    for arguments, meant in selections.items():
-        found = listed(events("list", "--json", "--limit", "5000", *arguments))
-        assert sorted(found) == sorted(one for one, fields in records.items() if meant(fields)), arguments
-        times = [int(records[one]["received"]) for one in found]
-        assert times == sorted(times, reverse=True)
 
 
 def test_pages_meet_no_event_twice_and_miss_none_while_others_arrive(
@@ -176,27 +141,6 @@ def test_a_handler_selects_what_it_has_ended_for_and_what_waits_for_it(redis_cli
     assert listed(events("list", "--json", "--handler", "a.bad")) == ["only", "pending", "ended"]
     assert events("erase", "--handler", "a.bad", "--yes").stdout == "erased 3\n"
     assert listed(events("list", "--json")) == ["another"]
-
-
-def oldest_open(redis: Redis) -> int | None:
-    """Return when the oldest open event was received, in ms."""
-    age = counts_of(store_on(redis), INDEX, now=4e9).oldest_age
-    return None if age is None else round(4e12 - age * 1_000)
-
-
-@pytest.mark.parametrize("state", [State.DONE, State.DEAD, State.DATA_GONE, State.UNHANDLED])
-async def test_what_is_settled_is_open_no_more(redis_client: Redis, async_redis: AsyncRedis, state: State) -> None:
-    async with inbox_on(async_redis) as inbox:
-        await inbox.accept("m1", Event(COMPLETED, "r1"))
-    assert oldest_open(redis_client) == int(record(redis_client, "m1")["received"])
-    await settle_all(async_redis, State.WAITING)
-    assert oldest_open(redis_client) is not None
-    redis_client.hset(EVENT + "m1", "due", 1)
-    redis_client.zadd(INDEX.scheduled, {job_id("m1"): 1})
-    await settle_all(async_redis, state)
-    assert oldest_open(redis_client) is None
-    sweep(redis_client)
-    assert disagreements(redis_client) == []
 
 
 def test_events_without_records_leave_the_index_after_the_retention_and_others_stay(

@@ -12,7 +12,7 @@ from credhook.store import State
 
 
 def test_the_options_select_what_is_listed_newest_first(redis_client: Redis, events: Run) -> None:
-    plant(redis_client, "m1", State.DONE, age=7_200)
+    plant(redis_client, "m1", State.DONE, DATA, "r42", age=7_200)  # Its index is that of r2.
     plant(redis_client, "m2", State.DEAD, DATA, "r2", age=3_000, error="ValueError")
     plant(redis_client, "m3", State.WAITING, DATA, "r2", age=60)
     plant(redis_client, "m4", State.QUARANTINED, "new.type", "", age=30)
@@ -23,7 +23,8 @@ def test_the_options_select_what_is_listed_newest_first(redis_client: Redis, eve
         ("--state", "dead", "--state", "done"): ["m2", "m1"],
         ("--state", "waiting", "--state", "quarantined"): ["m4", "m3"],
         ("--state", "data_gone"): [],
-        ("--type", "verification.data"): ["m3", "m2"],
+        ("--type", "verification.data"): ["m3", "m2", "m1"],
+        ("--type", "issuance.completed"): [],
         ("--resource", "r2", "--until", "10m"): ["m2"],
         ("--since", "1h"): ["m4", "m3", "m2"],
         ("--id", "m1", "--id", "m3", "--id", "m1", "--id", "none"): ["m3", "m1"],

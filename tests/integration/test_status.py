@@ -126,7 +126,7 @@ def test_it_asks_the_same_however_many_events_there_are_and_writes_nothing(redis
         pipeline.execute()
         before = everything(redis_client)
         redis_client.config_resetstat()
-        facts(redis_url)
+        assert facts(redis_url)["oldest_open"] > 3_600  # None of them has been claimed.
         stats: Any = redis_client.info("commandstats")
         asked.append({name: one["calls"] for name, one in stats.items()})
         assert everything(redis_client) == before
