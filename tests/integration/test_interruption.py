@@ -1,7 +1,6 @@
 """An attempt that is broken off after any turn of the event loop: no handler begins any more, and none runs on."""
 
 import asyncio
-from collections.abc import Callable
 from itertools import count
 from typing import Any, Final
 
@@ -20,9 +19,6 @@ DATA: Final = "openid4vc.verification.data"
 #: Turns in which what has begun may still be told.
 SLACK = 3
 
-#: Where turns are counted from until an attempt is broken off: its beginning, and amid its handlers, which run at once.
-PLACES = ("", "second begins")
-
 
 class Notes:
     """When which handler did what, in turns of the loop."""
@@ -30,22 +26,12 @@ class Notes:
     def __init__(self, loop: TurningLoop) -> None:
         self.taken: list[tuple[int, str]] = []
         self._loop = loop
-        self._awaited: tuple[str, Callable[[], object]] = ("", lambda: None)
         self.handlers = Handlers("test")
         for name in ("first", "second"):
             self.handlers.on(DATA)(self._handler(name))
 
-    def begin(self, place: str, call: Callable[[], object]) -> None:
-        """Take notes of another attempt, and call once it is at the place."""
-        self.taken.clear()
-        self._awaited = place, call
-        self.note("")
-
     def note(self, what: str) -> None:
         self.taken.append((self._loop.turns, what))
-        place, call = self._awaited
-        if what == place:
-            call()
 
     def _handler(self, name: str) -> Any:
         async def handler(event: Any, context: Any) -> None:
@@ -67,10 +53,6 @@ class Notes:
         (at,) = (turn for turn, noted in self.taken if noted == what)
         return [noted for turn, noted in self.taken if turn > at + SLACK and noted.endswith("s")]
 
-    def last(self) -> str:
-        """What a handler did last."""
-        return next((noted for _, noted in reversed(self.taken) if noted.endswith("s")), "")
-
 
 #: What each interruption makes of the event; a plain cancellation writes nothing down.
 ENDS = {
@@ -81,9 +63,9 @@ ENDS = {
 
 
 async def broken_off(
-    made: Attempts, notes: Notes, loop: TurningLoop, place: str, turns: int, why: Interruption | None
+    made: Attempts, notes: Notes, loop: TurningLoop, turns: int, why: Interruption | None
 ) -> tuple[bool, Settlement | None]:
-    """Break an attempt off so many turns after a place: whether it was in time, and what it came to."""
+    """Break an attempt off so many turns after its beginning: whether it was in time, and what it came to."""
     await made.accept(f"e{turns}", DATA, f"pre_{turns}")
     attempt, cut = Attempt(await made.claim(), admitted=False), False
     task = loop.create_task(made.make(attempt))
@@ -94,7 +76,8 @@ async def broken_off(
         notes.note("cut off")
         attempt.interrupt(why) if why else task.cancel()
 
-    notes.begin(place, lambda: loop.after(turns, cut_off))
+    notes.taken.clear()
+    loop.after(turns, cut_off)
     await asyncio.wait({task})
     loop.after(-1, cut_off)
     notes.note("over")
@@ -103,18 +86,16 @@ async def broken_off(
     return cut, None if task.cancelled() else task.result()[0]
 
 
-@pytest.mark.parametrize("place", PLACES, ids=["from its beginning", "amid its handlers"])
 @pytest.mark.parametrize("why", ENDS, ids=str)
-def test_no_handler_begins_or_runs_on(redis_url: str, stub: Stub, why: Interruption | None, place: str) -> None:
+def test_no_handler_begins_or_runs_on(redis_url: str, stub: Stub, why: Interruption | None) -> None:
     async def work(loop: TurningLoop) -> int:
         notes = Notes(loop)
         settings = {"RATE": "10000", "SNAPSHOT_KEY": "k" * 32}
         async with attempts(redis_url, stub, notes.handlers, **settings) as made:
             for turns in count():
-                cut, settlement = await broken_off(made, notes, loop, place, turns, why)
+                cut, settlement = await broken_off(made, notes, loop, turns, why)
                 if not cut:
                     return turns
-                assert turns or notes.last() == place
                 for _ in range(2 * SLACK):
                     await asyncio.sleep(0)
                 assert notes.after("cut off") == [] == notes.after("over"), turns
