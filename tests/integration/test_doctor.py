@@ -114,11 +114,6 @@ def foreign_tls(one: Clinic) -> dict[str, str]:
     return {"REDIS_URL": url.replace("https", "rediss")}
 
 
-def elsewhere(one: Clinic) -> dict[str, str]:
-    """A public URL that ends at some other server of ours: the sandbox."""
-    return one.public(port=int(one.sandbox.url.rpartition(":")[2]))
-
-
 BROKEN = {
     "Redis is not there": Broken(set_(REDIS_URL="redis://127.0.0.1:1/0"), "redis.reached", "fail", "does not answer", "nothing listens there: check REDIS_URL"),
     "Redis's password is wrong": Broken(lambda one: {"REDIS_URL": one.environment["REDIS_URL"].replace("//", "//nobody:wrong@")}, "redis.reached", "fail", "does not answer", "and aclfile: restarts lose users"),
@@ -143,7 +138,7 @@ BROKEN = {
     "the public certificate soon expires": Broken(lambda one: one.public(days=5), "public_url.certificate", "warn", "days left: 5", "renew the certificate"),
     "the public certificate has another name": Broken(lambda one: one.public(name="other.example"), "public_url.certificate", "fail", "mismatch", "CREDHOOK_PUBLIC_URL's host"),
     "the public certificate is nobody's": Broken(lambda one: one.public(authority=trustme.CA()), "public_url.certificate", "fail", "unable to get", "an authority that the platform trusts"),
-    "the public URL leads elsewhere": Broken(elsewhere, "public_url.receiver", "fail", "takes no deliveries", "the proxy's back end"),
+    "the public URL leads elsewhere": Broken(lambda one: one.public(port=int(one.sandbox.url.rpartition(":")[2])), "public_url.receiver", "fail", "takes no deliveries", "the proxy's back end"),
     "the public URL has another path": Broken(lambda one: one.public(path="/webhooks"), "public_url.receiver", "fail", "no deliveries at this path", "CREDHOOK_PATH_SECRET"),
     "the handlers are not there": Broken(set_(CREDHOOK_HANDLERS="clinic_handler"), "handlers.load", "fail", "there is no module", "name one as in an import"),
     "no handlers are loaded": Broken(set_(CREDHOOK_HANDLERS="idle"), "handlers.load", "warn", "no handlers are loaded", "@handlers.on"),

@@ -106,16 +106,6 @@ def test_what_nobody_watches_is_told_to_nobody(redis_client: Redis, redis_url: s
     assert redis_client.info("commandstats")["cmdstat_publish"]["calls"] == 1
 
 
-def test_it_ends_at_the_next_change_when_its_reader_is_gone(redis_client: Redis, redis_url: str) -> None:
-    with watching(redis_client, redis_url) as running:
-        assert running.stdout is not None
-        assert running.stderr is not None
-        running.stdout.close()
-        accept(redis_url, "m1", COMPLETED, "r1")
-        assert running.wait(60) == 1
-        assert running.stderr.read() == "watching credhook; Ctrl-C ends it\n"
-
-
 def test_a_connection_that_is_lost_is_said_and_made_anew(redis_client: Redis, redis_url: str) -> None:
     with watching(redis_client, redis_url, "--id", "m1", "--id", "m2", "--resource", "r1") as running:
         redis_client.client_kill_filter(_type="pubsub")

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import plain
 import trustme
-from forked_process import Forked
+from events_command import process
 from harness import Harness
 from redis import Redis
 from redis_keys import EVENT
@@ -52,11 +51,9 @@ class Scene(Harness):
 
     def backfill(self, *options: str, **settings: str) -> "subprocess.Popen[str]":
         """The command as a process, about all that has ever happened."""
-        command = [sys.executable, "-m", "credhook", "events", "backfill", "--since", "6d", "--until", "0s", *options]
         environment = {**os.environ, **self.environment, **settings}
-        return Forked(
-            command, env=environment, cwd=self.folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
+        arguments = ("backfill", "--since", "6d", "--until", "0s", *options)
+        return process(self.redis_url, *arguments, env=environment, cwd=self.folder)
 
     def backfilled(self, *options: str, **settings: str) -> dict[str, Any]:
         """What it prints, once it has ended well."""

@@ -26,11 +26,9 @@ def listed(result: Result) -> list[str]:
 
 def process(redis_url: str, *arguments: str, **options: Any) -> "subprocess.Popen[str]":
     """It as a process of its own."""
-    return Forked(
-        [sys.executable, "-m", "credhook", "events", *arguments],
-        env={**os.environ, "REDIS_URL": redis_url}, cwd=ROOT, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options,
-    )  # fmt: skip
+    settings: dict[str, Any] = {"env": {**os.environ, "REDIS_URL": redis_url}, "cwd": ROOT} | options
+    command = [sys.executable, "-m", "credhook", "events", *arguments]
+    return Forked(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **settings)
 
 
 @contextmanager
