@@ -122,9 +122,6 @@ class EventChange(BaseModel):
         attempt: the number of the attempt that has ended, if one has.
         milliseconds: time since the event was received, if an attempt has ended.
         retry_in: ms until the next attempt, if the event waits for one.
-        error: the cause of a failure, or "".
-        replayed: whether the event was replayed.
-        backfilled: whether a backfill accepted the event.
     """
 
     model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
@@ -160,20 +157,20 @@ def tail(*, selection: Selection, as_json: bool) -> None:
 
 
 def _line(change: EventChange) -> str:
-    time_of_day = datetime.fromtimestamp(change.at / 1000, UTC).isoformat(timespec="milliseconds")[11:23]
-    kind = change.type.removeprefix("openid4vc.")
-    parts = [time_of_day, change.state.ljust(11), kind.ljust(24), change.resource_id, change.webhook_id]
-    if change.replayed:
-        parts.append("replayed")
-    if change.milliseconds is not None:
-        parts.append(f"{change.milliseconds} ms")
-    if change.attempt is not None and (change.attempt > 1 or change.error):
-        parts.append(f"attempt {change.attempt}")
-    if change.error:
-        parts.append(change.error)
-    if change.retry_in is not None:
-        parts.append(f"again in {change.retry_in / 1000:.1f} s")
-    return plain("  ".join(parts))
+    number = change.attempt or 0
+    parts = (
+        datetime.fromtimestamp(change.at / 1000, UTC).isoformat(timespec="milliseconds")[11:23],
+        change.state.ljust(11),
+        change.type.removeprefix("openid4vc.").ljust(24),
+        change.resource_id,
+        change.webhook_id,
+        "replayed" if change.replayed else "",
+        "" if change.milliseconds is None else f"{change.milliseconds} ms",
+        f"attempt {number}" if number > 1 or (number and change.error) else "",
+        change.error,
+        "" if change.retry_in is None else f"again in {change.retry_in / 1000:.1f} s",
+    )
+    return plain("  ".join(filter(None, parts)))
 
 
 def _is_selected(change: EventChange, selection: Selection) -> bool:

@@ -220,8 +220,6 @@ class Cause(NamedTuple):
         open: events that have the cause now and will be tried again.
         given_up: events that have the cause now and are dead or data_gone.
         failures: attempts that it made fail, including those of events that are done now.
-        first: time of the first failure, as programs read it.
-        last: time of the last failure.
         since: version of credhook that first failed.
         version: version of credhook that failed last.
     """

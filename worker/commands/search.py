@@ -125,8 +125,7 @@ class Selection:
     @property
     def is_empty(self) -> bool:
         """Return True if every event is selected."""
-        named = self.resource or self.handler or self.ids or self.cause
-        return not (self.states or self.types or named or self.since or self.until)
+        return self == Selection(limit=self.limit, after=self.after)
 
     @property
     def span(self) -> tuple[int, int]:
@@ -196,7 +195,6 @@ def valid(is_valid: Callable[[str], object], what: str, text: str) -> str:
 
 #: Any text that Redis can hold: no surrogates.
 an_id: Final = functools.partial(valid, re.compile(r"[^\ud800-\udfff]+").fullmatch, "id")
-_cause_id: Final = functools.partial(valid, CAUSE_ID.fullmatch, "id of a cause; `credhook causes` prints them")
 
 
 class _Parsed(click.ParamType[Any]):
@@ -214,7 +212,7 @@ class _Parsed(click.ParamType[Any]):
 MOMENT: Final = _Parsed("time", lambda text: moment(text, datetime.now(UTC)))
 TYPE: Final = _Parsed("type", event_type)
 AN_ID: Final = _Parsed("id", an_id)
-_CAUSE, _AFTER = _Parsed("id", _cause_id), _Parsed("cursor", Cursor.read)
+_CAUSE: Final = _Parsed("id", functools.partial(valid, CAUSE_ID.fullmatch, "id of a cause; see `credhook causes`"))
 
 _STATES: Final = [state.value for state in State]
 _STATE_HELP: Final = "Only events in this state; repeat it for several."
@@ -233,7 +231,7 @@ OPTIONS: Final = (
     click.option("--until", type=MOMENT, help="Only events received before then."),
     click.option("--cause", type=_CAUSE, help="Only events with this cause of failure; see `credhook causes`."),
     click.option("--limit", type=click.IntRange(1), help="At most this many, the newest."),
-    click.option("--after", type=_AFTER, help="Continue where an earlier page ended."),
+    click.option("--after", type=_Parsed("cursor", Cursor.read), help="Continue where an earlier page ended."),
 )
 ALL: Final = click.option("--all", "everything", is_flag=True, help="Every event, if no other option selects some.")
 #: `replay` has an option of the same name that does more.
@@ -269,12 +267,10 @@ def selecting(*options: Callable[..., Any]) -> Callable[[Callable[..., None]], C
     return decorate
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(NamedTuple):
     """Events that match, newest first.
 
     Attributes:
-        events: the events.
         after: where the next page begins; None if this is the last.
         looked_back_to: if the search stopped early: the time that it has reached, in ms since the epoch.
     """
