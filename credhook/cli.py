@@ -8,7 +8,6 @@ Exit codes: 0 done; 1 failed; 2 wrong usage or a wrong setting; 3 (only `endpoin
 import importlib
 import os
 import sys
-from collections.abc import Sequence
 from typing import Final
 
 import click
@@ -78,7 +77,10 @@ def main(args: list[str] | None = None) -> None:
     """Run a command and exit with its code."""
     try:
         configure_logs()
-        _name_misspelt_settings(sys.argv[1:] if args is None else args)
+        of_child = {"--fd", "--supervised"}.intersection(sys.argv if args is None else args)
+        names = () if of_child else unknown_settings({*os.environ, *credentials()})  # Its parent has named them.
+        if names:
+            structlog.get_logger("credhook").warning("unknown_settings", hint="; ".join(map(correction, names)))
         cli(args, prog_name="credhook")
     except ValidationError as invalid:
         if not invalid.title.endswith("Settings"):
@@ -91,10 +93,3 @@ def main(args: list[str] | None = None) -> None:
             raise
         click.echo(f"credhook: {missing.name} is not installed: pip install {' '.join(_LOCAL)}", err=True)
         sys.exit(1)
-
-
-def _name_misspelt_settings(arguments: Sequence[str]) -> None:
-    """Name unknown CREDHOOK_ variables and credentials once, in the log."""
-    of_child = {"--fd", "--supervised"}.intersection(arguments)  # Its parent has named them already.
-    if names := [] if of_child else unknown_settings({*os.environ, *credentials()}):
-        structlog.get_logger("credhook").warning("unknown_settings", hint="; ".join(map(correction, names)))

@@ -212,13 +212,7 @@ def _print(operation: Callable[[AsyncApi], Coroutine[Any, Any, Wire | Sequence[W
     answer = call(operation)
     if answer is not None:
         # Escaped to ASCII: no encoding of the terminal matters, and no value can act on it.
-        click.echo(json.dumps(_json(answer), indent=2))
-
-
-def _json(answer: Wire | Sequence[Wire]) -> Any:
-    if isinstance(answer, Wire):
-        return answer.model_dump(mode="json", exclude_unset=True)
-    return [_json(each) for each in answer]
+        click.echo(json.dumps(answer, indent=2, default=lambda one: one.model_dump(mode="json", exclude_unset=True)))
 
 
 def _request(shape: TypeAdapter[T], document: bytes) -> T:

@@ -296,7 +296,14 @@ def backfill(*, since: datetime, until: datetime, types: tuple[str, ...], dry_ru
     twice. Erased events count as never arrived.
     """
     settings = WorkerSettings()
-    _check(since, until, timedelta(seconds=settings.retention))
+    if since >= until:
+        raise click.UsageError("--since should be earlier than --until; the default of --until is one hour ago")
+    oldest = datetime.now(UTC) - timedelta(seconds=settings.retention) + _DURATION
+    if since < oldest:
+        raise click.UsageError(
+            f"--since should be {oldest:%Y-%m-%dT%H:%M} or later: the store forgets settled events after "
+            f"CREDHOOK_RETENTION, {settings.retention} s, and would accept them again"
+        )
     wanted = frozenset(types) or frozenset(load(settings.handlers).types)
     if not wanted:
         raise click.UsageError("the loaded handlers want no event type; name some with --type")
@@ -313,17 +320,6 @@ def backfill(*, since: datetime, until: datetime, types: tuple[str, ...], dry_ru
             stopped = unanswered(error)
     _report(result, stopped, dry_run=dry_run, as_json=as_json)
     sys.exit(int(bool(stopped or result.untold)))
-
-
-def _check(since: datetime, until: datetime, retention: timedelta) -> None:
-    if since >= until:
-        raise click.UsageError("--since should be earlier than --until; the default of --until is one hour ago")
-    oldest = datetime.now(UTC) - retention + _DURATION
-    if since < oldest:
-        raise click.UsageError(
-            f"--since should be {oldest:%Y-%m-%dT%H:%M} or later: the store forgets settled events after "
-            f"CREDHOOK_RETENTION, {retention.total_seconds():.0f} s, and would accept them again"
-        )
 
 
 async def _run(

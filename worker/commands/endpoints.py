@@ -244,22 +244,15 @@ def delete_endpoint(endpoint_id: str) -> None:
 
 def _planned(types: tuple[str, ...], *, everything: bool, moved: bool) -> Plan:
     settings = EndpointSettings()
-    wanted = _wanted(types, everything=everything)
+    if everything and types:
+        raise click.UsageError("--all and --type exclude each other")
+    wanted = ALL if everything else frozenset(types) or frozenset(load(HandlerSettings().handlers).types)
+    if not (wanted or everything):
+        raise click.UsageError("the loaded handlers want no event type; name some with --type, or use --all")
     registered = call(lambda api: api.endpoints.list())
     steps = plan(settings.public_url, wanted, registered, settings.queue, moved=moved)
     click.echo("\n".join(lines(steps)))
     return steps
-
-
-def _wanted(types: tuple[str, ...], *, everything: bool) -> frozenset[str]:
-    if everything and types:
-        raise click.UsageError("--all and --type exclude each other")
-    if everything:
-        return ALL
-    wanted = frozenset(types) or frozenset(load(HandlerSettings().handlers).types)
-    if not wanted:
-        raise click.UsageError("the loaded handlers want no event type; name some with --type, or use --all")
-    return wanted
 
 
 def lines(steps: Plan) -> Iterator[str]:
