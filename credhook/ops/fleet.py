@@ -5,7 +5,7 @@ Status, doctor and console all use this reader. It writes nothing.
 
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 from rq.suspension import WORKERS_SUSPENDED
 
 from credhook.store import Keys, health
@@ -30,8 +30,6 @@ _RQ_WORKERS_LIMIT: Final = 1_000
 
 class RedisServer(BaseModel):
     """Redis, as it describes itself. Memory is in bytes; `maxmemory` 0 means no limit, `fsync` "" unknown."""
-
-    model_config = ConfigDict(frozen=True)
 
     address: str
     version: str
@@ -61,13 +59,7 @@ FleetProcess = ReceiverProcess | WorkerProcess
 
 
 class PlatformState(BaseModel):
-    """The platform, as the workers share it.
-
-    Attributes:
-        breaker: `closed`, `open` or `half open`.
-        paused: seconds until calls resume, 0 if they are made.
-        rate: requests per second that the fleet may make, None without a limit.
-    """
+    """The platform, as the workers share it. `paused`: seconds until calls resume. `rate`: requests per second."""
 
     breaker: str
     paused: float

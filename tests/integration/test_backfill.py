@@ -23,7 +23,7 @@ from stores import store_on
 from credhook.events import Event
 from credhook.store import BACKFILLED
 from credhook.store.job import accept_arguments
-from credhook.worker.commands.backfill import Backfill, BackfillResult, MissableEvent, TooLate, Window
+from credhook.worker.commands.backfill import Backfill, MissableEvent, TooLate, Window
 from credhook.worker.platform.shared_circuit import circuit_key
 
 OFFERED, COMPLETED = "openid4vc.issuance.offered", "openid4vc.issuance.completed"
@@ -37,10 +37,9 @@ HAPPENED = [
 
 
 async def accepted(client: redis.asyncio.Redis, looked: Callable[[int], None] = lambda _: None) -> Counter[str]:
-    result = BackfillResult()
-    backfill = Backfill(store_on(client), result, looked)
+    backfill = Backfill(store_on(client), looked)
     await backfill.accept_missing(HAPPENED)
-    return result.missing
+    return backfill.missing
 
 
 async def test_what_is_accepted_is_written_as_the_receiver_does_but_for_its_mark(
@@ -55,7 +54,7 @@ async def test_what_is_accepted_is_written_as_the_receiver_does_but_for_its_mark
     assert redis_client.llen(INDEX.jobs) == 3
     assert redis_client.ttl(INDEX.backfilled) > 3_600  # It outlives their records.
     assert await accepted(async_redis) == {}
-    await Backfill(store_on(async_redis), BackfillResult()).accept_missing([MissableEvent("pre_1", (DATA,))])
+    await Backfill(store_on(async_redis)).accept_missing([MissableEvent("pre_1", (DATA,))])
     assert not redis_client.exists(INDEX.urgent)  # What a backfill brings does not overtake deliveries.
 
 
@@ -95,13 +94,13 @@ async def test_an_event_of_two_types_has_arrived_with_either(
     async_redis: redis.asyncio.Redis, redis_client: Redis, kind: str
 ) -> None:
     deliver(redis_client, "m1", kind, "pre_1")
-    result = BackfillResult()
-    await Backfill(store_on(async_redis), result).accept_missing([MissableEvent("pre_1", (DATA, VERIFIED))])
-    assert not result.missing
+    backfill = Backfill(store_on(async_redis))
+    await backfill.accept_missing([MissableEvent("pre_1", (DATA, VERIFIED))])
+    assert not backfill.missing
 
 
 async def test_what_the_store_may_have_forgotten_meanwhile_is_not_accepted(async_redis: redis.asyncio.Redis) -> None:
-    backfill, api = Backfill(store_on(async_redis), BackfillResult()), cast(Any, None)
+    backfill, api = Backfill(store_on(async_redis)), cast(Any, None)
     with pytest.raises(TooLate):
         await backfill.run(api, Window(datetime.now(UTC) - timedelta(seconds=3_660), NOW), (), dry=False)
 

@@ -138,33 +138,24 @@ class TooLate(Exception):
 
 
 @dataclass(slots=True)
-class BackfillResult:
-    """The findings so far.
+class Backfill:
+    """One comparison of the platform's lists with the store of one queue, and what it has found so far.
 
     Attributes:
+        advance: gets the number of resources and records read since.
         listed: resources that the platform has listed.
         happened: events that must have happened.
         missing: event type → how many had not arrived; they were accepted unless this is a dry run.
         untold: why a resource was left → how many such resources.
     """
 
+    store: AsyncStore
+    advance: Callable[[int], None] = lambda _: None
     listed: int = 0
     happened: int = 0
     missing: Counter[str] = field(default_factory=Counter)
     untold: Counter[str] = field(default_factory=Counter)
-
-
-class Backfill:
-    """One comparison of the platform's lists with the store of one queue. `result` grows meanwhile."""
-
-    def __init__(
-        self, store: AsyncStore, result: BackfillResult, advance: Callable[[int], None] = lambda _: None
-    ) -> None:
-        """Prepare. `advance` gets the number of resources and records read since."""
-        self._store = store
-        self._keys, self._redis = store.keys, store.redis
-        self._result, self._advance = result, advance
-        self._name = f"run {uuid4().hex}"
+    _name: str = field(default_factory=lambda: f"run {uuid4().hex}")
 
     async def run(self, api: AsyncApi, window: Window, wanted: Collection[str], *, dry: bool) -> None:
         """Accept the wanted events of the window that have not arrived, or only count them.
@@ -175,18 +166,18 @@ class Backfill:
             ApiError: the platform refuses a page, or does not send it in time.
             TooLate: it has taken too long.
         """
-        result, happened = self._result, dict[MissableEvent, None]()
+        happened = dict[MissableEvent, None]()
         for kind in [one for one in RESOURCES if one in map(resource_of, wanted)]:
             async for resource in self._listed(api, kind):
                 try:
                     happened |= dict.fromkeys(must_have_happened(resource, kind, window, wanted))
                 except Untold as untold:
-                    result.untold[untold.args[0]] += 1
-        result.happened = len(happened)
-        if time.time() > window.since.timestamp() + self._store.retention:
+                    self.untold[untold.args[0]] += 1
+        self.happened = len(happened)
+        if time.time() > window.since.timestamp() + self.store.retention:
             raise TooLate("it took so long that the store may have forgotten events at --since")
         if dry:
-            result.missing.update(event.types[0] for event in await self._missing(happened))
+            self.missing.update(event.types[0] for event in await self._missing(happened))
         else:
             await self.accept_missing(happened)
 
@@ -194,8 +185,8 @@ class Backfill:
         """Yield all resources that the platform lists."""
         read = getattr(api, kind.namespace).page
         async for page in pages(lambda query: retried(lambda: read(query), _PAGE_SECONDS)):
-            self._result.listed += len(page.items)
-            self._advance(len(page.items))
+            self.listed += len(page.items)
+            self.advance(len(page.items))
             for resource in page.items:
                 yield resource
 
@@ -216,19 +207,19 @@ class Backfill:
         """
         left = list(events)
         while left:
-            await self._store.run("add", [self._name, 1_000 * _NOTING_SECONDS], keys=[self._keys.arrivals])
+            await self.store.run("add", [self._name, 1_000 * _NOTING_SECONDS], keys=[self.store.keys.arrivals])
             left = await self._missing(left)
             for batch in _batches(left):
-                await self._redis.expire(self._keys.arrivals, _NOTING_SECONDS)
-                if not await self._redis.sismember(self._keys.arrivals, self._name):
+                await self.store.redis.expire(self.store.keys.arrivals, _NOTING_SECONDS)
+                if not await self.store.redis.sismember(self.store.keys.arrivals, self._name):
                     break  # Redis has lost the notes: compare again.
-                self._result.missing.update(await self._accept(batch))
+                self.missing.update(await self._accept(batch))
                 left = left[len(batch) :]
 
     async def _accept(self, batch: Sequence[MissableEvent]) -> list[str]:
         events = [Event(missing.types[0], missing.resource) for missing in batch]
         named = [(f"{BACKFILLED}{event.type}:{event.resource_id}", event, None) for event in events]
-        store, now = self._store, datetime.now(UTC)
+        store, now = self.store, datetime.now(UTC)
         arguments = accept_arguments(named, queue=store.queue, retention=store.retention, now=now, is_backfill=True)
         outcomes = await store.run("accept", arguments)
         return [event.type for event, outcome in zip(events, outcomes, strict=True) if outcome == b"accepted"]
@@ -237,13 +228,14 @@ class Backfill:
         """Yield resource and type of every event in the store, some perhaps twice."""
         cursor = None
         while cursor != 0:
-            cursor, keys = await self._redis.scan(cursor or 0, match=self._keys.event + "*", count=_RECORDS)
-            pipeline = self._redis.pipeline(transaction=False)
+            cursor, keys = await self.store.redis.scan(cursor or 0, match=self.store.keys.event + "*", count=_RECORDS)
+            pipeline = self.store.redis.pipeline(transaction=False)
             for key in keys:
                 pipeline.hmget(key, "resource", "type")
-            pipeline.expire(self._keys.arrivals, _NOTING_SECONDS)  # Reading a large store must not outlast the notes.
+            # Reading a large store must not outlast the notes.
+            pipeline.expire(self.store.keys.arrivals, _NOTING_SECONDS)
             replies = await pipeline.execute()
-            self._advance(len(keys))
+            self.advance(len(keys))
             for resource, kind in replies[: len(keys)]:
                 if resource and kind:
                     yield resource.decode(), kind.decode()
@@ -307,10 +299,10 @@ def backfill(*, since: datetime, until: datetime, types: tuple[str, ...], dry_ru
     wanted = frozenset(types) or frozenset(load(settings.handlers).types)
     if not wanted:
         raise click.UsageError("the loaded handlers want no event type; name some with --type")
-    result, stopped = BackfillResult(), ""
+    found, stopped = Backfill(settings.open_store()), ""
     with open_store():
         try:
-            asyncio.run(_run(settings, Window(since, until), wanted, result, dry_run=dry_run))
+            asyncio.run(_run(found, settings, Window(since, until), wanted, dry_run=dry_run))
         except KeyboardInterrupt:
             stopped = "stopped by Ctrl-C"
         except (ApiError, TooLate) as error:
@@ -318,42 +310,42 @@ def backfill(*, since: datetime, until: datetime, types: tuple[str, ...], dry_ru
         except StoreError as error:
             # The reply of the last step may have been lost after it was done.
             stopped = unanswered(error)
-    _report(result, stopped, dry_run=dry_run, as_json=as_json)
-    sys.exit(int(bool(stopped or result.untold)))
+    _report(found, stopped, dry_run=dry_run, as_json=as_json)
+    sys.exit(int(bool(stopped or found.untold)))
 
 
 async def _run(
-    settings: WorkerSettings, window: Window, wanted: frozenset[str], result: BackfillResult, *, dry_run: bool
+    found: Backfill, settings: WorkerSettings, window: Window, wanted: frozenset[str], *, dry_run: bool
 ) -> None:
     """Run the backfill within the fleet's rate limit, and call nothing while the circuit is open."""
-    store = settings.open_store()
-    breaker = CircuitBreaker.from_settings(store, settings)
+    breaker = CircuitBreaker.from_settings(found.store, settings)
     watching = asyncio.create_task(breaker.watch())
     try:
         with bar("listing and comparing") as progress:
+            found.advance = progress.update
             async with AsyncApi.from_settings(settings, guard=breaker.calls) as api:
-                await Backfill(store, result, progress.update).run(api, window, wanted, dry=dry_run)
+                await found.run(api, window, wanted, dry=dry_run)
     finally:
         watching.cancel()
         with suppress(asyncio.CancelledError):
             await watching
         await breaker.aclose()
-        await store.redis.aclose()
+        await found.store.redis.aclose()
 
 
-def _report(result: BackfillResult, stopped: str, *, dry_run: bool, as_json: bool) -> None:
+def _report(found: Backfill, stopped: str, *, dry_run: bool, as_json: bool) -> None:
     """Print one line about the accepted events, and one about each problem."""
-    missing = result.missing.total()
+    missing = found.missing.total()
     verb = "missing" if dry_run else "accepted"
     if as_json:
-        found = {"listed": result.listed, "happened": result.happened, verb: missing, "types": dict(result.missing)}
-        click.echo(json.dumps({**found, "untold": dict(result.untold), "complete": not stopped}))
+        facts = {"listed": found.listed, "happened": found.happened, verb: missing, "types": dict(found.missing)}
+        click.echo(json.dumps({**facts, "untold": dict(found.untold), "complete": not stopped}))
     else:
-        by_type = ", ".join(f"{number} {kind.removeprefix('openid4vc.')}" for kind, number in result.missing.items())
-        line = f"{verb} {missing} of {result.happened} events of {result.listed} issuances and presentations"
+        by_type = ", ".join(f"{number} {kind.removeprefix('openid4vc.')}" for kind, number in found.missing.items())
+        line = f"{verb} {missing} of {found.happened} events of {found.listed} issuances and presentations"
         click.echo(line + (f": {by_type}" if by_type else ""))
-    if result.untold:
-        left = ", ".join(f"{number} {why}" for why, number in result.untold.items())
-        click.echo(f"left {result.untold.total()} issuances and presentations: {left}", err=True)
+    if found.untold:
+        left = ", ".join(f"{number} {why}" for why, number in found.untold.items())
+        click.echo(f"left {found.untold.total()} issuances and presentations: {left}", err=True)
     if stopped:
         click.echo(f"Error: {stopped}; accepted events stay, run the command again for the rest", err=True)
