@@ -42,7 +42,6 @@ class Finding(NamedTuple):
     """The result of one check, as one line.
 
     Attributes:
-        verdict: the result.
         name: stable name of the check: its group, a dot, its subject.
         what: what the check found, or why the check was skipped.
         remedy: what to do; empty if there is nothing to do.

@@ -185,10 +185,8 @@ def queues_of(store: SyncStore) -> set[str]:
     pipeline = store.redis.pipeline(transaction=False)
     for name in names:
         pipeline.hget(name, "queues")
-    listed = [reply.decode().split(",") for reply in pipeline.execute() if reply]
-    return {key.decode().removeprefix("rq:queue:") for key in keys} | {
-        name for names in listed for name in names if name
-    }
+    listed = {key.decode().removeprefix("rq:queue:") for key in keys}
+    return listed.union(*(reply.decode().split(",") for reply in pipeline.execute() if reply)) - {""}
 
 
 def _platform(store: SyncStore, keys: PlatformKeys, now: float) -> PlatformState:

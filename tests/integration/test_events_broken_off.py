@@ -8,7 +8,7 @@ import click
 import pytest
 from accepting import record
 from click.testing import CliRunner
-from events_command import Run, asked, process, terminal
+from events_command import asked, process, terminal
 from redis import Redis
 from redis_proxy import redis_proxy
 from stored_events import INDEX, plant, plant_many
@@ -66,13 +66,3 @@ def test_what_ends_in_the_middle_is_one_line_and_the_rest_can_follow(
     with process(redis_url, "replay", "--state", "dead") as running:
         assert running.communicate(timeout=60)[0] == f"replayed {rest}\n"
     assert redis_client.llen(INDEX.jobs) == redis_client.zcard(INDEX.open) == 500
-
-
-def test_a_redis_that_is_not_there_is_one_line(events: Run) -> None:
-    for arguments in (("list",), ("show", "m1"), ("replay", "--all"), ("erase", "--all", "--yes")):
-        result = events(*arguments, REDIS_URL="redis://127.0.0.1:1/0", CREDHOOK_REDIS_CERTFILE="")
-        assert result.exit_code == 1
-        assert result.stderr == (
-            "Error: Redis does not answer (ConnectionError); "
-            "nothing listens there: check REDIS_URL, whether Redis runs, and why not: a full disk ends it\n"
-        )

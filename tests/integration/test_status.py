@@ -133,11 +133,6 @@ def test_it_asks_the_same_however_many_events_there_are_and_writes_nothing(redis
     assert asked[0] == asked[1]
 
 
-def test_a_key_of_another_type_needs_attention(redis_client: Redis, redis_url: str) -> None:
-    redis_client.set(INDEX.open, "x")
-    assert named(facts(redis_url)) == ["redis.reached"]
-
-
 def test_a_store_of_another_version_is_named(redis_client: Redis, redis_url: str) -> None:
     redis_client.set(Keys("credhook").schema, 99)
     done = status(redis_url)

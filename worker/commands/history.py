@@ -220,8 +220,7 @@ class Cause(NamedTuple):
         open: events that have the cause now and will be tried again.
         given_up: events that have the cause now and are dead or data_gone.
         failures: attempts that it made fail, including those of events that are done now.
-        since: version of credhook that first failed.
-        version: version of credhook that failed last.
+        since, version: the versions of credhook that failed first and last.
     """
 
     id: str

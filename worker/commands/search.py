@@ -99,13 +99,9 @@ class Selection:
     """A selection of events. An event is selected if all given conditions hold for it.
 
     Attributes:
-        states: any of these, or all.
-        types: any of these event types, or all.
-        resource: of this issuance or presentation.
         handler: this handler has ended, or is awaited.
         since: received at this time or later.
         until: received before this time.
-        ids: only these, by webhook-id.
         limit: at most this many, the newest.
         after: only events after this place, from the newest to the oldest.
         cause: the id of their present cause of failure.
