@@ -107,24 +107,24 @@ def _is_file(path: Path) -> Path:
 ExistingFile = Annotated[Path, AfterValidator(_is_file)]
 
 
-def check_certificate(certfile: Path | None, keyfile: Path | None, prefix: str) -> None:
+def check_certificate(certfile: Path | None, keyfile: Path | None, whose: str) -> None:
     """Try to load a PEM certificate chain, if there is one, with its key, which may be in the same file.
 
-    `prefix`: of the settings `…_CERTFILE` and `…_KEYFILE`.
+    `whose`: what stands in the names of the settings, `CREDHOOK_…_CERTFILE` and `CREDHOOK_…_KEYFILE`.
 
     Raises:
         ValueError: the files do not match, or cannot be read. The message names the setting.
     """
     if certfile is None and keyfile is not None:
-        raise ValueError(f"{prefix}_CERTFILE: should be set where {prefix}_KEYFILE is")
+        raise ValueError(f"CREDHOOK_{whose}_CERTFILE: should be set where CREDHOOK_{whose}_KEYFILE is")
     if certfile is not None:
         try:
             # An encrypted key is refused, not asked about.
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(certfile, keyfile, password="")
         except OSError as error:
             raise ValueError(
-                f"{prefix}_CERTFILE: {certfile} should be a readable PEM certificate chain, with its key, not "
-                f"encrypted, in the same file or in {prefix}_KEYFILE{f' ({keyfile})' if keyfile else ''} "
+                f"CREDHOOK_{whose}_CERTFILE: {certfile} should be a readable PEM certificate chain, with its key, not "
+                f"encrypted, in the same file or in CREDHOOK_{whose}_KEYFILE{f' ({keyfile})' if keyfile else ''} "
                 f"({type(error).__name__})"
             ) from None
 
@@ -226,7 +226,7 @@ class StoreSettings(QueueSettings):
 
     @model_validator(mode="after")
     def _redis_certificate_is_usable(self) -> Self:
-        check_certificate(self.redis_certfile, self.redis_keyfile, "CREDHOOK_REDIS")
+        check_certificate(self.redis_certfile, self.redis_keyfile, "REDIS")
         if self.redis_certfile and not self._redis.tls:
             raise ValueError("CREDHOOK_REDIS_CERTFILE: is shown over TLS alone; REDIS_URL should be rediss://")
         return self

@@ -93,7 +93,7 @@ class ReceiverSettings(StoreSettings):
                 "CREDHOOK_WEBHOOK_SECRETS: should hold at least one key, or CREDHOOK_PATH_SECRET a secret, "
                 "to refuse strangers; CREDHOOK_INSECURE=1 starts without"
             )
-        check_certificate(self.tls_certfile, self.tls_keyfile, "CREDHOOK_TLS")
+        check_certificate(self.tls_certfile, self.tls_keyfile, "TLS")
         return self
 
     @property

@@ -109,7 +109,7 @@ class PlatformSettings(Settings):
 
     @model_validator(mode="after")
     def _certificate_is_usable(self) -> Self:
-        check_certificate(self.client_certfile, self.client_keyfile, "CREDHOOK_CLIENT")
+        check_certificate(self.client_certfile, self.client_keyfile, "CLIENT")
         if trusted := os.environ.get("SSL_CERT_FILE"):
             try:
                 ssl.create_default_context(cafile=trusted)

@@ -191,7 +191,7 @@ def test_a_certificate_that_could_not_be_shown_is_refused(
     certfile: str | None, keyfile: str | None, pem: dict[str | None, Path]
 ) -> None:
     certificate, key = pem.get(certfile), pem.get(keyfile)
-    with pytest.raises(ValueError, match=r"^OUR_CERTFILE: .*OUR_KEYFILE") as refusal:
+    with pytest.raises(ValueError, match=r"^CREDHOOK_OUR_CERTFILE: .*CREDHOOK_OUR_KEYFILE") as refusal:
         check_certificate(certificate, key, "OUR")
     assert not certificate or all(str(path) in str(refusal.value) for path in (certificate, key) if path)
 
