@@ -143,7 +143,8 @@ def test_what_type_checkers_refuse_is_refused_when_it_is_loaded(text: str) -> No
 def test_what_type_checkers_accept_is_loaded() -> None:
     names: dict[str, Any] = {"__name__": __name__}
     exec(compile((TYPED / "fits.py").read_text(), "fits.py", "exec"), names)
-    assert [one.name for one in names["stored"]] == ["stored.store", "stored.forget"]
+    loaded = ["for_issuances", "for_presentations", "in_a_thread", "for_either", "for_all"]
+    assert [one.name for one in names["handlers"]] == [f"accounts.{name}" for name in loaded]
 
 
 def test_on_needs_a_type_and_a_plugin_a_word() -> None:
