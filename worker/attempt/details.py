@@ -176,16 +176,3 @@ def state_of(event_type: str, updated_at: datetime | str | None) -> tuple[int, i
     except (ValueError, OverflowError):  # The platform sent a year out of range.
         updated = 0
     return rank_of(event_type), max(0, updated)
-
-
-def is_stale(state: tuple[int, int], latest: tuple[int, int]) -> bool:
-    """Return True if handlers have already seen a later version of the resource than this state.
-
-    Time decides where it is known and differs, since a resource can go back in rank. Otherwise the rank decides.
-    `later` in claims.py has the same.
-    """
-    rank, updated = state
-    latest_rank, latest_update = latest
-    if updated and latest_update and updated != latest_update:
-        return updated < latest_update
-    return rank < latest_rank

@@ -24,7 +24,7 @@ from credhook.worker.attempt.attempt import (
     handler_failure,
     open_errors,
 )
-from credhook.worker.attempt.details import Snapshots, fetch, is_stale, state_of
+from credhook.worker.attempt.details import Snapshots, fetch, state_of
 from credhook.worker.attempt.retry import (
     BACKOFF,
     ConcurrencyReached,
@@ -37,7 +37,7 @@ from credhook.worker.attempt.retry import (
 from credhook.worker.attempt.running import HandlerTimeout, Runs, StillRunning, ThreadRunner, run
 from credhook.worker.handlers.registry import Context, FetchedEvent, Handler, Registry
 from credhook.worker.platform.circuit_breaker import CircuitBreaker
-from credhook.worker.queue.claims import Claim, Claims, Settlement
+from credhook.worker.queue.claims import Claim, Claims, Settlement, is_stale
 from credhook.worker.queue.failure import WORKER, worker_died
 from credhook.worker.queue.leases import Leases
 from credhook.worker.settings import WorkerSettings

@@ -199,10 +199,22 @@ def _claim(parts: Sequence[Any]) -> Claim:
     )
 
 
+def _time_decides(state: tuple[int, int], other: tuple[int, int]) -> bool:
+    """Return True if both times are known and differ: a resource can go back in rank. Otherwise the rank decides."""
+    return 0 not in (state[1], other[1]) and state[1] != other[1]
+
+
 def later(state: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
-    """Return the later of two states of a resource: by time, if both times are known and differ, else by rank."""
-    by_time = state[1] and other[1] and state[1] != other[1]
-    return max(state, other, key=itemgetter(1)) if by_time else (max(state[0], other[0]), max(state[1], other[1]))
+    """Return the later of two states of a resource, each its rank and when it was last updated."""
+    if _time_decides(state, other):
+        return max(state, other, key=itemgetter(1))
+    return max(state[0], other[0]), max(state[1], other[1])
+
+
+def is_stale(state: tuple[int, int], latest: tuple[int, int]) -> bool:
+    """Return True if handlers have already seen a later version of the resource than this state."""
+    decisive = int(_time_decides(state, latest))
+    return state[decisive] < latest[decisive]
 
 
 log = structlog.get_logger("credhook.worker")
