@@ -9,7 +9,7 @@ from pathlib import Path
 _CUT_OFF = ("unshare", "--user", "--map-root-user", "--net")
 
 #: pytest, without those of its plugins here that no author of handlers is told to install: a second and a half.
-PYTEST = ("pytest", "-q", *(f"-pno:{one}" for one in ("schemathesis", "hypothesispytest", "anyio", "xdist", "timeout")))
+PYTEST = ("pytest", "-q", *(f"-pno:{one}" for one in ("hypothesispytest", "anyio", "xdist", "timeout")))
 
 
 @functools.cache
