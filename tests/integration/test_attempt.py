@@ -287,12 +287,7 @@ async def test_of_two_states_the_later_counts_and_at_the_same_moment_the_higher_
 async def test_details_serve_the_event_that_follows_only_if_they_are_later(made: Attempts, stub: Stub) -> None:
     await made.accept("e1", DATA, "pre_1")
     await made.accept("e2", DATA, "pre_1")
-    first = Attempt(await made.claim())
-    await made.park()
-    _, following = await made.make(first, follow=True)
-    assert following is not None
-    second = Attempt(following, known=first.fetched)
-    await made.make(second)
+    second = await made.make_two()
     assert len(stub.calls) == 1  # It had come before the look.
     await made.accept("e3", DATA, "pre_1")
     await made.make(Attempt(await made.claim(), known=second.fetched))

@@ -14,7 +14,6 @@ from platform_settings import leading_to
 from waiting import until_async
 
 from credhook.store import State
-from credhook.worker.attempt.attempt import Attempt
 from credhook.worker.attempt.retry import Retry
 from credhook.worker.handlers.registry import Handlers
 
@@ -120,11 +119,7 @@ async def test_a_look_that_found_no_data_does_not_serve_the_event_that_announces
     async with attempts(redis_url, stub, noting(given)) as made:
         await made.accept("m1", kind, "pre_1")
         await made.accept("m2", DATA, "pre_1")
-        looked = Attempt(await made.claim())
-        await made.park()
-        _, following = await made.make(looked, follow=True)
-        assert following is not None
-        await made.make(Attempt(following, known=looked.fetched))
+        await made.make_two()
     assert given == [("m1", "nothing"), ("m2", "Ada")]
 
 

@@ -55,6 +55,16 @@ class Attempts:
     async def make(self, attempt: Attempt, *, follow: bool = False) -> tuple[Settlement | None, Claim | None]:
         return await self.processor.handle(attempt, may_follow=lambda: follow)
 
+    async def make_two(self) -> Attempt:
+        """An attempt at the event that follows the next one, with what the attempt at that one knew; both are made."""
+        first = Attempt(await self.claim())
+        await self.park()
+        _, following = await self.make(first, follow=True)
+        assert following is not None
+        second = Attempt(following, known=first.fetched)
+        await self.make(second)
+        return second
+
     async def next(self) -> Settlement:
         """What an attempt at the next event comes to."""
         settlement, _ = await self.make(Attempt(await self.claim()))
