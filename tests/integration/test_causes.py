@@ -20,7 +20,7 @@ from credhook.store import MOST_CAUSES, State
 from credhook.worker.attempt.attempt import Attempt
 from credhook.worker.handlers.registry import Handlers
 from credhook.worker.queue.claims import Settlement
-from credhook.worker.queue.failure import Failure, worker_died
+from credhook.worker.queue.failure import WORKER_DIED, Failure
 from credhook.worker.queue.leases import reclaim
 
 handlers = Handlers("test")
@@ -144,7 +144,7 @@ async def test_deaths_of_workers_are_a_cause_until_the_event_is_done(
         assert (found["failures"], found["standing"]) == ("1", {"e0"})
         assert not await queue.take("w")
         (claim,) = await queue.take("w", idle=True)
-        assert claim.causes == {"worker": worker_died().cause}
+        assert claim.causes == {"worker": WORKER_DIED.cause}
         settlement, _ = await made.make(Attempt(claim))
     assert settlement is not None
     assert settlement.state is state

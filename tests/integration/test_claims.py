@@ -34,7 +34,7 @@ from credhook.worker.commands import bulk
 from credhook.worker.commands.history import records
 from credhook.worker.commands.search import EventSummary, Selection
 from credhook.worker.queue.claims import Claim, Claimant, Claims, Settlement
-from credhook.worker.queue.failure import Failure, worker_died
+from credhook.worker.queue.failure import WORKER_DIED, Failure
 from credhook.worker.queue.group_commit import GroupCommit, Operation
 from credhook.worker.queue.leases import Leases, put_back, reclaim, reclaim_all
 from credhook.worker.queue.replay import Replay, Settled
@@ -589,16 +589,15 @@ async def broken_settlement(queue: EventQueue, settlement: Settlement, number: i
 
 
 async def test_a_death_whose_note_was_cut_counts_once_and_its_cause_lists_the_event(queue: EventQueue) -> None:
-    death = worker_died()
     for number in range(8, 36):
         await queue.accept(one := f"e{number}")
         await queue.take_one("dies")
         store = FailingStore(queue.redis, {"reclaim": Sabotage(number, POWER_CUT)})
         with suppress(ResponseError):
-            store.run("reclaim", ["dies", "1", json.dumps(death.counted()), 3_600, 1, one])
+            store.run("reclaim", ["dies", "1", json.dumps(WORKER_DIED.counted()), 3_600, 1, one])
         queue.die("dies")
         assert queue.record(one).get("killed", "1") == "1"
-        assert "c:worker" not in queue.record(one) or queue.redis.zscore(INDEX.standing(death.cause), one)
+        assert "c:worker" not in queue.record(one) or queue.redis.zscore(INDEX.standing(WORKER_DIED.cause), one)
 
 
 @pytest.mark.parametrize("state", [State.WAITING, State.ACCEPTED, None])

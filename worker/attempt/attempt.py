@@ -15,7 +15,7 @@ from credhook.worker.attempt.retry import DataGone, Defer, GiveUp, Retry, error_
 from credhook.worker.handlers.registry import Handler, definition
 from credhook.worker.platform.circuit import PlatformPaused
 from credhook.worker.queue.claims import Claim, Settlement
-from credhook.worker.queue.failure import FETCH, WORKER, Failure, credhook_version
+from credhook.worker.queue.failure import FETCH, WORKER, Failure
 
 #: Statuses of a handler. The third is `GAVE_UP` with the reason.
 DONE: Final = "done"
@@ -86,16 +86,15 @@ def handler_failure(handler: Handler, error: Exception, milliseconds: float | No
     function = definition(handler.function)
     module, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", handler.name)
     where, at = authors_function(error) or (f"{module} {name}", f"{handler.at} {name}")
-    versions = ", ".join(filter(None, (distribution(module), credhook_version())))
     # The reason of a `GiveUp` may differ for each event, so it is not part of the cause.
-    return Failure(handler.name, error_class(error), where, at, versions, milliseconds)
+    return Failure(handler.name, error_class(error), where, at, distribution(module), milliseconds)
 
 
 def fetch_failure(error: Exception) -> Failure | None:
     """Return the failure to count, or None if the platform was not asked."""
     if isinstance(error, Defer | PlatformPaused):
         return None
-    return Failure(FETCH, error_text(error), version=credhook_version())
+    return Failure(FETCH, error_text(error))
 
 
 @cache

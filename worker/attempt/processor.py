@@ -38,7 +38,7 @@ from credhook.worker.attempt.running import HandlerTimeout, Runs, StillRunning, 
 from credhook.worker.handlers.registry import Context, FetchedEvent, Handler, Registry
 from credhook.worker.platform.circuit_breaker import CircuitBreaker
 from credhook.worker.queue.claims import Claim, Claims, Settlement, is_stale
-from credhook.worker.queue.failure import WORKER, worker_died
+from credhook.worker.queue.failure import WORKER, WORKER_DIED
 from credhook.worker.queue.leases import Leases
 from credhook.worker.settings import WorkerSettings
 
@@ -141,7 +141,7 @@ class Processor:
         if (claim.attempt > max_attempts and not attempt.missing) or claim.killed >= MAX_KILLED:
             attempt.outcome = Outcome(gave_up=("WorkerDied",), whole=True)
             if WORKER not in claim.causes:  # The worker's death was not counted yet.
-                attempt.add_failure(worker_died())
+                attempt.add_failure(WORKER_DIED)
             return
         attempt.wanted = [handler for handler in matching if not claim.only or handler.name in claim.only]
         if not attempt.wanted:

@@ -27,7 +27,7 @@ class Failure:
         where: module and function of the author's code, or "". Neither line nor file is part of it, because both change
             between releases.
         at: the same place for people, `file:line function`.
-        version: version of the code that failed.
+        package: the distribution of that code with its version, or "".
         milliseconds: run time of the handler, if it ran.
     """
 
@@ -35,7 +35,7 @@ class Failure:
     what: str
     where: str = ""
     at: str = ""
-    version: str = ""
+    package: str = ""
     milliseconds: float | None = None
 
     @property
@@ -44,8 +44,9 @@ class Failure:
         return sha256(f"{self.who}\0{self.what}\0{self.where}".encode(errors="replace")).hexdigest()[:8]
 
     def counted(self) -> dict[str, str]:
-        """Return the failure as causes.lua reads it."""
-        texts = {"who": self.who, "what": self.what, "at": self.at, "version": self.version}
+        """Return the failure as causes.lua reads it, with the versions of the code that failed and of ours."""
+        versions = ", ".join(filter(None, (self.package, f"credhook {version()}")))
+        texts = {"who": self.who, "what": self.what, "at": self.at, "version": versions}
         return {"id": self.cause, **{name: _storable(text) for name, text in texts.items()}}
 
     def history(self) -> dict[str, Any]:
@@ -57,14 +58,8 @@ class Failure:
         return {"cause": self.cause, **entry}
 
 
-def worker_died() -> Failure:
-    """Return the failure that is counted when a worker process dies with an event."""
-    return Failure(WORKER, "WorkerDied", version=credhook_version())
-
-
-def credhook_version() -> str:
-    """Return our version as it is shown: `credhook 1.2.3`."""
-    return f"credhook {version()}"
+#: Counted when a worker process dies with an event.
+WORKER_DIED: Final = Failure(WORKER, "WorkerDied")
 
 
 def _storable(text: str) -> str:

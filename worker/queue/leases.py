@@ -22,7 +22,7 @@ from credhook.store.errors import STORE_ERRORS
 from credhook.store.job import job_fields, job_id
 from credhook.store.store import SyncStore
 from credhook.worker.queue.claims import Claim, Claims
-from credhook.worker.queue.failure import worker_died
+from credhook.worker.queue.failure import WORKER_DIED
 
 log = structlog.get_logger("credhook.worker")
 
@@ -107,7 +107,7 @@ def put_back(store: SyncStore, event_id: str, *, in_transit: int = IN_TRANSIT_MS
 
 def note_death(store: SyncStore, token: str, how: str) -> list[bytes]:
     """Note the death in the events that the process held, and let go of them. Return their webhook-ids."""
-    death, held = json.dumps(worker_died().counted()), list[bytes]()
+    death, held = json.dumps(WORKER_DIED.counted()), list[bytes]()
     # A lease that is renewed meanwhile changes its place, so the places do not serve to read a page.
     leased = sorted(dict(store.redis.zscan_iter(store.keys.leases, count=PAGE)).items(), key=lambda lease: lease[1])
     for start in range(0, len(leased), PAGE):
