@@ -38,7 +38,6 @@ from credhook.worker.attempt.attempt import Attempt
 from credhook.worker.attempt.build import build_worker
 from credhook.worker.handlers.loading import load
 from credhook.worker.handlers.registry import Registry
-from credhook.worker.queue.claims import NotClaimed
 from credhook.worker.settings import WorkerSettings
 
 log = structlog.get_logger("credhook.worker")
@@ -63,8 +62,8 @@ async def process(event_id: str | None = None) -> rq.Retry | None:
         try:
             await parts.lifespan.start()
             claim = await parts.claims.claim(event_id)
-            if isinstance(claim, NotClaimed):
-                log.info("event_left", webhook_id=event_id, reason=claim.value)
+            if isinstance(claim, str):
+                log.info("event_left", webhook_id=event_id, reason=claim)
                 return None
             settlement, _ = await parts.processor.handle(Attempt(claim))
         finally:

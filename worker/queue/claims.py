@@ -11,7 +11,6 @@ shows the queue; tests/integration/test_rq_contract.py compares.
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from enum import Enum
 from itertools import chain
 from operator import itemgetter
 from types import MappingProxyType
@@ -25,26 +24,6 @@ from credhook.store.job import job_id
 from credhook.store.store import AsyncStore
 from credhook.worker.queue.failure import Failure
 from credhook.worker.queue.group_commit import GroupCommit, Operation, operation
-
-
-class NotClaimed(Enum):
-    """Why an event cannot be claimed now. None of the reasons is an error."""
-
-    #: There is no such event: it was erased, or has expired.
-    MISSING = "missing"
-    #: It is done, dead, unhandled or quarantined.
-    SETTLED = "settled"
-    #: Another worker holds it.
-    HELD = "held"
-    #: Its next attempt is not due yet.
-    EARLY = "early"
-    #: Another event of the same resource is under way; this one follows.
-    BLOCKED = "blocked"
-    #: Its record is damaged; the sweeper sets it aside.
-    UNREADABLE = "unreadable"
-    #: Workers have died with it under way: only a worker with nothing else under way may claim it.
-    POISON_CANDIDATE = "poison_candidate"
-
 
 #: Claims and settlements are tuples: frozen dataclasses take three times as long to make, and each event has both.
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
@@ -243,10 +222,10 @@ class Claims:
         self._taken = 0
         self._commit = GroupCommit(self._run, window=SETTLE_WINDOW_SECONDS)
 
-    async def claim(self, event_id: str) -> Claim | NotClaimed:
-        """Claim an event whose job RQ has popped, or return why it cannot be claimed."""
+    async def claim(self, event_id: str) -> Claim | str:
+        """Claim an event whose job RQ has popped, or return the reason in claim_event.lua why it cannot be claimed."""
         reply = await self._store.run("claim", [event_id, job_id(self._store.queue, event_id), self._lease_ms])
-        return NotClaimed(reply.decode()) if isinstance(reply, bytes) else _claim(reply)
+        return reply.decode() if isinstance(reply, bytes) else _claim(reply)
 
     async def take(self, wanted: int, *, urgent: int | None = None, idle: bool = False) -> Taken:
         """Claim up to `wanted` events from the queue, `urgent` of them from the urgent list first; None: URGENT_SHARE.
