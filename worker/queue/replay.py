@@ -86,14 +86,6 @@ PAGE: Final = 2_000
 BATCH: Final = 200
 
 
-class UnhandledEvent(NamedTuple):
-    """An unhandled event; `since` is when a worker last had no handler for it, in ms."""
-
-    name: bytes
-    type: str
-    since: float
-
-
 class Unhandled:
     """The unhandled events of one queue, for a process that has handlers."""
 
@@ -106,55 +98,37 @@ class Unhandled:
         self._start = Counter[str]()
 
     def put_back(self) -> int:
-        """Put back the events that this process has a handler for, in their order, and return their number.
+        """Put back the oldest events that this process has a handler for, and return their number.
 
         Two processes that do so at once put back each event once.
         """
-        pages = self._pages()
-        found = in_reach(pages)
-        ours = self._ours(found)
-        put_back = Counter[str]()
-        for batch in (ours[start : start + BATCH] for start in range(0, len(ours), BATCH)):
-            settled = [Settled(one.name.decode(errors="surrogateescape"), State.UNHANDLED) for one in batch]
-            outcomes = zip(batch, self._replay(settled, how=How.RESUME), strict=True)
-            put_back.update(one.type for one, outcome in outcomes if outcome == b"replayed")
-        if put_back:
-            log.info("unhandled_put_back", count=put_back.total())
-        if any(len(page) == PAGE for page in pages):
-            self._start.update(one.type for one in found)
-            self._start.subtract(put_back)
-        else:
-            self._start.clear()
-        return put_back.total()
-
-    def _pages(self) -> list[list[UnhandledEvent]]:
-        pipeline = self._store.redis.pipeline(transaction=False)
+        pages = self._store.redis.pipeline(transaction=False)
         for event_type in self._wanted:
             start = self._start[event_type]
-            pipeline.zrange(self._store.keys.unhandled + event_type, start, start + PAGE - 1, withscores=True)
-        return [
-            [UnhandledEvent(name, event_type, since) for name, since in reply]
-            for event_type, reply in zip(self._wanted, pipeline.execute(), strict=True)
-        ]
+            pages.zrange(self._store.keys.unhandled + event_type, start, start + PAGE - 1)
+        listed = dict(zip(self._wanted, pages.execute(), strict=True))
+        ours = self._ours([(name, event_type) for event_type, names in listed.items() for name in names])
+        put_back = Counter[str]()
+        for batch in (ours[start : start + BATCH] for start in range(0, len(ours), BATCH)):
+            settled = [Settled(name.decode(errors="surrogateescape"), State.UNHANDLED) for name, _ in batch]
+            outcomes = zip(batch, self._replay(settled, how=How.RESUME), strict=True)
+            put_back.update(event_type for (_, event_type), outcome in outcomes if outcome == b"replayed")
+        if put_back:
+            log.info("unhandled_put_back", count=put_back.total())
+        for event_type, names in listed.items():
+            is_whole = len(names) < PAGE
+            self._start[event_type] = 0 if is_whole else self._start[event_type] + PAGE - put_back[event_type]
+        return put_back.total()
 
-    def _ours(self, found: Sequence[UnhandledEvent]) -> list[UnhandledEvent]:
-        """Return the events that a handler is here for, by when they came."""
+    def _ours(self, found: Sequence[tuple[bytes, str]]) -> list[tuple[bytes, str]]:
+        """Return those of the events, with their types, that a handler is here for, by when they came."""
         pipeline = self._store.redis.pipeline(transaction=False)
-        for one in found:
-            pipeline.hmget(self._store.keys.event.encode() + one.name, "received", ONLY)
-        ours: list[tuple[int, UnhandledEvent]] = []
-        for one, fields in zip(found, pipeline.execute(raise_on_error=False), strict=True):
+        for name, _ in found:
+            pipeline.hmget(self._store.keys.event.encode() + name, "received", ONLY)
+        ours: list[tuple[int, bytes, str]] = []
+        for (name, event_type), fields in zip(found, pipeline.execute(raise_on_error=False), strict=True):
             received, only = fields if isinstance(fields, list) else (None, None)  # A damaged record is no hash.
             names = (only or b"").decode(errors="replace").split()
-            if not names or not self._wanted[one.type].isdisjoint(names):
-                ours.append((int(received or 0), one))
-        return [one for _, one in sorted(ours)]
-
-
-def in_reach(pages: Sequence[Sequence[UnhandledEvent]]) -> list[UnhandledEvent]:
-    """Return the events that can be put back now without overtaking an older event of another type.
-
-    `pages` holds the oldest events of each type; a full page may have others behind it.
-    """
-    until = min((page[-1].since for page in pages if len(page) == PAGE), default=float("inf"))
-    return [one for page in pages for one in page if one.since <= until]
+            if not names or not self._wanted[event_type].isdisjoint(names):
+                ours.append((int(received or 0), name, event_type))
+        return [(name, event_type) for _, name, event_type in sorted(ours)]
