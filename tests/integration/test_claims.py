@@ -35,7 +35,6 @@ from credhook.worker.commands.history import records
 from credhook.worker.commands.search import EventSummary, Selection
 from credhook.worker.queue.claims import Claim, Claimant, Claims, Settlement
 from credhook.worker.queue.failure import WORKER_DIED, Failure
-from credhook.worker.queue.group_commit import GroupCommit, Operation
 from credhook.worker.queue.leases import Leases, put_back, reclaim, reclaim_all
 from credhook.worker.queue.replay import Replay, Settled
 
@@ -293,29 +292,6 @@ async def test_a_full_redis_takes_renewals_and_settlements_and_records_wait(queu
     await asyncio.wait_for(recording, 60)
     assert queue.record("m1")["h:a.b"] == "done"
     assert queue.record("m2")["state"] == "done"
-
-
-async def test_a_redis_that_stays_away_is_asked_once_a_second_and_settlements_go_first() -> None:
-    waits: list[float] = []
-    groups: list[list[Operation]] = []
-
-    async def run(operations: Sequence[Operation]) -> list[Any]:
-        groups.append(list(operations))
-        if len(groups) < 9:
-            raise OutOfMemoryError("OOM command not allowed")
-        return [ResponseError("WRONGTYPE no"), *range(1, len(operations))]
-
-    async def sleep(seconds: float) -> None:
-        waits.append(seconds)
-        await asyncio.sleep(0)
-
-    commit = GroupCommit(run, sleep=sleep)
-    writes = [commit.write((name,), first=name != "record") for name in ("record", "refused", "settle")]
-    recorded, refused, settled = await asyncio.gather(*writes, return_exceptions=True)
-    assert waits == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0]
-    assert groups[-1] == [("refused",), ("settle",), ("record",)]
-    assert isinstance(refused, ResponseError)
-    assert (settled, recorded) == (1, 2)
 
 
 @pytest.mark.parametrize(

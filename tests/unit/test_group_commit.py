@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import OutOfMemoryError, ResponseError
 from virtual_time import in_own_time
 from waiting import until_async
 
@@ -53,6 +55,30 @@ def test_operations_beyond_the_size_of_a_group_go_out_with_the_next_also_if_redi
     assert sizes == [MOST_WRITTEN] * (2 + (away > 0)) + [1]
 
 
+def test_a_redis_that_stays_away_is_asked_once_a_second_and_settlements_go_first() -> None:
+    asked: list[float] = []
+    groups: list[list[Operation]] = []
+
+    async def run(operations: Sequence[Operation]) -> list[Any]:
+        asked.append(asyncio.get_running_loop().time())
+        groups.append(list(operations))
+        if len(groups) < 9:
+            raise OutOfMemoryError("OOM command not allowed")
+        return [ResponseError("WRONGTYPE no"), *range(1, len(operations))]
+
+    async def write() -> list[Any]:
+        commit = GroupCommit(run)
+        writes = [commit.write((name,), first=name != "record") for name in ("record", "refused", "settle")]
+        return await asyncio.gather(*writes, return_exceptions=True)
+
+    recorded, refused, settled = in_own_time(write())
+    waits = [after - before for before, after in pairwise(asked)]
+    assert waits == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0], abs=0.001)
+    assert groups[-1] == [("refused",), ("settle",), ("record",)]
+    assert isinstance(refused, ResponseError)
+    assert (settled, recorded) == (1, 2)
+
+
 def test_an_operation_is_its_name_and_so_many_arguments_as_redis_reads_them() -> None:
     told: Any = operation("record", "msg_1", True, 7, {}, {"who": "ä"}, "a \udc80 b")
-    assert told == ("record", 6, "msg_1", 1, 7, "", b'{"who": "\xc3\xa4"}', b"a ? b")
+    assert told == ("record", 6, "msg_1", 1, 7, b"", b'{"who": "\xc3\xa4"}', b"a ? b")

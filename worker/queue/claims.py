@@ -25,6 +25,19 @@ from credhook.store.store import AsyncStore
 from credhook.worker.queue.failure import Failure
 from credhook.worker.queue.group_commit import GroupCommit, Operation, operation
 
+log = structlog.get_logger("credhook.worker")
+
+#: Seconds that settlements wait for each other, so that one round trip serves them all.
+SETTLE_WINDOW_SECONDS: Final = 0.005
+#: Redis truncates time-outs: 0.001 s becomes 0, and 0 waits for ever.
+_SHORTEST_WAIT_SECONDS: Final = 0.01
+#: Of four events, the number of urgent ones that go before all others, while there are any.
+URGENT_SHARE: Final = 3, 4
+#: Most refused jobs that one log line names.
+_MOST_NAMED: Final = 10
+#: Milliseconds until a semaphore's key expires: longer than any run.
+_SEMAPHORE_LASTS_MS: Final = 86_400_000
+
 #: Claims and settlements are tuples: frozen dataclasses take three times as long to make, and each event has both.
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -122,11 +135,9 @@ class Settlement(NamedTuple):
             "failures": [failure.counted() for failure in self.failures],
             "causes": self.causes,
             "resolved": self.resolved,
+            "history": self.history and json.dumps({"worker": worker, **self.history}, separators=(",", ":")),
         }
-        more = {name: value for name, value in fields.items() if value}
-        if self.history is not None:
-            more["history"] = json.dumps({"worker": worker, **self.history}, separators=(",", ":"))
-        return more
+        return {name: value for name, value in fields.items() if value}
 
 
 class Claimant(NamedTuple):
@@ -196,20 +207,6 @@ def is_stale(state: tuple[int, int], latest: tuple[int, int]) -> bool:
     return state[decisive] < latest[decisive]
 
 
-log = structlog.get_logger("credhook.worker")
-
-#: Seconds that settlements wait for each other, so that one round trip serves them all.
-SETTLE_WINDOW_SECONDS: Final = 0.005
-#: Redis truncates time-outs: 0.001 s becomes 0, and 0 waits for ever.
-_SHORTEST_WAIT_SECONDS: Final = 0.01
-#: Of four events, the number of urgent ones that go before all others, while there are any.
-URGENT_SHARE: Final = 3, 4
-#: Most refused jobs that one log line names.
-_MOST_NAMED: Final = 10
-#: Milliseconds until a semaphore's key expires: longer than any run.
-_SEMAPHORE_LASTS_MS: Final = 86_400_000
-
-
 class Claims:
     """The events of one queue, as a worker process sees them."""
 
@@ -277,8 +274,8 @@ class Claims:
 
         `how` it ended, and how long it took; `pending`: the handlers that the event still waits for.
         """
-        counted = failure.counted() if failure else {}
-        await self._commit.write(operation("record", claim.event_id, handler, how, " ".join(pending), counted))
+        failed = failure.counted() if failure else {}
+        await self._commit.write(operation("record", claim.event_id, handler, how, " ".join(pending), failed))
 
     async def ended(self, claim: Claim, handler: str) -> str:
         """Return how the handler has ended, or "". Another worker may have recorded it since the event was claimed."""
@@ -292,22 +289,20 @@ class Claims:
 
         `limits`: handler's name → number of events that it may have at a time.
         """
-        names, keys = list(limits), self._store.keys
+        keys = self._store.keys
         arguments = [claim.event_id, _SEMAPHORE_LASTS_MS, *limits.values()]
-        sets = [keys.running + name for name in names]
-        full: int = await self._store.run("semaphore", arguments, keys=[keys.leases, *sets])
-        return names[full - 1] if full else None
+        running = [keys.running + name for name in limits]
+        full: int = await self._store.run("semaphore", arguments, keys=[keys.leases, *running])
+        return list(limits)[full - 1] if full else None
 
     async def wait_for_job(self, seconds: float) -> None:
         """Return when there is a job in the queue, or after `seconds`.
 
         BLMOVE from the head of the list to the same head waits for a job without taking it.
         """
-        jobs = self._store.keys.jobs
-        seconds = max(_SHORTEST_WAIT_SECONDS, seconds)
-        await self._store.redis.blmove(jobs, jobs, seconds, "LEFT", "LEFT")  # type: ignore[arg-type]  # Parts of a second are fine.
+        jobs, timeout = self._store.keys.jobs, max(_SHORTEST_WAIT_SECONDS, seconds)
+        await self._store.redis.blmove(jobs, jobs, timeout, "LEFT", "LEFT")  # type: ignore[arg-type]  # Parts of a second are fine.
 
     async def _run(self, operations: Sequence[Operation]) -> list[Any]:
         arguments = [self._store.retention, self._lease_ms, *self._worker, *chain.from_iterable(operations)]
-        replies: list[Any] = await self._store.run("write", arguments)
-        return replies
+        return await self._store.run("write", arguments)  # type: ignore[no-any-return]

@@ -34,20 +34,13 @@ class _Write(NamedTuple):
 class GroupCommit:
     """Operations of one process, on their way to Redis."""
 
-    def __init__(
-        self,
-        run: Callable[[Sequence[Operation]], Awaitable[list[Any]]],
-        *,
-        window: float = 0.0,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
+    def __init__(self, run: Callable[[Sequence[Operation]], Awaitable[list[Any]]], *, window: float = 0.0) -> None:
         """Write groups by `run`, whose replies may hold errors of single operations.
 
         Settlements, which are written first, wait `window` seconds for other operations: no caller is in a hurry.
         """
         self._run = run
         self._window = window
-        self._sleep = sleep
         self._waiting: list[_Write] = []
         self._writer: asyncio.Task[None] | None = None
         #: Starts the writer at the end of the window.
@@ -103,7 +96,7 @@ class GroupCommit:
                 wait = waits.next()
                 log.warning("store_unreachable", error=reason, waiting=len(unwritten), retry_in=wait)
                 self._waiting = unwritten + self._waiting
-                await self._sleep(wait)
+                await asyncio.sleep(wait)
                 continue
             waits.reset()
             if self._waiting and all(write.first for write in self._waiting):
@@ -123,9 +116,9 @@ def operation(name: str, *arguments: str | int | Mapping[str, Any]) -> Operation
     )
 
 
-def _encoded(argument: str | int | Mapping[str, Any]) -> str | int | bytes:
+def _encoded(argument: str | int | Mapping[str, Any]) -> int | bytes:
     if isinstance(argument, str):
-        return argument if argument.isascii() else argument.encode(errors="replace")
+        return argument.encode(errors="replace")
     if isinstance(argument, int):
         return int(argument)
-    return json.dumps(argument, ensure_ascii=False).encode(errors="replace") if argument else ""
+    return json.dumps(argument, ensure_ascii=False).encode(errors="replace") if argument else b""

@@ -47,17 +47,14 @@ class Leases:
 
     def hold(self, claim: Claim, lost: Callable[[], None]) -> None:
         """Renew the claim from now on. Call `lost` if it was lost, or if Redis was away until it had to end."""
-        held = self._held.get(claim.event_id)
-        if held is not None and held.claim is claim:
-            return
-        if held is not None:  # It was taken again: the older claim stands no longer.
-            held.lost()
+        if older := self._held.get(claim.event_id):  # It was taken again: the older claim stands no longer.
+            older.lost()
         self._held[claim.event_id] = _Held(claim, self._clock() + self._claims.lease, lost)
 
     def release(self, claim: Claim) -> None:
         """Stop renewing the claim."""
         held = self._held.get(claim.event_id)
-        if held is not None and held.claim is claim:
+        if held and held.claim is claim:
             del self._held[claim.event_id]
 
     async def keep(self) -> None:
@@ -109,10 +106,10 @@ def note_death(store: SyncStore, token: str, how: str) -> list[bytes]:
     """Note the death in the events that the process held, and let go of them. Return their webhook-ids."""
     death, held = json.dumps(WORKER_DIED.counted()), list[bytes]()
     # A lease that is renewed meanwhile changes its place, so the places do not serve to read a page.
-    leased = sorted(dict(store.redis.zscan_iter(store.keys.leases, count=PAGE)).items(), key=lambda lease: lease[1])
+    ends = dict(store.redis.zscan_iter(store.keys.leases, count=PAGE))
+    leased = sorted(ends, key=lambda event_id: ends[event_id])
     for start in range(0, len(leased), PAGE):
-        page = [event_id for event_id, _ in leased[start : start + PAGE]]
-        held += store.run("reclaim", [token, "", death, store.retention, 0, *page])
+        held += store.run("reclaim", [token, "", death, store.retention, 0, *leased[start : start + PAGE]])
     for start in range(0, len(held), BATCH):
         store.run("reclaim", [token, how, death, store.retention, len(held), *held[start : start + BATCH]])
     return held

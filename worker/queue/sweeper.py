@@ -82,7 +82,7 @@ class Sweeper:
         for event_id in self._orphans(now):
             became = put_back(self._store, event_id)
             if isinstance(became, bytes):
-                unreadable[_printable(event_id)] = became.decode()
+                unreadable[event_id.encode("ascii", "backslashreplace").decode()] = became.decode()
             elif became:
                 requeued.append(event_id)
         self._start = max(0, self._start - len(requeued) - len(unreadable))  # These have left their places.
@@ -168,7 +168,3 @@ class Sweeper:
         ids = [one.encode(errors="surrogateescape") for one in named if one is not None]
         moved = self._store.redis.zmscore(self._store.keys.open, cast(list[str], ids)) if ids else []
         return min((score for score in moved if score is not None), default=0.0)
-
-
-def _printable(event_id: str) -> str:
-    return event_id.encode("ascii", "backslashreplace").decode()
