@@ -82,28 +82,27 @@ def test_presented_data_is_gone_whatever_else_was_given_up() -> None:
     assert before.settlement().state is after.settlement().state is State.DATA_GONE
 
 
-@pytest.mark.parametrize(("interrupted", "cancelled", "expected"), [
-    (True, False, (True, 0)),
-    (False, True, (False, 1)),
-    (True, True, (False, 1)),
-    (False, False, (True, 0)),
-])  # fmt: skip
-async def test_only_a_cancelled_task_writes_nothing_and_keeps_its_cancellation(
-    interrupted: bool, cancelled: bool, expected: tuple[bool, int]
+@pytest.mark.parametrize("cancelled", [True, False])
+@pytest.mark.parametrize("why", [Interruption.DRAINED, None])
+async def test_an_interruption_ends_with_its_attempt_and_another_cancellation_stays(
+    why: Interruption | None, cancelled: bool
 ) -> None:
-    async def work() -> tuple[bool, int]:
+    async def work() -> int:
         attempt, task = Attempt(CLAIM), asyncio.current_task()
         assert task
         attempt.begin()
         if cancelled:
             task.cancel()
-        if interrupted:
-            attempt.interrupt(Interruption.DRAINED)
+        if why:
+            attempt.interrupt(why)
         with suppress(asyncio.CancelledError):
             await asyncio.sleep(0)
-        return attempt.end(), task.cancelling()
+        attempt.end()
+        attempt.interrupt(Interruption.LEASE_LOST)  # Too late.
+        assert attempt.interruption is why
+        return task.cancelling()
 
-    assert await asyncio.create_task(work()) == expected
+    assert await asyncio.create_task(work()) == cancelled
 
 
 class Store:

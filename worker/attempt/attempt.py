@@ -64,12 +64,10 @@ class Outcome:
 
     def settlement(self, missing: tuple[str, ...] = ()) -> Settlement:
         """Return the settlement. The event stays open for handlers that are `missing` on this worker."""
-        if self.unhandled:
-            # Not an attempt: during a deploy, old and new workers may pass the event to and fro.
-            return Settlement(State.UNHANDLED, "NoHandler", spend=False, only=missing)
         if self.again is not None:
             return Settlement(State.WAITING, self.error, wait=self.again, spend=self.spent)
-        if missing and not self.whole:
+        if self.unhandled or (missing and not self.whole):
+            # Not an attempt: during a deploy, old and new workers may pass the event to and fro.
             return Settlement(State.UNHANDLED, "NoHandler", spend=False, only=missing)
         if self.gave_up:
             return Settlement(State.DATA_GONE if self.data_gone else State.DEAD, self.gave_up[0])
@@ -167,10 +165,6 @@ class Attempt:
     failures: list[Failure] = field(default_factory=list)
     counted: set[str] = field(default_factory=set)
     _task: "asyncio.Task[object] | None" = None
-    #: Cancellation requests of the task when the attempt began.
-    _cancelling: int = 0
-    #: True if the interruption added such a request.
-    _cancelled: bool = False
     _over: bool = False
 
     @property
@@ -208,17 +202,16 @@ class Attempt:
         Raises:
             asyncio.CancelledError: the attempt was interrupted before it began.
         """
-        self._task = asyncio.current_task()
-        self._cancelling = self._task.cancelling() if self._task else 0
         self.check()
+        self._task = asyncio.current_task()
 
     def check(self) -> None:
         """Return unless the attempt is over. Called before each step, because awaited code may swallow a cancellation.
 
         Raises:
-            asyncio.CancelledError: the attempt was interrupted, or its task cancelled.
+            asyncio.CancelledError: the attempt was interrupted.
         """
-        if self.interruption is not None or (self._task and self._task.cancelling() > self._cancelling):
+        if self.interruption is not None:
             raise asyncio.CancelledError
 
     def interrupt(self, why: Interruption) -> None:
@@ -226,17 +219,10 @@ class Attempt:
         if self.interruption is None and not self._over:
             self.interruption = why
             if self._task is not None:
-                self._cancelled = self._task.cancel()
+                self._task.cancel()
 
-    def end(self) -> bool:
-        """Stop interruptions: the result is written next.
-
-        Returns:
-            False if the task itself was cancelled, so that nothing must be written.
-        """
+    def end(self) -> None:
+        """Stop interruptions: the result is written next."""
         self._over = True
-        if self._task is None:
-            return False
-        if self._cancelled:
+        if self.interruption is not None and self._task is not None:
             self._task.uncancel()
-        return self._task.cancelling() <= self._cancelling

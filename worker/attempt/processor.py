@@ -115,10 +115,8 @@ class Processor:
                     if attempt.interruption is None:
                         raise
                 finally:
-                    may_settle = attempt.end()
+                    attempt.end()
                     handled(attempt)
-                if not may_settle:
-                    raise asyncio.CancelledError
                 if attempt.admitted and not attempt.calls_platform:
                     with suppress(*STORE_ERRORS):  # If this fails, the bucket refills with time.
                         await self._breaker.give_back(1)
@@ -205,17 +203,9 @@ class Processor:
             if running:  # The last status is written with the event's settlement.
                 await self._record(attempt, handler.name)
 
-        for handler in handlers:
-            tasks[handler.name] = asyncio.create_task(run_one(handler, tasks.get(handler.after or "")))
-        try:
-            await asyncio.wait(tasks.values())
-        except asyncio.CancelledError:
-            for task in tasks.values():
-                task.cancel()
-            await asyncio.wait(tasks.values())
-            raise
-        for task in tasks.values():
-            task.result()
+        async with asyncio.TaskGroup() as group:
+            for handler in handlers:
+                tasks[handler.name] = group.create_task(run_one(handler, tasks.get(handler.after or "")))
 
     async def _run_handler(self, attempt: Attempt, event: FetchedEvent, handler: Handler) -> None:
         """Run one handler and note its status or failure in the attempt."""
@@ -337,9 +327,8 @@ class Processor:
         else:
             settlement = attempt.outcome.settlement(attempt.missing)
         is_done = settlement.state is State.DONE
-        causes: Mapping[str, str] = {}
-        if not is_done:
-            causes = open_errors(claim.causes, attempt.failures, attempt.statuses, fetched=fetched is not None)
+        was_fetched = fetched is not None
+        causes = {} if is_done else open_errors(claim.causes, attempt.failures, attempt.statuses, fetched=was_fetched)
         settlement = settlement._replace(
             records=attempt.unwritten,
             pending=() if is_done else attempt.pending,
