@@ -222,9 +222,9 @@ class Trial:
         context = make_context(handler, self.event, api, stale=self.stale, state=self.state, capture=self._log)
         timeout = self.timeout or handler.timeout or WorkerSettings.model_fields["handler_timeout"].default
         before = asyncio.all_tasks()
-        threads, runs = running.ThreadRunner(1), running.Runs(1)  # As in a new process.
+        runs = running.Runs(1)  # As in a new process.
         with _watched_loop() as blocked, _noted_warnings():
-            error = await running.run(handler, self.event, context, timeout=timeout, threads=threads, runs=runs)
+            error = await running.run(handler, self.event, context, timeout=timeout, runs=runs)
         if blocked and (error is None or isinstance(error, running.HandlerTimeout)):
             error = blocked[0]
         if isinstance(error, running.HandlerTimeout):  # A task that hangs would delay the end of the test's loop.

@@ -29,7 +29,6 @@ from credhook.worker.attempt.running import (
     HandlerTimeout,
     Runs,
     StillRunning,
-    ThreadRunner,
     run,
 )
 from credhook.worker.handlers.registry import Handler
@@ -42,14 +41,12 @@ async def outcome(
     seconds: float = 5.0,
     *,
     event_id: str = "e1",
-    threads: ThreadRunner | None = None,
     runs: Runs | None = None,
 ) -> Exception | None:
     """What comes of running the function as a handler, in a process that runs others as far as it is told."""
     handler = Handler("t.f", frozenset(), function)
     event = SimpleNamespace(webhook_id=event_id, type="t", resource_id="r", attempt=1)
-    threads, runs = threads or ThreadRunner(10), runs or Runs(10)
-    return await run(handler, cast(Any, event), NOTHING, timeout=seconds, threads=threads, runs=runs, grace=0.05)
+    return await run(handler, cast(Any, event), NOTHING, timeout=seconds, runs=runs or Runs(10), grace=0.05)
 
 
 def returns(event: Any, context: Any) -> str:
@@ -216,16 +213,16 @@ async def test_plain_handlers_that_hang_keep_nobody_out() -> None:
 
 
 async def test_a_thread_that_cannot_be_started_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    threads, runs = ThreadRunner(1), Runs(1)
+    runs = Runs(1)
 
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as system:
         system.setattr(threading.Thread, "start", refuse)
-        failed = await outcome(stops, threads=threads, runs=runs)
+        failed = await outcome(stops, runs=runs)
     assert isinstance(failed, RuntimeError)
-    assert isinstance(await outcome(stops, threads=threads, runs=runs), HandlerCrashed)
+    assert isinstance(await outcome(stops, runs=runs), HandlerCrashed)
 
 
 async def test_a_lost_cancellation_is_told_once_more() -> None:

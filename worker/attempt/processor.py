@@ -34,7 +34,7 @@ from credhook.worker.attempt.retry import (
     after_handler,
     error_text,
 )
-from credhook.worker.attempt.running import HandlerTimeout, Runs, StillRunning, ThreadRunner, run
+from credhook.worker.attempt.running import HandlerTimeout, Runs, StillRunning, run
 from credhook.worker.handlers.registry import Context, FetchedEvent, Handler, Registry
 from credhook.worker.platform.circuit_breaker import CircuitBreaker
 from credhook.worker.queue.claims import Claim, Claims, Settlement, is_stale
@@ -78,7 +78,6 @@ class Processor:
         """`states`: plugin → the result of its start-up function."""
         self.leases = Leases(claims)
         self.runs = Runs(settings.concurrency)
-        self._threads = ThreadRunner(settings.concurrency)
         self._places = asyncio.Semaphore(settings.concurrency)
         self._claims = claims
         self._registry = registry
@@ -228,7 +227,7 @@ class Processor:
         )
         timeout, began = handler.timeout or self._timeout, time.monotonic()
         with self._tracer.handler(handler, event) if self._tracer else nullcontext() as span:
-            failure = await run(handler, event, context, timeout=timeout, threads=self._threads, runs=self.runs)
+            failure = await run(handler, event, context, timeout=timeout, runs=self.runs)
             if span is not None and failure is not None:
                 span.failed(failure)
         seconds = time.monotonic() - began

@@ -61,14 +61,56 @@ class StillRunning(Defer):
         super().__init__(LOOK_AGAIN_SECONDS)
 
 
+class Runs:
+    """All runs of this process that have not ended."""
+
+    def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
+        """`limit`: the process's concurrency, of threads too. If more than half of that hang, it must be replaced."""
+        self.limit = limit
+        #: The runs by event and handler.
+        self.alive: dict[tuple[str, str], Run] = {}
+        #: Free places for threads. Those that hang keep theirs.
+        self.free_threads = asyncio.Semaphore(limit)
+        self._clock = clock
+
+    def defer_to(self, event_id: str, handler: str) -> bool:
+        """Note that an attempt has to wait, and return True, if the handler still runs for the event."""
+        run = self.alive.get((event_id, handler))
+        if run is not None:
+            run.is_awaited = True
+        return run is not None
+
+    def begin(self, event: FetchedEvent, handler: Handler) -> "Run | None":
+        """Return a new run, or None if an earlier one has not ended."""
+        return None if self.defer_to(event.webhook_id, handler.name) else Run(self, handler, event)
+
+    def abandon(self, run: "Run") -> None:
+        """Note that no attempt waits for the run any longer."""
+        run.abandoned_at = self._clock()
+
+    @property
+    def hung(self) -> int:
+        """Return how many abandoned runs still go on after the time for cleaning up."""
+        return sum(age > HUNG_AFTER_SECONDS for age, _ in self._abandoned())
+
+    @property
+    def are_too_many(self) -> bool:
+        """Return True if the process must be replaced to end its hung runs."""
+        blocks_event = any(run.is_awaited and age > PATIENCE_SECONDS for age, run in self._abandoned())
+        return blocks_event or self.hung * 2 > self.limit
+
+    def _abandoned(self) -> "list[tuple[float, Run]]":
+        now = self._clock()
+        return [(now - run.abandoned_at, run) for run in self.alive.values() if run.abandoned_at is not None]
+
+
 class Run:
     """One run of a handler for an event. It ends when both its task and its thread have ended."""
 
-    def __init__(self, runs: "dict[tuple[str, str], Run]", handler: Handler, event: FetchedEvent) -> None:
-        self._runs = runs
+    def __init__(self, runs: Runs, handler: Handler, event: FetchedEvent) -> None:
+        self._runs, self.handler, self._event = runs, handler, event
         self._key = event.webhook_id, handler.name
         self._parts = 0
-        self.handler, self._event = handler, event
         #: The thread of a plain function.
         self.thread: threading.Thread | None = None
         #: The coroutines that it has made and not awaited.
@@ -99,70 +141,46 @@ class Run:
     def hold(self) -> None:
         """Count its task or thread."""
         self._parts += 1
-        self._runs[self._key] = self
+        self._runs.alive[self._key] = self
 
     def release(self) -> None:
         """Uncount its task or thread."""
         self._parts -= 1
         if self._parts == 0:
-            del self._runs[self._key]
+            del self._runs.alive[self._key]
 
+    async def call(self, context: Context[Any, Any], ended: "asyncio.Future[None]") -> None:
+        """Call the handler and set `ended`. Exceptions that would end the event loop become `HandlerCrashed`."""
+        runs_now.set(self)
+        self.hold()
+        try:
+            if self.handler.is_async:
+                result = self.handler.function(self._event, context)
+            else:
+                result = await self._call_in_thread(context)
+            if isinstance(result, Awaitable):  # A decorator may hide an `async def` behind a plain function.
+                result = await result
+            if result is not None or self.dropped or self.decisions:
+                await self._check_result(result)
+        except (Exception, asyncio.CancelledError):
+            raise
+        except BaseException as error:  # noqa: BLE001  Such as SystemExit.
+            raise _harmless(error) from None
+        finally:
+            self.decisions = ()  # One that was raised refers to this frame.
+            self.release()
+            _set(ended)
 
-class Runs:
-    """All runs of this process that have not ended."""
-
-    def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
-        """`limit`: the process's concurrency. It must be replaced when more than half of that hang."""
-        self.limit = limit
-        self._clock = clock
-        self._alive: dict[tuple[str, str], Run] = {}
-
-    def defer_to(self, event_id: str, handler: str) -> bool:
-        """Note that an attempt has to wait, and return True, if the handler still runs for the event."""
-        run = self._alive.get((event_id, handler))
-        if run is not None:
-            run.is_awaited = True
-        return run is not None
-
-    def begin(self, event: FetchedEvent, handler: Handler) -> Run | None:
-        """Return a new run, or None if an earlier one has not ended."""
-        return None if self.defer_to(event.webhook_id, handler.name) else Run(self._alive, handler, event)
-
-    def abandon(self, run: Run) -> None:
-        """Note that no attempt waits for the run any longer."""
-        run.abandoned_at = self._clock()
-
-    @property
-    def hung(self) -> int:
-        """Return how many abandoned runs still go on after the time for cleaning up."""
-        return sum(age > HUNG_AFTER_SECONDS for age, _ in self._abandoned())
-
-    @property
-    def are_too_many(self) -> bool:
-        """Return True if the process must be replaced to end its hung runs."""
-        blocks_event = any(run.is_awaited and age > PATIENCE_SECONDS for age, run in self._abandoned())
-        return blocks_event or self.hung * 2 > self.limit
-
-    def _abandoned(self) -> list[tuple[float, Run]]:
-        now = self._clock()
-        return [(now - run.abandoned_at, run) for run in self._alive.values() if run.abandoned_at is not None]
-
-
-class ThreadRunner:
-    """Runs plain functions, each in a thread of its own. The limit includes threads that hang."""
-
-    def __init__(self, limit: int) -> None:
-        self._free = asyncio.Semaphore(limit)
-
-    async def call(self, handler: Handler, event: FetchedEvent, context: Context[Any, Any], held: Run) -> object:
+    async def _call_in_thread(self, context: Context[Any, Any]) -> object:
         """Return the function's result. A daemon thread does not keep the process alive."""
-        await self._free.acquire()
+        free = self._runs.free_threads
+        await free.acquire()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
 
         def settle(result: object, error: BaseException | None) -> None:
-            self._free.release()
-            held.release()
+            free.release()
+            self.release()
             if future.cancelled():
                 return
             if error is None:
@@ -174,22 +192,43 @@ class ThreadRunner:
             result: object = None
             failure: BaseException | None = None
             try:
-                result = handler.function(event, context)
+                result = self.handler.function(self._event, context)
             except BaseException as error:  # noqa: BLE001  It is judged on the event loop.
                 failure = error
             with suppress(RuntimeError):  # The loop was closed meanwhile.
                 loop.call_soon_threadsafe(settle, result, failure)
 
-        held.hold()
+        self.hold()
         here = contextvars.copy_context()  # Spans of the handler's libraries belong below the handler's span.
         try:
-            held.thread = threading.Thread(target=here.run, args=(work,), daemon=True, name=handler.name)
-            held.thread.start()
+            self.thread = threading.Thread(target=here.run, args=(work,), daemon=True, name=self.handler.name)
+            self.thread.start()
         except RuntimeError:  # The system allows no more threads.
-            self._free.release()
-            held.release()
+            free.release()
+            self.release()
             raise
         return await future
+
+    async def _check_result(self, result: object) -> None:
+        """Await a result whose `return` lacks an await. Log any other, and a `Retry` that was not raised: no effect.
+
+        Raises:
+            CoroutineNotAwaited: a call has not run, so the handler is not done.
+        """
+        if isinstance(result, Awaitable):
+            result = await result
+        if self.dropped:
+            raise CoroutineNotAwaited(self.dropped[0])
+        name = self.handler.name
+        unraised = next((type(one).__name__ for one in self.decisions if one.__traceback__ is None), None)
+        if (result is not None or unraised) and name not in _reported:
+            _reported.add(name)
+            if result is not None:
+                hint = "Results are ignored. Return nothing; raise Retry or GiveUp to decide"
+                log.warning("handler_returned", handler=name, at=self.at, returned=type(result).__name__, hint=hint)
+            else:
+                hint = f"It has no effect, and the handler is done. Write raise before {unraised}(…)"
+                log.warning("decision_not_raised", handler=name, at=self.at, decision=unraised, hint=hint)
 
 
 async def run(
@@ -198,7 +237,6 @@ async def run(
     context: Context[Any, Any],
     *,
     timeout: float,  # noqa: ASYNC109  A handler that swallows its cancellation must not delay the attempt.
-    threads: ThreadRunner,
     runs: Runs,
     grace: float = GRACE_SECONDS,
 ) -> Exception | None:
@@ -214,7 +252,7 @@ async def run(
     loop = asyncio.get_running_loop()
     # `asyncio.wait` would take two more turns of the loop, 5 us of an event's 100.
     ended: asyncio.Future[None] = loop.create_future()
-    task = loop.create_task(_call(handler, event, context, threads, held, ended=ended))
+    task = loop.create_task(held.call(context, ended))
     timer = loop.call_later(timeout, _set, ended)
     try:
         await ended
@@ -292,56 +330,3 @@ def _harmless(error: BaseException) -> Exception:
     if isinstance(error, BaseExceptionGroup):
         return ExceptionGroup("", [_harmless(one) for one in error.exceptions]).with_traceback(error.__traceback__)
     return HandlerCrashed(type(error).__name__).with_traceback(error.__traceback__)
-
-
-async def _check_result(result: object, run: Run) -> None:
-    """Await a result whose `return` lacks an await. Log any other, and a `Retry` that was not raised: no effect.
-
-    Raises:
-        CoroutineNotAwaited: a call has not run, so the handler is not done.
-    """
-    if isinstance(result, Awaitable):
-        result = await result
-    if run.dropped:
-        raise CoroutineNotAwaited(run.dropped[0])
-    name = run.handler.name
-    unraised = next((type(one).__name__ for one in run.decisions if one.__traceback__ is None), None)
-    if (result is not None or unraised) and name not in _reported:
-        _reported.add(name)
-        if result is not None:
-            hint = "Results are ignored. Return nothing; raise Retry or GiveUp to decide"
-            log.warning("handler_returned", handler=name, at=run.at, returned=type(result).__name__, hint=hint)
-        else:
-            hint = f"It has no effect, and the handler is done. Write raise before {unraised}(…)"
-            log.warning("decision_not_raised", handler=name, at=run.at, decision=unraised, hint=hint)
-
-
-async def _call(
-    handler: Handler,
-    event: FetchedEvent,
-    context: Context[Any, Any],
-    threads: ThreadRunner,
-    held: Run,
-    *,
-    ended: "asyncio.Future[None]",
-) -> None:
-    """Call the handler and set `ended`. Exceptions that would end the event loop become `HandlerCrashed`."""
-    runs_now.set(held)
-    held.hold()
-    try:
-        if handler.is_async:
-            result = handler.function(event, context)
-        else:
-            result = await threads.call(handler, event, context, held)
-        if isinstance(result, Awaitable):  # A decorator may hide an `async def` behind a plain function.
-            result = await result
-        if result is not None or held.dropped or held.decisions:
-            await _check_result(result, held)
-    except (Exception, asyncio.CancelledError):
-        raise
-    except BaseException as error:  # noqa: BLE001  Such as SystemExit.
-        raise _harmless(error) from None
-    finally:
-        held.decisions = ()  # One that was raised refers to this frame.
-        held.release()
-        _set(ended)
