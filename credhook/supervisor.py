@@ -5,14 +5,14 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from subprocess import Popen
 from types import FrameType
 from typing import Final, Generic, TypeVar
 
 import structlog
 
-from credhook.backoff import Backoff
+from credhook.backoff import Backoff, Waits
 
 #: SIGTERM from a supervisor, Ctrl-C, and SIGHUP from a terminal or a session that is closed.
 _STOPS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -66,8 +66,8 @@ class _Place(Generic[C]):
     #: The running child. A child that has ended stays here until it is reaped.
     child: C | None = None
     started: float = 0.0
-    #: Consecutive deaths of young children.
-    young_deaths: int = 0
+    #: They grow while children die young.
+    waits: Waits = field(default_factory=lambda: Waits(RESTARTS))
     #: When to start the next child; None while one runs, or if none is to follow.
     due: float | None = -math.inf
 
@@ -167,9 +167,9 @@ class Supervisor(Generic[C]):
         self._on_exit(place.number)
         if code == 0:
             return
-        is_young = self.clock() - place.started <= LONG_LIFE_SECONDS
-        place.young_deaths = place.young_deaths + 1 if is_young else 0
-        wait = RESTARTS.wait(1 + place.young_deaths)
+        if self.clock() - place.started > LONG_LIFE_SECONDS:
+            place.waits.reset()
+        wait = place.waits.next()
         hint = "see the lines above; after code -9, check if the machine is short of memory"
         self.log.error(self._kind + "_died", pid=child.pid, code=code, restart_in=wait, hint=hint)
         place.due = self.clock() + wait

@@ -5,7 +5,7 @@ import ssl
 from typing import Annotated, Final, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 from pydantic_settings import NoDecode
 
 from credhook.events import ISSUANCE, PRESENTATION
@@ -20,6 +20,13 @@ def _http_url(value: str) -> str:
     if "@" in value or parts.query or parts.fragment:
         raise ValueError("should be a plain URL, without credentials, query or fragment")
     return value.rstrip("/")
+
+
+def _separated_by(separator: str | None) -> BeforeValidator:
+    """Split a text at the separator, or at white space if it is None, and drop empty parts."""
+    return BeforeValidator(
+        lambda value: tuple(filter(None, map(str.strip, value.split(separator)))) if isinstance(value, str) else value
+    )
 
 
 HttpUrl = Annotated[str, AfterValidator(_http_url)]
@@ -74,7 +81,7 @@ class PlatformSettings(Settings):
         None,
         description="Audience that the token is asked for, where the server wants one.",
     )
-    resource: Annotated[tuple[ResourceUri, ...], NoDecode] = Field(
+    resource: Annotated[tuple[ResourceUri, ...], NoDecode, _separated_by(None)] = Field(
         (),
         description="Absolute URIs that the token is asked for (RFC 8707), separated by spaces.",
     )
@@ -117,11 +124,6 @@ class PlatformSettings(Settings):
                 raise ValueError(f"SSL_CERT_FILE: {trusted} should be a readable file of PEM certificates") from None
         return self
 
-    @field_validator("resource", mode="before")
-    @classmethod
-    def _split_resource(cls, value: object) -> object:
-        return tuple(value.split()) if isinstance(value, str) else value
-
 
 class EndpointSettings(QueueSettings):
     """Settings of our endpoint on the platform. `credhook endpoints plan`, `apply` and `doctor` need them."""
@@ -137,18 +139,11 @@ class EndpointSettings(QueueSettings):
 class HandlerSettings(Settings):
     """Setting of the handlers to load. `credhook handlers` needs no other."""
 
-    handlers: Annotated[tuple[str, ...], NoDecode] = Field(
+    handlers: Annotated[tuple[str, ...], NoDecode, _separated_by(",")] = Field(
         (),
         description="`module` or `module:object`, comma-separated. "
         "Default: every `credhook.handlers` entry point that is installed, or else a handler that logs.",
     )
-
-    @field_validator("handlers", mode="before")
-    @classmethod
-    def _split(cls, value: object) -> object:
-        if isinstance(value, str):
-            return tuple(part.strip() for part in value.split(",") if part.strip())
-        return value
 
 
 class WorkerSettings(PlatformSettings, HandlerSettings, StoreSettings):

@@ -93,8 +93,8 @@ def waits(logs: list[Any]) -> list[float]:
 @pytest.mark.parametrize(
     ("lives", "expected"),
     [
-        ([(YOUNG, -signal.SIGKILL)] * 8, [0.2, 0.4, 0.8, 1.6, 3.2, 4.0, 4.0, 4.0]),
-        ([(YOUNG, 1), (YOUNG, 1), (OLD, 1), (YOUNG, 1)], [0.2, 0.4, 0.1, 0.2]),
+        ([(YOUNG, -signal.SIGKILL)] * 8, [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 4.0, 4.0]),
+        ([(YOUNG, 1), (YOUNG, 1), (OLD, 1), (YOUNG, 1)], [0.1, 0.2, 0.1, 0.2]),
     ],
 )
 def test_a_child_that_dies_young_again_is_replaced_later(

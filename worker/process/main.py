@@ -109,10 +109,8 @@ def _work(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool
         else:
             jobs.shared()  # Forks inherit the settings and the handlers.
             _work_isolated(settings, name, heartbeat, burst=burst)
-    except _StopAsked:
+    finally:
         heartbeat.leave()
-        raise
-    heartbeat.leave()
     log.info("worker_stopped", name=name)
     tracing.flush()
     return code
