@@ -64,7 +64,8 @@ async def test_a_pause_reaches_the_other_processes(redis_url: str, stub: Stub) -
 async def test_each_time_out_of_the_settings_reaches_its_place(redis_url: str, stub: Stub) -> None:
     settings = told(redis_url, stub, FETCH_TIMEOUT=3, HANDLER_TIMEOUT=5, LEASE=7)
     async with build_worker(settings, Registry([])) as parts:
-        assert (parts.breaker._timeout, parts.processor._timeout, parts.claims.lease) == (3.0, 5.0, 7.0)
+        made = parts.processor
+        assert (made.breaker._timeout, made.settings.handler_timeout, made.claims.lease) == (3.0, 5.0, 7.0)
 
 
 async def test_a_process_that_starts_during_a_pause_keeps_to_it(

@@ -122,10 +122,10 @@ async def test_an_admission_that_cannot_be_given_back_costs_the_event_nothing(fl
 async def test_an_attempt_that_calls_nobody_gives_back_no_more_than_its_admission(fleet: Fleet, admitted: bool) -> None:
     async with fleet.worker("a", on=FAILED, RATE="0.01") as old:
         await old.accept("m1", COMPLETED, "r1")
-        assert await old.processor._breaker.admit(1) == 1
+        assert await old.processor.breaker.admit(1) == 1
         await old.make(Attempt(await old.claim(), admitted=admitted))
-        old.processor._breaker._ask_again_at = 0.0
-        assert await old.processor._breaker.admit(1) == admitted
+        old.processor.breaker._ask_again_at = 0.0
+        assert await old.processor.breaker.admit(1) == admitted
 
 
 async def test_passing_between_workers_with_and_without_the_handler_spends_no_attempt(fleet: Fleet) -> None:

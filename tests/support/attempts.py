@@ -27,7 +27,7 @@ class Attempts:
 
     def __init__(self, parts: Parts) -> None:
         self.redis = parts.store.redis
-        self.claims = parts.claims
+        self.claims = parts.processor.claims
         self.processor = parts.processor
 
     async def accept(self, event_id: str, event_type: str, resource_id: str) -> None:

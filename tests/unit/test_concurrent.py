@@ -126,7 +126,7 @@ async def test_a_drain_interrupts_the_events_for_which_the_grace_does_not_suffic
         one._interrupt_all()
     one._start("held")
     (held,) = one._attempts
-    one._stopped_at -= passed
+    one._drained_by -= passed
     draining = asyncio.create_task(one._drain())
     await until_async(lambda: held.interruption is Interruption.DRAINED)
     processor.may_end.set()

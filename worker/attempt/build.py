@@ -96,15 +96,13 @@ async def _call(function: Callable[..., Any], *arguments: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts of a worker on one event loop. The caller runs `processor.leases` and `breaker` in the background.
+    """The parts of a worker on one event loop.
 
-    The caller also starts `lifespan`; it is stopped at the end. `transport` sends the requests for tokens that no event
-    has caused, so they are in no trace.
+    The caller runs the processor's leases and breaker in the background. It also starts `lifespan`, which is stopped at
+    the end. `transport` sends the requests for tokens that no event has caused, so they are in no trace.
     """
 
     store: AsyncStore
-    claims: Claims
-    breaker: CircuitBreaker
     lifespan: Lifespan
     processor: Processor
     auth: ClientCredentials
@@ -152,7 +150,7 @@ async def build_worker(
         tracer=attempt_tracer,
     )
     try:
-        yield Parts(store, claims, breaker, lifespan, processor, auth, untraced)
+        yield Parts(store, lifespan, processor, auth, untraced)
     finally:
         await lifespan.stop()
         await auth.aclose()

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass
 from shlex import quote
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Optional
 
@@ -60,34 +61,26 @@ class Clients(NamedTuple):
     in_thread: SyncApi
 
 
+@dataclass(eq=False)
 class Processor:
-    """Makes the attempts of one process, up to `CREDHOOK_CONCURRENCY` at a time."""
+    """Makes the attempts of one process, up to `CREDHOOK_CONCURRENCY` at a time.
 
-    def __init__(
-        self,
-        settings: WorkerSettings,
-        claims: Claims,
-        registry: Registry,
-        breaker: CircuitBreaker,
-        *,
-        clients: Clients,
-        snapshots: Snapshots,
-        states: Mapping[str, Any],
-        tracer: Optional["AttemptTracer"] = None,
-    ) -> None:
-        """`states`: plugin → the result of its start-up function."""
-        self.leases = Leases(claims)
-        self.runs = Runs(settings.concurrency)
-        self._places = asyncio.Semaphore(settings.concurrency)
-        self._claims = claims
-        self._registry = registry
-        self._breaker = breaker
-        self._clients = clients
-        self._snapshots = snapshots
-        self._states = states
-        self._tracer = tracer
-        self._timeout = settings.handler_timeout
-        self._max_attempts = settings.max_attempts
+    Attributes:
+        states: plugin → the result of its start-up function.
+    """
+
+    settings: WorkerSettings
+    claims: Claims
+    registry: Registry
+    breaker: CircuitBreaker
+    clients: Clients
+    snapshots: Snapshots
+    states: Mapping[str, Any]
+    tracer: Optional["AttemptTracer"] = None
+
+    def __post_init__(self) -> None:
+        concurrency = self.settings.concurrency
+        self.leases, self.runs, self._places = Leases(self.claims), Runs(concurrency), asyncio.Semaphore(concurrency)
         self._log = log.bind()  # The module's logger would bind anew for each event.
 
     async def handle(
@@ -102,7 +95,7 @@ class Processor:
         `handled` is called when the handlers have ended, before the event is settled. `may_follow` is asked then: claim
         the next event of the resource as well, if one waits for this event?
         """
-        with self._tracer.attempt(attempt.claim) if self._tracer else nullcontext() as span:
+        with self.tracer.attempt(attempt.claim) if self.tracer else nullcontext() as span:
             self.leases.hold(attempt.claim, lambda: attempt.interrupt(Interruption.LEASE_LOST))
             try:
                 try:
@@ -118,7 +111,7 @@ class Processor:
                     handled(attempt)
                 if attempt.admitted and not attempt.calls_platform:
                     with suppress(*STORE_ERRORS):  # If this fails, the bucket refills with time.
-                        await self._breaker.give_back(1)
+                        await self.breaker.give_back(1)
                 settlement, following = await self._settle(attempt, follow=may_follow())
             finally:
                 self.leases.release(attempt.claim)
@@ -129,10 +122,12 @@ class Processor:
     async def _try(self, attempt: Attempt) -> None:
         """Fetch the details and run every handler that has not ended yet."""
         claim = attempt.claim
-        matching = self._registry.matching(claim.type)
+        matching = self.registry.matching(claim.type)
         if awaited := claim.only | claim.pending:
             attempt.missing = tuple(sorted(awaited.difference(claim.ended, [handler.name for handler in matching])))
-        max_attempts = max([self._max_attempts, *[handler.max_attempts(self._max_attempts) for handler in matching]])
+        max_attempts = max(
+            [self.settings.max_attempts, *[handler.max_attempts(self.settings.max_attempts) for handler in matching]]
+        )
         # The number of attempts was exceeded because the last worker died. With `missing` handlers the number is
         # unknown here: only workers that have them know their retries.
         if (claim.attempt > max_attempts and not attempt.missing) or claim.killed >= MAX_KILLED:
@@ -155,14 +150,14 @@ class Processor:
             return
         attempt.calls_platform = True
         try:
-            api = self._clients.fetching if attempt.admitted else self._clients.calling
-            attempt.fetched = fetched = await fetch(claim, api, self._snapshots, attempt.known)
+            api = self.clients.fetching if attempt.admitted else self.clients.calling
+            attempt.fetched = fetched = await fetch(claim, api, self.snapshots, attempt.known)
         except Exception as error:  # The retry policy judges all errors.
             cause_id = attempt.add_failure(fetch_failure(error))
             log.warning(
                 "fetch_failed", **attempt.ids, error=error_text(error), exc_info=error, hint=hint(error), cause=cause_id
             )
-            pause = self._breaker.pause()
+            pause = self.breaker.pause()
             decision = after_fetch(error, claim.attempt, age=claim.age, max_attempts=max_attempts, pause=pause)
             attempt.outcome = attempt.outcome.after("", error, decision)
             return
@@ -178,7 +173,7 @@ class Processor:
             return handlers[0].name, StillRunning()
         limits = {handler.name: handler.concurrency for handler in handlers if handler.concurrency}
         try:
-            full = await self._claims.acquire_places(claim, limits) if limits else None
+            full = await self.claims.acquire_places(claim, limits) if limits else None
         except STORE_ERRORS as error:
             log.warning("places_unknown", webhook_id=claim.event_id, error=type(error).__name__)
             full = next(iter(limits))
@@ -210,7 +205,7 @@ class Processor:
         """Run one handler and note its status or failure in the attempt."""
         claim, name = attempt.claim, handler.name
         # A worker that lost this event may have recorded the handler after our claim.
-        status = "" if claim.first else await self._claims.ended(claim, name)
+        status = "" if claim.first else await self.claims.ended(claim, name)
         attempt.check()
         if status:
             attempt.statuses[name] = status
@@ -219,14 +214,14 @@ class Processor:
         if not self._may_run(attempt, event, handler):
             return
         context: Context[Any, Any] = Context(
-            self._clients.calling if handler.is_async else self._clients.in_thread,
+            self.clients.calling if handler.is_async else self.clients.in_thread,
             structlog.get_logger("credhook.worker", **attempt.ids, handler=name),
             f"{event.webhook_id}:{name}",
             is_stale(attempt.version or (0, 0), claim.latest),
-            self._states.get(handler.plugin),
+            self.states.get(handler.plugin),
         )
-        timeout, began = handler.timeout or self._timeout, time.monotonic()
-        with self._tracer.handler(handler, event) if self._tracer else nullcontext() as span:
+        timeout, began = handler.timeout or self.settings.handler_timeout, time.monotonic()
+        with self.tracer.handler(handler, event) if self.tracer else nullcontext() as span:
             failure = await run(handler, event, context, timeout=timeout, runs=self.runs)
             if span is not None and failure is not None:
                 span.failed(failure)
@@ -277,8 +272,8 @@ class Processor:
             error,
             claim.attempt,
             age=claim.age,
-            max_attempts=handler.max_attempts(self._max_attempts),
-            pause=self._breaker.pause(),
+            max_attempts=handler.max_attempts(self.settings.max_attempts),
+            pause=self.breaker.pause(),
             backoff=handler.backoff or BACKOFF,
             give_up_on=handler.give_up_on,
         )
@@ -313,7 +308,7 @@ class Processor:
                 continue
             failure = attempt.uncounted.get(name)
             attempt.counted.add(name)  # Noted first: a cancelled write may still take place.
-            await self._claims.record(attempt.claim, name, status, attempt.pending, failure)
+            await self.claims.record(attempt.claim, name, status, attempt.pending, failure)
             attempt.unwritten.pop(name, None)
 
     async def _settle(self, attempt: Attempt, *, follow: bool) -> tuple[Settlement | None, Claim | None]:
@@ -338,7 +333,7 @@ class Processor:
             resolved={who: cause_id for who, cause_id in claim.causes.items() if causes.get(who) != cause_id},
             history=_history_entry(attempt, settlement),
         )
-        is_ours, following = await self._claims.settle(claim, settlement, follow=follow)
+        is_ours, following = await self.claims.settle(claim, settlement, follow=follow)
         if not is_ours:
             return _lost(attempt)
         metrics.ATTEMPTS.add(settlement.state)

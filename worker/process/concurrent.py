@@ -66,8 +66,8 @@ class ConcurrentWorker(BaseWorker):
     credential_error: str = ""
     #: True once it has asked for a token, and its startup functions have ended.
     started: bool = False
-    #: When it was told to stop, in seconds of the loop.
-    _stopped_at: float | None = None
+    #: When the grace time ends, in seconds of the loop. It includes waits for Redis: the supervisor waits no longer.
+    _drained_by: float = math.inf
 
     def __init__(
         self, settings: WorkerSettings, registry: Registry, store: SyncStore, *, name: str, token: str
@@ -138,12 +138,13 @@ class ConcurrentWorker(BaseWorker):
         loop.add_signal_handler(HAND_BACK, self._interrupt_all)
         worker = Claimant(self.name, self._token)
         async with build_worker(settings, self._registry, worker=worker) as parts:
-            self._claims, self._breaker, self._processor = parts.claims, parts.breaker, parts.processor
+            self._processor = processor = parts.processor
+            self._claims, self._breaker = processor.claims, processor.breaker
             background = [
                 asyncio.create_task(_restarted(work))
                 for work in (
-                    self._processor.leases.keep,
-                    self._breaker.watch,
+                    processor.leases.keep,
+                    processor.breaker.watch,
                     lambda: parts.auth.keep(parts.transport),
                     lambda: self._watch_process(pulse),
                     lambda: self._listen(parts.store.redis),
@@ -274,22 +275,20 @@ class ConcurrentWorker(BaseWorker):
             return
         log.info("worker_draining", under_way=len(self._attempts))
         self._stop_requested = True
-        self._stopped_at = asyncio.get_running_loop().time()
+        self._drained_by = asyncio.get_running_loop().time() + self._settings.grace
         self._stopping.set()
         self._freed.set()
 
     async def _drain(self) -> None:
         """Finish the events in flight, or hand them back when the grace time is over."""
         if self._tasks:
-            # The grace time includes waits for Redis: the supervisor waits no longer.
-            spent = 0.0 if self._stopped_at is None else asyncio.get_running_loop().time() - self._stopped_at
-            await asyncio.wait(self._tasks, timeout=max(0.0, self._settings.grace - spent))
+            await asyncio.wait(self._tasks, timeout=max(0.0, self._drained_by - asyncio.get_running_loop().time()))
         if self._tasks:
             self._interrupt_all()
             await asyncio.wait(self._tasks, timeout=_SETTLE_SECONDS)
 
     def _interrupt_all(self) -> None:
-        self._stopped_at = -math.inf  # Events that start later get no grace time either.
+        self._drained_by = 0.0  # Events that start later get no grace time either.
         for attempt in list(self._attempts):
             attempt.interrupt(Interruption.DRAINED)
 

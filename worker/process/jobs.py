@@ -57,15 +57,15 @@ async def process(event_id: str | None = None) -> rq.Retry | None:
     event_id = event_id or _of_current_job()
     settings, registry, auth = shared()
     async with build_worker(settings, registry, auth=auth) as parts:
-        background = parts.processor.leases.keep(), parts.breaker.watch()
-        beside = [asyncio.create_task(work) for work in background]
+        processor = parts.processor
+        beside = [asyncio.create_task(work) for work in (processor.leases.keep(), processor.breaker.watch())]
         try:
             await parts.lifespan.start()
-            claim = await parts.claims.claim(event_id)
+            claim = await processor.claims.claim(event_id)
             if isinstance(claim, str):
                 log.info("event_left", webhook_id=event_id, reason=claim)
                 return None
-            settlement, _ = await parts.processor.handle(Attempt(claim))
+            settlement, _ = await processor.handle(Attempt(claim))
         finally:
             tracing.flush()  # A fork ends with its job.
             for task in beside:
