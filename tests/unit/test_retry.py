@@ -152,7 +152,6 @@ NESTED = ExceptionGroup("b", [KeyError(), CLOSED])
     ([ValueError(), KeyError(), KeyError()], 1, 5, "ExceptionGroup (KeyError, ValueError)"),
     ([PAUSED, ValueError()], 12, None, "ExceptionGroup (PlatformPaused, ValueError)"),
     ([PAUSED, LONGER, api_error(Unavailable, 503)], 12, 30 + 30, "ExceptionGroup (PlatformPaused, Unavailable 503)"),
-    ([type(f"E{number}", (Exception,), {})() for number in range(7)], 1, 5, "ExceptionGroup (E0, E1, E2, E3, E4, …)"),
 ])  # fmt: skip
 def test_in_a_group_one_that_decides_does_so_as_if_it_were_raised_alone(
     members: list[Exception], attempt: int, wait: float | None, text: str

@@ -1,5 +1,6 @@
 """The worker's supervisor: deaths by a worker's own fault, silent workers, and descriptors."""
 
+import io
 import os
 import signal
 import threading
@@ -28,6 +29,7 @@ class Worker(Child):
         self.token = f"token{number}"
         self.checked, self.heard = 0.0, float("inf")
         self.asked = self.replaced = False
+        self.report = io.BytesIO()
         self._beats = beats
         self.asked_at: list[float] = []
         self._unread: list[str] = []
@@ -47,9 +49,6 @@ class Worker(Child):
     def kill(self) -> None:
         self.ended_at = self._clock.now - self.born
         self._clock.after(0.5, super().kill)  # A process that waits for a disk does so after its end.
-
-    def close(self) -> None:
-        pass
 
 
 class Fleet:
@@ -202,7 +201,7 @@ def test_the_descriptors_of_a_worker_that_died_or_could_not_start_are_closed() -
     child.wait()
     assert len(descriptors()) > len(before)
     assert child.read_report() == (False, [])
-    child.close()
+    child.report.close()
     assert descriptors() == before
     with pytest.raises(FileNotFoundError):
         SupervisedWorker(["/nowhere/credhook"], os.environ, 1)

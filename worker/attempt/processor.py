@@ -15,6 +15,7 @@ from credhook.store.errors import STORE_ERRORS
 from credhook.worker import metrics
 from credhook.worker.api.client import AsyncApi, SyncApi
 from credhook.worker.api.errors import hint
+from credhook.worker.attempt import retry
 from credhook.worker.attempt.attempt import (
     DONE,
     SKIPPED,
@@ -26,15 +27,6 @@ from credhook.worker.attempt.attempt import (
     open_errors,
 )
 from credhook.worker.attempt.details import Snapshots, fetch, state_of
-from credhook.worker.attempt.retry import (
-    BACKOFF,
-    ConcurrencyReached,
-    Defer,
-    GiveUp,
-    after_fetch,
-    after_handler,
-    error_text,
-)
 from credhook.worker.attempt.running import HandlerTimeout, Runs, StillRunning, run
 from credhook.worker.handlers.registry import Context, FetchedEvent, Handler, Registry
 from credhook.worker.platform.circuit_breaker import CircuitBreaker
@@ -155,10 +147,15 @@ class Processor:
         except Exception as error:  # The retry policy judges all errors.
             cause_id = attempt.add_failure(fetch_failure(error))
             log.warning(
-                "fetch_failed", **attempt.ids, error=error_text(error), exc_info=error, hint=hint(error), cause=cause_id
+                "fetch_failed",
+                **attempt.ids,
+                error=retry.error_text(error),
+                exc_info=error,
+                hint=hint(error),
+                cause=cause_id,
             )
             pause = self.breaker.pause()
-            decision = after_fetch(error, claim.attempt, age=claim.age, max_attempts=max_attempts, pause=pause)
+            decision = retry.after_fetch(error, claim.attempt, age=claim.age, max_attempts=max_attempts, pause=pause)
             attempt.outcome = attempt.outcome.after("", error, decision)
             return
         details = fetched.details
@@ -166,7 +163,7 @@ class Processor:
         event = FetchedEvent(claim.type, claim.resource_id, claim.event_id, claim.received_at, claim.attempt, details)
         await self.run_handlers(attempt, event, handlers)
 
-    async def _blocked(self, claim: Claim, handlers: Sequence[Handler]) -> tuple[str, Defer] | None:
+    async def _blocked(self, claim: Claim, handlers: Sequence[Handler]) -> tuple[str, retry.Defer] | None:
         """Return a handler and why it cannot run now, if the event has to wait for it."""
         # Do not fetch when no handler can run: presented data may be readable only once.
         if all(self.runs.defer_to(claim.event_id, handler.name) for handler in handlers):
@@ -177,7 +174,7 @@ class Processor:
         except STORE_ERRORS as error:
             log.warning("places_unknown", webhook_id=claim.event_id, error=type(error).__name__)
             full = next(iter(limits))
-        return (full, ConcurrencyReached()) if full else None
+        return (full, retry.ConcurrencyReached()) if full else None
 
     async def run_handlers(self, attempt: Attempt, event: FetchedEvent, handlers: Sequence[Handler]) -> None:
         """Run the handlers concurrently, but those with `after=` once the other has ended. Record each as it ends."""
@@ -246,7 +243,7 @@ class Processor:
                 self._end(attempt, handler, SKIPPED)
                 return False
             if needed.startswith(GAVE_UP):
-                self._fail(attempt, handler, GiveUp(f"{handler.after} was given up"), is_consequence=True)
+                self._fail(attempt, handler, retry.GiveUp(f"{handler.after} was given up"), is_consequence=True)
                 return False
         try:
             is_wanted = handler.wants(event)
@@ -268,31 +265,31 @@ class Processor:
     ) -> None:
         """Note the failure. It is not counted if it is only the consequence of another handler's failure."""
         claim = attempt.claim
-        decision = after_handler(
+        decision = retry.after_handler(
             error,
             claim.attempt,
             age=claim.age,
             max_attempts=handler.max_attempts(self.settings.max_attempts),
             pause=self.breaker.pause(),
-            backoff=handler.backoff or BACKOFF,
+            backoff=handler.backoff or retry.BACKOFF,
             give_up_on=handler.give_up_on,
         )
         log.warning(
             "handler_failed",
             **attempt.ids,
             handler=handler.name,
-            error=error_text(error),
+            error=retry.error_text(error),
             exc_info=error,
             at=[handler.at],  # The log replaces it by the lines of the author that the error came through.
-            final=isinstance(decision, GiveUp),
+            final=isinstance(decision, retry.GiveUp),
             hint=_TIMEOUT_HINT if isinstance(error, HandlerTimeout) else "",
             ms=ms,
             cause=None if is_consequence else attempt.add_failure(handler_failure(handler, error, ms)),
         )
-        if isinstance(decision, GiveUp):
-            self._end(attempt, handler, GAVE_UP + error_text(error))
+        if isinstance(decision, retry.GiveUp):
+            self._end(attempt, handler, GAVE_UP + retry.error_text(error))
         else:
-            _count(attempt, handler, "postponed" if isinstance(decision, Defer) else "failed")
+            _count(attempt, handler, "postponed" if isinstance(decision, retry.Defer) else "failed")
         attempt.outcome = attempt.outcome.after(handler.name, error, decision)
 
     @staticmethod

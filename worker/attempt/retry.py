@@ -32,9 +32,6 @@ PATIENCE_SECONDS: Final = 86_400.0
 #: Average seconds until an event asks again for a handler whose concurrency limit is reached.
 PLACE_AGAIN_SECONDS: Final = 1.0
 
-#: Classes of an exception group's members that are stored.
-_MAX_CLASSES: Final = 5
-
 #: The longest wait that a handler may ask for.
 LONGEST_SECONDS: Final = timedelta(days=7).total_seconds()
 
@@ -173,8 +170,7 @@ def error_text(error: Exception) -> str:
 def error_class(error: BaseException) -> str:
     """Return class, status and misunderstood field, never the message; of a group its members' classes."""
     if isinstance(error, BaseExceptionGroup):
-        classes = sorted({error_class(one) for one in leaves(error)})
-        return f"{type(error).__name__} ({', '.join(classes[:_MAX_CLASSES])}{', …' * (len(classes) > _MAX_CLASSES)})"
+        return f"{type(error).__name__} ({', '.join(sorted({error_class(one) for one in leaves(error)}))})"
     words = [type(error).__name__]
     if isinstance(error, ApiError):
         # Places in lists are left out, so that equal mistakes are one cause.

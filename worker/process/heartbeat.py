@@ -15,15 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Optional
 
 import structlog
 
-from credhook.store.announcements import (
-    MISSED_SECONDS,
-    PlatformKeys,
-    WorkerAnnouncement,
-    announced,
-    fingerprint,
-    missing,
-    version,
-)
+from credhook.store import announcements
 from credhook.store.errors import STORE_ERRORS
 from credhook.store.store import SyncStore
 from credhook.worker.handlers.registry import Registry
@@ -65,15 +57,17 @@ class Heartbeat:
         self._beating, self._left = threading.Lock(), False
         #: Of RQ's forking worker, as those of `ConcurrentWorker`.
         self.credential_error, self.started = "", False
-        self._identity = WorkerAnnouncement(
-            version=version(),
+        self._identity = announcements.WorkerAnnouncement(
+            version=announcements.version(),
             host=socket.gethostname(),
             pid=os.getpid(),
             handlers={handler.name: tuple(sorted(handler.types)) for handler in registry.handlers},
             slots=settings.concurrency if worker else 1,
             in_flight=None,
-            platform=PlatformKeys(circuit=circuit_key(settings.api_url, settings.queue), rate=settings.rate),
-            config_fingerprint=fingerprint(
+            platform=announcements.PlatformKeys(
+                circuit=circuit_key(settings.api_url, settings.queue), rate=settings.rate
+            ),
+            config_fingerprint=announcements.fingerprint(
                 {
                     "CREDHOOK_API_URL": settings.api_url,
                     "CREDHOOK_TOKEN_URL": settings.token_url,
@@ -103,9 +97,9 @@ class Heartbeat:
         with self._beating:
             self._left = True
             try:
-                known, now = list(announced(redis.hgetall(keys.handlers))), self._store.clock()
-                others, missed = [one for one in known if one.token != self._token], missing(known, now)
-                replaced = (one.token for one in missing(others, now) if one not in missed)
+                known, now = list(announcements.announced(redis.hgetall(keys.handlers))), self._store.clock()
+                others, missed = [one for one in known if one.token != self._token], announcements.missing(known, now)
+                replaced = (one.token for one in announcements.missing(others, now) if one not in missed)
                 redis.hdel(keys.handlers, self._token, *replaced)
                 redis.zrem(keys.workers, self._token)
             except STORE_ERRORS as error:
@@ -123,7 +117,7 @@ class Heartbeat:
             "started": state.started,
         }
         announcement = self._identity.model_copy(update=now_said).model_dump_json()
-        keys, arguments = self._store.keys, [self._token, announcement, int(MISSED_SECONDS * 1_000)]
+        keys, arguments = self._store.keys, [self._token, announcement, int(announcements.MISSED_SECONDS * 1_000)]
         now: int = self._store.run("announce", arguments, keys=[keys.handlers, keys.workers])
         if worker:
             worker.show_to_rq()
@@ -138,6 +132,6 @@ class Heartbeat:
             if redis.zrem(key, token):
                 log.warning("worker_missed", silent=self._silence, hint="its host is down, or out of reach of Redis")
                 reclaim(self._store, token.decode(), "host")
-                known = announced(redis.hgetall(self._store.keys.handlers))
-                if lapsed := [one.token for one in known if now - one.renewed > MISSED_SECONDS * 1_000]:
+                known = announcements.announced(redis.hgetall(self._store.keys.handlers))
+                if lapsed := [one.token for one in known if now - one.renewed > announcements.MISSED_SECONDS * 1_000]:
                     redis.hdel(self._store.keys.handlers, *lapsed)

@@ -17,8 +17,6 @@ from typing import Any, Final, cast
 
 import rq
 import structlog
-from rq import Queue
-from rq import Worker as ForkingWorker
 from rq.exceptions import StopRequested
 from rq.job import Job
 from rq.serializers import JSONSerializer
@@ -121,10 +119,6 @@ def _renew_token() -> str:
     return str(refusal)
 
 
-class NotOurJob(Exception):
-    """The job's id names no event of the queue."""
-
-
 class EventJob(Job):
     """A job that can only process an event.
 
@@ -144,11 +138,11 @@ class EventJob(Job):
     def _execute(self) -> Any:
         """Run the job's coroutine without a runner, which would wait for handlers that swallow their cancellation."""
         if self.event_id is None:
-            raise NotOurJob(self.id)
+            raise TypeError("the job's id names no event of the queue")
         return asyncio.new_event_loop().run_until_complete(process(self.event_id))
 
 
-class IsolatingWorker(ForkingWorker):
+class IsolatingWorker(rq.Worker):
     """Forks for each event. It listens on one queue only: RQ then pops a job without losing it when the worker dies."""
 
     job_class = EventJob
@@ -182,7 +176,7 @@ class IsolatingWorker(ForkingWorker):
             super().check_for_suspension(burst)
         self._announce("")
 
-    def execute_job(self, job: Job, queue: Queue) -> None:
+    def execute_job(self, job: Job, queue: rq.Queue) -> None:
         """Fork for the job; move a job that is not ours out of the queue."""
         if isinstance(job, EventJob) and job.event_id is not None:
             super().execute_job(job, queue)
@@ -216,7 +210,7 @@ class IsolatingWorker(ForkingWorker):
         log.error("job_failed", job=job.id, exc_info=exc_info[1])
 
     def handle_job_failure(
-        self, job: Job, queue: Queue, started_job_registry: Any = None, exc_string: str = ""
+        self, job: Job, queue: rq.Queue, started_job_registry: Any = None, exc_string: str = ""
     ) -> None:
         """Let RQ keep the failed job with the class of the error only."""
         last = exc_string.strip().rpartition("\n")[2]

@@ -9,11 +9,10 @@ import math
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from io import FileIO
 from subprocess import Popen
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 from credhook.supervisor import PLACE, Supervisor
@@ -56,7 +55,7 @@ class SupervisedWorker(Popen[bytes]):
         self.asked = self.replaced = False
         ours, theirs = os.pipe()
         os.set_blocking(ours, False)
-        self._report = FileIO(ours)
+        self.report = FileIO(ours)
         pipes = map(str, Pipes(theirs, lifeline, self.token))
         try:
             super().__init__(
@@ -65,20 +64,16 @@ class SupervisedWorker(Popen[bytes]):
                 env={**_ALLOCATOR, **environment},
             )
         except OSError:
-            self.close()
+            self.report.close()
             raise
         finally:
             os.close(theirs)
 
     def read_report(self) -> tuple[bool, list[str]]:
         """Return True if there was a pulse, and the stack if it was written: files, lines and names without values."""
-        report = self._report.read(_PIPE_BYTES) or b""
+        report = self.report.read(_PIPE_BYTES) or b""
         text = report.replace(PULSE, b"").decode(errors="replace")
         return PULSE in report, [line.strip() for line in text.splitlines() if line.strip()]
-
-    def close(self) -> None:
-        """Close our end of the pipe."""
-        self._report.close()
 
 
 class WorkerSupervisor(Supervisor[SupervisedWorker]):
@@ -92,21 +87,17 @@ class WorkerSupervisor(Supervisor[SupervisedWorker]):
         *,
         lease: float,
         grace: float,
-        on_exit: Callable[[int], None] = lambda _: None,
         launch: Callable[[Sequence[str], Mapping[str, str], int], SupervisedWorker] = SupervisedWorker,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        **others: Any,
     ) -> None:
-        """`lease` and `grace`: as in the settings; `launch`: starts a worker process."""
+        """`lease` and `grace`: as in the settings; `launch`: starts a worker process; `others`: see `Supervisor`."""
         super().__init__(
             "worker",
             number,
             self._start_worker,
             grace=grace + _EXTRA_GRACE_SECONDS,
             force_signal=HAND_BACK,
-            on_exit=on_exit,
-            clock=clock,
-            sleep=sleep,
+            **others,
         )
         self._command = [sys.executable, "-P", "-m", "credhook.worker", *options]
         self._environment = environment
@@ -132,7 +123,7 @@ class WorkerSupervisor(Supervisor[SupervisedWorker]):
 
     def ended(self, child: SupervisedWorker, code: int) -> None:
         """Note a death, and whether the worker crashed by itself: an operator or a lack of memory may send SIGKILL."""
-        child.close()
+        child.report.close()
         if code != 0:
             crashed = child.replaced or code != -signal.SIGKILL
             self._died.append(f"{child.token}:{int(crashed)}")
