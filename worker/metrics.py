@@ -2,7 +2,6 @@
 
 from typing import Final
 
-from credhook.events import EVENT_TYPES
 from credhook.metrics.counting import Count, Distribution, Level
 from credhook.worker.api.errors import ApiError, InvalidResponse
 
@@ -57,11 +56,6 @@ TOKEN_FETCHES: Final = Count(
     ["outcome"],
     known=[("granted",), ("refused",), ("unanswered",)],
 )
-
-
-def type_label(event_type: str) -> str:
-    """Return the event type if it is known, else `unknown`."""
-    return event_type if event_type in EVENT_TYPES else "unknown"
 
 
 def status_label(error: ApiError) -> str:

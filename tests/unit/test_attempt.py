@@ -19,10 +19,9 @@ from credhook.worker.attempt.attempt import (
     Interruption,
     Outcome,
     distribution,
-    fetch_failure,
-    handler_failure,
-    open_errors,
+    failure_of,
 )
+from credhook.worker.attempt.details import Fetched
 from credhook.worker.attempt.processor import Clients, Processor
 from credhook.worker.attempt.retry import ConcurrencyReached, DataGone, Defer, GiveUp, Retry
 from credhook.worker.attempt.running import HandlerTimeout
@@ -179,6 +178,7 @@ class Callable:
         """Never runs."""
 
 
+AGAIN, NOTHING_FETCHED = Failure("fetch", "Unavailable 503"), Fetched(NOTHING, since=0)
 HANDLER = Handler("test.function", frozenset(), function)
 
 
@@ -186,7 +186,7 @@ def failed(raiser: Any, error: Exception) -> Failure:
     try:
         raiser(error)
     except Exception as raised:  # noqa: BLE001
-        found = handler_failure(HANDLER, raised)
+        found = failure_of(raised, HANDLER)
     assert found is not None
     return found
 
@@ -226,41 +226,45 @@ def test_a_group_is_caused_where_its_members_were_raised() -> None:
     assert first.where == f"{__name__} another, {__name__} one"
     assert re.fullmatch(r"unit/test_attempt\.py:\d+ another, unit/test_attempt\.py:\d+ one", first.at)
     assert group(one, another).cause == first.cause != group(one, one).cause == group(one, one, one).cause
-    assert handler_failure(HANDLER, ExceptionGroup("", [PlatformPaused("it is"), ConcurrencyReached()])) is None
-    assert handler_failure(HANDLER, ExceptionGroup("", [PlatformPaused("it is"), ValueError()])) is not None
+    assert failure_of(ExceptionGroup("", [PlatformPaused("it is"), ConcurrencyReached()]), HANDLER) is None
+    assert failure_of(ExceptionGroup("", [PlatformPaused("it is"), ValueError()]), HANDLER) is not None
 
 
 def test_one_that_no_line_of_the_author_has_raised_is_at_the_handler() -> None:
-    late = handler_failure(HANDLER, HandlerTimeout("longer than 3 s"), 3_000.0)
+    late = failure_of(HandlerTimeout("longer than 3 s"), HANDLER, 3_000.0)
     assert late is not None
     assert (late.what, late.where) == ("HandlerTimeout", f"{__name__} function")
     assert late.at.startswith("unit/test_attempt.py:")
     for form, name in ((partial(function), "function"), (Callable(), "Callable.__call__")):
-        late = handler_failure(Handler("test.form", frozenset(), form), HandlerTimeout())
+        late = failure_of(HandlerTimeout(), Handler("test.form", frozenset(), form))
         assert late is not None
         assert (late.where, late.at.partition(":")[0]) == (f"{__name__} {name}", "unit/test_attempt.py")
 
 
 @pytest.mark.parametrize("error", [ConcurrencyReached(), PlatformPaused("it is")])
 def test_what_was_only_put_off_has_not_failed(error: Exception) -> None:
-    assert handler_failure(HANDLER, error) is None
-    assert fetch_failure(error) is None
+    assert failure_of(error, HANDLER) is None
+    assert failure_of(error) is None
 
 
 def test_the_status_of_the_platform_is_part_of_a_cause() -> None:
-    bad, worse = (fetch_failure(InvalidRequest("no", status=status)) for status in (400, 422))
+    bad, worse = (failure_of(InvalidRequest("no", status=status)) for status in (400, 422))
     assert bad is not None
     assert worse is not None
     assert bad.what == "InvalidRequest 400"
     assert bad.cause != worse.cause
 
 
-def test_whoever_ends_well_or_fails_otherwise_leaves_a_cause() -> None:
-    before = {"fetch": "f", "worker": "w", "a.x": "x", "a.y": "y"}
-    assert open_errors(before, (), {}, fetched=False) == before
-    assert open_errors(before, (), {"a.x": "done", "a.y": "dead: no"}, fetched=True) == {"a.y": "y"}
-    again = Failure("fetch", "Unavailable 503")
-    assert open_errors(before, (again,), {}, fetched=False) == {"fetch": again.cause, "a.x": "x", "a.y": "y"}
+@pytest.mark.parametrize(("ended", "fetched", "failures", "expected"), [
+    ({}, None, [], {"fetch": "f", "worker": "w", "a.x": "x", "a.y": "y"}),
+    ({"a.x": "done", "a.y": "dead: no"}, NOTHING_FETCHED, [], {"a.y": "y"}),
+    ({}, None, [AGAIN], {"fetch": AGAIN.cause, "a.x": "x", "a.y": "y"}),
+])  # fmt: skip
+def test_whoever_ends_well_or_fails_otherwise_leaves_a_cause(
+    ended: dict[str, str], fetched: Fetched | None, failures: list[Failure], expected: dict[str, str]
+) -> None:
+    claim = CLAIM._replace(causes={"fetch": "f", "worker": "w", "a.x": "x", "a.y": "y"})
+    assert Attempt(claim, fetched=fetched, statuses=ended, failures=failures).open_errors == expected
 
 
 def test_what_is_installed_has_a_version_and_a_loose_module_none() -> None:

@@ -1,7 +1,7 @@
 """The state of one attempt at an event: how it is interrupted, its outcome, and the failures to count."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cache
@@ -73,13 +73,15 @@ class Outcome:
         return Settlement(State.DONE)
 
 
-def handler_failure(handler: Handler, error: Exception, milliseconds: float | None = None) -> Failure | None:
-    """Return the failure to count, or None if the handler only has to wait.
+def failure_of(error: Exception, handler: Handler | None = None, milliseconds: float | None = None) -> Failure | None:
+    """Return the failure of a handler to count, or of the fetch. None: the event only has to wait.
 
     The place is the author's innermost function, or the handler itself if no code of the author raised the error.
     """
     if all(isinstance(one, Defer | PlatformPaused) for one in leaves(error)):
         return None
+    if handler is None:
+        return Failure(FETCH, error_text(error))
     function = definition(handler.function)
     module, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", handler.name)
     where, at = authors_function(error) or (f"{module} {name}", f"{handler.at} {name}")
@@ -87,34 +89,11 @@ def handler_failure(handler: Handler, error: Exception, milliseconds: float | No
     return Failure(handler.name, error_class(error), where, at, distribution(module), milliseconds)
 
 
-def fetch_failure(error: Exception) -> Failure | None:
-    """Return the failure to count, or None if the platform was not asked."""
-    if isinstance(error, Defer | PlatformPaused):
-        return None
-    return Failure(FETCH, error_text(error))
-
-
 @cache
 def distribution(module: str) -> str:
     """Return the installed distribution of a module with its version, or "" if the module is a loose file."""
     names = packages_distributions().get(module.partition(".")[0])
     return f"{names[0]} {version(names[0])}" if names else ""
-
-
-def open_errors(
-    before: Mapping[str, str], failures: Sequence[Failure], statuses: Mapping[str, str], *, fetched: bool
-) -> dict[str, str]:
-    """Return the causes of the event's open errors after an attempt: who failed → id of the cause.
-
-    `before`: the causes before it. `statuses`: handler → how it ended. `fetched`: whether it fetched the details.
-    """
-    resolved = {name for name, status in statuses.items() if not status.startswith(GAVE_UP)}
-    if fetched:
-        resolved.add(FETCH)
-    if fetched or failures:
-        resolved.add(WORKER)
-    open_before = {who: cause_id for who, cause_id in before.items() if who not in resolved}
-    return open_before | {failure.who: failure.cause for failure in failures}
 
 
 class Interruption(Enum):
@@ -194,6 +173,17 @@ class Attempt:
     def uncounted(self) -> dict[str, Failure]:
         """Return the failures that are not written yet, by who failed."""
         return {failure.who: failure for failure in self.failures if failure.who not in self.counted}
+
+    @property
+    def open_errors(self) -> dict[str, str]:
+        """Return the causes of the event's open errors after this attempt: who failed → id of the cause."""
+        resolved = {name for name, status in self.statuses.items() if not status.startswith(GAVE_UP)}
+        if self.fetched:
+            resolved.add(FETCH)
+        if self.fetched or self.failures:
+            resolved.add(WORKER)
+        still_open = {who: cause for who, cause in self.claim.causes.items() if who not in resolved}
+        return still_open | {failure.who: failure.cause for failure in self.failures}
 
     def begin(self) -> None:
         """Make the current task the one that `interrupt` cancels.

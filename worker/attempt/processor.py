@@ -22,9 +22,7 @@ from credhook.worker.attempt.attempt import (
     Attempt,
     Interruption,
     Outcome,
-    fetch_failure,
-    handler_failure,
-    open_errors,
+    failure_of,
 )
 from credhook.worker.attempt.details import Snapshots, fetch, state_of
 from credhook.worker.attempt.running import HandlerTimeout, Runs, StillRunning, run
@@ -145,7 +143,7 @@ class Processor:
             api = self.clients.fetching if attempt.admitted else self.clients.calling
             attempt.fetched = fetched = await fetch(claim, api, self.snapshots, attempt.known)
         except Exception as error:  # The retry policy judges all errors.
-            cause_id = attempt.add_failure(fetch_failure(error))
+            cause_id = attempt.add_failure(failure_of(error))
             log.warning(
                 "fetch_failed",
                 **attempt.ids,
@@ -284,7 +282,7 @@ class Processor:
             final=isinstance(decision, retry.GiveUp),
             hint=_TIMEOUT_HINT if isinstance(error, HandlerTimeout) else "",
             ms=ms,
-            cause=None if is_consequence else attempt.add_failure(handler_failure(handler, error, ms)),
+            cause=None if is_consequence else attempt.add_failure(failure_of(error, handler, ms)),
         )
         if isinstance(decision, retry.GiveUp):
             self._end(attempt, handler, GAVE_UP + retry.error_text(error))
@@ -318,8 +316,7 @@ class Processor:
         else:
             settlement = attempt.outcome.settlement(attempt.missing)
         is_done = settlement.state is State.DONE
-        was_fetched = fetched is not None
-        causes = {} if is_done else open_errors(claim.causes, attempt.failures, attempt.statuses, fetched=was_fetched)
+        causes = {} if is_done else attempt.open_errors
         settlement = settlement._replace(
             records=attempt.unwritten,
             pending=() if is_done else attempt.pending,
@@ -362,7 +359,7 @@ class Processor:
 
 
 def _count(attempt: Attempt, handler: Handler, outcome: str) -> None:
-    metrics.HANDLER_RUNS.add(handler.name, metrics.type_label(attempt.claim.type), outcome)
+    metrics.HANDLER_RUNS.add(handler.name, attempt.claim.type, outcome)
 
 
 def _history_entry(attempt: Attempt, settlement: Settlement) -> dict[str, Any] | None:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from traceback import walk_stack
 from types import FrameType, TracebackType
 from typing import Any, Final
@@ -178,25 +179,19 @@ class Run:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
 
-        def settle(result: object, error: BaseException | None) -> None:
+        def settle(end: Callable[[], None]) -> None:
             free.release()
             self.release()
-            if future.cancelled():
-                return
-            if error is None:
-                future.set_result(result)
-            else:
-                future.set_exception(_harmless(error))
+            if not future.cancelled():
+                end()
 
         def work() -> None:
-            result: object = None
-            failure: BaseException | None = None
             try:
-                result = self.handler.function(self._event, context)
+                end = partial(future.set_result, self.handler.function(self._event, context))
             except BaseException as error:  # noqa: BLE001  It is judged on the event loop.
-                failure = error
+                end = partial(future.set_exception, _harmless(error))
             with suppress(RuntimeError):  # The loop was closed meanwhile.
-                loop.call_soon_threadsafe(settle, result, failure)
+                loop.call_soon_threadsafe(settle, end)
 
         self.hold()
         here = contextvars.copy_context()  # Spans of the handler's libraries belong below the handler's span.

@@ -274,7 +274,6 @@ class ConcurrentWorker(BaseWorker):
         if self._stopping.is_set():
             return
         log.info("worker_draining", under_way=len(self._attempts))
-        self._stop_requested = True
         self._drained_by = asyncio.get_running_loop().time() + self._settings.grace
         self._stopping.set()
         self._freed.set()
@@ -298,7 +297,7 @@ class ConcurrentWorker(BaseWorker):
         while True:
             pulse()
             self.credential_error = self._breaker.credential_error
-            metrics.IN_FLIGHT.set(len(self._attempts))
+            metrics.IN_FLIGHT.set(self.in_flight)
             metrics.HANDLERS_HUNG.set(runs.hung)
             if runs.are_too_many and not self._stopping.is_set():
                 log.error("handlers_hung", hung=runs.hung, limit=runs.limit, hint="give the handlers' calls time-outs")

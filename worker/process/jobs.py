@@ -46,13 +46,15 @@ _RQ_NEVER_STOPS: Final = 1_000_000
 _TOKEN_PAUSE: Final = 10.0
 
 
-async def process(event_id: str | None = None) -> rq.Retry | None:
-    """Handle one event. The current job's id names it, if `event_id` is None.
+async def process() -> rq.Retry | None:
+    """Handle the event that the current job's id names.
 
     Returns:
         `rq.Retry` if RQ's scheduler is to start another attempt later; None otherwise.
     """
-    event_id = event_id or _of_current_job()
+    job = rq.get_current_job()
+    if job is None or (event_id := event_of(job.origin, job.id)) is None:
+        raise TypeError("the job's id names no event of the queue")
     settings, registry, auth = shared()
     async with build_worker(settings, registry, auth=auth) as parts:
         processor = parts.processor
@@ -73,14 +75,6 @@ async def process(event_id: str | None = None) -> rq.Retry | None:
         return None
     # RQ counts whole seconds and rounds the time down, and an interval of 0 would enqueue at once.
     return rq.Retry(max=_RQ_NEVER_STOPS, interval=max(1, math.ceil(time.time() % 1 + settlement.wait)))
-
-
-def _of_current_job() -> str:
-    job = rq.get_current_job()
-    event_id = event_of(job.origin, job.id) if job else None
-    if event_id is None:
-        raise TypeError("neither its arguments nor its id say which event this job is for")
-    return event_id
 
 
 @functools.cache
@@ -139,7 +133,7 @@ class EventJob(Job):
         """Run the job's coroutine without a runner, which would wait for handlers that swallow their cancellation."""
         if self.event_id is None:
             raise TypeError("the job's id names no event of the queue")
-        return asyncio.new_event_loop().run_until_complete(process(self.event_id))
+        return asyncio.new_event_loop().run_until_complete(process())
 
 
 class IsolatingWorker(rq.Worker):

@@ -24,7 +24,6 @@ from credhook.store.permissions import Part, refused
 from credhook.store.store import SyncStore
 from credhook.supervisor import stop_on
 from credhook.worker.handlers.loading import load
-from credhook.worker.handlers.registry import Registry
 from credhook.worker.process import breakpoints, jobs
 from credhook.worker.process.concurrent import ConcurrentWorker, end_outage
 from credhook.worker.process.heartbeat import Heartbeat
@@ -91,7 +90,11 @@ def _work(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool
     log.info(
         "worker_started", name=name, queue=settings.queue, handlers=handlers, **starting, settings=in_force(settings)
     )
-    _sweep(settings, store, registry, name)
+    wanted = {event_type: {one.name for one in registry.matching(event_type)} for event_type in registry.types}
+    sweeper = Sweeper(store, name=name, interval=settings.lease / _ROUNDS, wanted=wanted)
+    with suppress(*STORE_ERRORS):  # The rounds do it as well.
+        sweeper.unhandled.put_back()  # At once, what has waited for our handlers.
+    _every(settings.lease / _ROUNDS, sweeper.run, "sweeper")
     if in_development():
         breakpoints.install(lambda: _pulse(pipes.report))
     concurrent = None
@@ -114,20 +117,6 @@ def _work(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool
     log.info("worker_stopped", name=name)
     tracing.flush()
     return code
-
-
-def _sweep(settings: WorkerSettings, store: SyncStore, registry: Registry, name: str) -> None:
-    """Requeue the events that waited for our handlers at once, and run the sweeper in rounds."""
-    interval = settings.lease / _ROUNDS
-    sweeper = Sweeper(
-        store,
-        name=name,
-        interval=interval,
-        wanted={event_type: {one.name for one in registry.matching(event_type)} for event_type in registry.types},
-    )
-    with suppress(*STORE_ERRORS):  # The rounds do it as well.
-        sweeper.unhandled.put_back()
-    _every(interval, sweeper.run, "sweeper")
 
 
 def _work_isolated(settings: WorkerSettings, name: str, heartbeat: Heartbeat, *, burst: bool) -> None:
