@@ -7,6 +7,7 @@ context is not sent to the platform. Imported only if tracing is on.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from http import HTTPStatus
 from secrets import token_hex
 from urllib.parse import urlsplit
@@ -27,26 +28,26 @@ from credhook.worker.queue.failure import Failure
 _FAILED = frozenset({State.WAITING, State.DEAD, State.DATA_GONE})
 
 
+@dataclass(frozen=True)
 class WorkSpan:
     """The span of an attempt, or of a handler's run."""
 
-    def __init__(self, span: Span) -> None:
-        self._span = span
+    span: Span
 
     def settled(self, settlement: Settlement | None, failures: Sequence[Failure]) -> None:
         """Add the state that the attempt has led to, and the causes of the failures."""
         if settlement is None:
-            fail(self._span, "LeaseLost")
+            fail(self.span, "LeaseLost")
             return
-        self._span.set_attribute("credhook.state", settlement.state.value)
+        self.span.set_attribute("credhook.state", settlement.state.value)
         if failures:
-            self._span.set_attribute("credhook.causes", [failure.cause for failure in failures])
+            self.span.set_attribute("credhook.causes", [failure.cause for failure in failures])
         if settlement.state in _FAILED:
-            fail(self._span, failures[0].what.partition(" ")[0] if failures else "Defer")  # The class of the error.
+            fail(self.span, failures[0].what.partition(" ")[0] if failures else "Defer")  # The class of the error.
 
     def failed(self, error: Exception) -> None:
         """Mark the run as failed with the class of the error."""
-        fail(self._span, type(error).__name__)
+        fail(self.span, type(error).__name__)
 
 
 class AttemptTracer:
@@ -98,12 +99,12 @@ def _ids(event_id: str, event_type: str, resource_id: str, attempt: int) -> dict
     }
 
 
+@dataclass(frozen=True)
 class TracedTransport:
     """A transport with a span around each request."""
 
-    def __init__(self, tracer: Tracer, transport: Transport) -> None:
-        self._tracer = tracer
-        self._transport = transport
+    tracer: Tracer
+    transport: Transport
 
     async def send(self, request: Request) -> Response:
         """Send the request in a span."""
@@ -115,9 +116,9 @@ class TracedTransport:
             "server.port": url.port or (443 if url.scheme == "https" else 80),
         }
         name = f"{request.method} {request.template}".rstrip()
-        with current_span(self._tracer, name, SpanKind.CLIENT, attributes) as span:
+        with current_span(self.tracer, name, SpanKind.CLIENT, attributes) as span:
             try:
-                response = await self._transport.send(request)
+                response = await self.transport.send(request)
             except Unanswered as failure:
                 fail(span, failure.kind)
                 unanswered = failure
@@ -130,4 +131,4 @@ class TracedTransport:
 
     async def aclose(self) -> None:
         """Close the connections."""
-        await self._transport.aclose()
+        await self.transport.aclose()

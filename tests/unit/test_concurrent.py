@@ -50,7 +50,7 @@ def worker(concurrency: int, processor: Processor, *, grace: float = 60.0) -> An
     """Return a worker without Redis, whose claims are strings."""
     made = cast(Any, ConcurrentWorker.__new__(ConcurrentWorker))
     settings: Any = SimpleNamespace(concurrency=concurrency, grace=grace)
-    made._settings, made._concurrency = settings, concurrency
+    made._settings = settings
     made._attempts, made._tasks, made._processor = set(), set(), processor
     made._freed, made._stopping = asyncio.Event(), asyncio.Event()
     made._suspended = made._isolation_wanted = False
@@ -213,7 +213,7 @@ def test_a_take_that_fails_is_tried_again_and_again(error: Exception, event: str
 def test_an_idle_worker_takes_events_in_groups_and_waits_until_the_next_is_due(due: float | None, waits: float) -> None:
     async def work() -> None:
         one, queue, _ = taking(Taken((), due))
-        one._concurrency = 8
+        one._settings.concurrency = 8
         with suppress(TimeoutError):
             await asyncio.wait_for(one._take_and_start(burst=False), 2.1)
         assert (set(queue.asked), set(queue.waited)) == ({2}, {waits})

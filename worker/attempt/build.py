@@ -2,9 +2,9 @@
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import structlog
@@ -31,6 +31,7 @@ _SLOW_SECONDS: Final = 30.0
 _SHUTDOWN_SECONDS: Final = 5.0
 
 
+@dataclass
 class Lifespan:
     """Runs the start-up and shutdown functions of plugins, once in each process.
 
@@ -38,16 +39,13 @@ class Lifespan:
         states: plugin → the result of its start-up function.
     """
 
-    def __init__(
-        self, plugins: Iterable[Handlers[Any]], *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
-    ) -> None:
-        self.states: dict[str, Any] = {}
-        self._plugins = tuple(plugins)
-        self._sleep = sleep
+    plugins: Sequence[Handlers[Any]]
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    states: dict[str, Any] = field(default_factory=dict)
 
     async def start(self) -> None:
         """Start every plugin. A start-up function that fails is tried again, while events wait."""
-        for plugin in self._plugins:
+        for plugin in self.plugins:
             startup, waits = plugin.startup_function, Waits(_BACKOFF)
             while startup is not None and plugin.name not in self.states:
                 watch = asyncio.create_task(_log_slow_startup(plugin.name))
@@ -59,7 +57,7 @@ class Lifespan:
                         raise
                     wait, hint = waits.next(), "No event is taken until it succeeds"
                     log.error("startup_failed", plugin=plugin.name, exc_info=error, retry_in=wait, hint=hint)  # noqa: TRY400  Our processor drops the message.
-                    await self._sleep(wait)
+                    await self.sleep(wait)
                 finally:
                     watch.cancel()
         if self.states:
@@ -67,7 +65,7 @@ class Lifespan:
 
     async def stop(self) -> None:
         """Shut the started plugins down, in reverse order."""
-        for plugin in reversed(self._plugins):
+        for plugin in reversed(self.plugins):
             startup, shutdown = plugin.startup_function, plugin.shutdown_function
             if shutdown is None or (startup is not None and plugin.name not in self.states):
                 continue

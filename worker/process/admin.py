@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -78,26 +79,26 @@ def exporter_key(settings: WorkerSettings) -> str:
     return f"{circuit_key(settings.api_url, settings.queue)}:exporter"
 
 
+@dataclass(frozen=True)
 class PlatformFigures:
     """Figures that the fleet shares about one platform, read from Redis at each scrape."""
 
-    def __init__(self, store: AsyncStore, settings: WorkerSettings, *, exporter: ExporterLease) -> None:
-        self._store = store
-        self._exporter = exporter
-        self._circuit_key = circuit_key(settings.api_url, settings.queue)
+    store: AsyncStore
+    settings: WorkerSettings
+    exporter: ExporterLease
 
     async def __call__(self) -> list[Metric]:
         """Return all figures; none if Redis does not answer, or if another process exports them."""
-        pipeline = self._store.redis.pipeline(transaction=False)
-        pipeline.get(self._exporter.key)
-        pipeline.hgetall(self._circuit_key)
+        pipeline = self.store.redis.pipeline(transaction=False)
+        pipeline.get(self.exporter.key)
+        pipeline.hgetall(circuit_key(self.settings.api_url, self.settings.queue))
         pipeline.exists(WORKERS_SUSPENDED)
         pipeline.time()
         try:
             holder, fields, suspended, (seconds, microseconds) = await pipeline.execute()
         except STORE_ERRORS:
             return []
-        if not self._exporter.is_held_by(holder):
+        if not self.exporter.is_held_by(holder):
             return []
         now = seconds + microseconds / 1_000_000
         circuit = circuit_in(fields, redis_now=now, now=now)

@@ -31,7 +31,6 @@ from credhook.worker.api.errors import ApiError
 from credhook.worker.attempt.attempt import Attempt, Interruption
 from credhook.worker.attempt.build import build_worker
 from credhook.worker.handlers.registry import Registry
-from credhook.worker.process.jobs import EventJob
 from credhook.worker.process.supervisor import HAND_BACK
 from credhook.worker.queue.claims import Claim, Claimant, Taken
 from credhook.worker.settings import WorkerSettings
@@ -60,8 +59,6 @@ _SETTLE_SECONDS: Final = 5.0
 class ConcurrentWorker(BaseWorker):
     """Handles many events of one queue at a time, until told to stop."""
 
-    job_class = EventJob
-
     #: Why the platform accepts no credential of this process, or "". The heartbeat announces it.
     credential_error: str = ""
     #: True once it has asked for a token, and its startup functions have ended.
@@ -78,7 +75,6 @@ class ConcurrentWorker(BaseWorker):
         )
         self._settings = settings
         self._registry = registry
-        self._concurrency = settings.concurrency
         #: Claimed events whose handlers have not ended.
         self._attempts: set[Attempt] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -175,7 +171,7 @@ class ConcurrentWorker(BaseWorker):
                 await _until(self._stopping, IDLE_SECONDS)
                 continue
             try:
-                admitted = await self._breaker.admit(min(self._room(), max(1, self._concurrency // GROUPS)))
+                admitted = await self._breaker.admit(min(self._room(), max(1, self._settings.concurrency // GROUPS)))
                 if admitted == 0:
                     await self._until_freed(max(0.01, min(self._breaker.retry_in(), IDLE_SECONDS)))
                     continue
@@ -212,7 +208,7 @@ class ConcurrentWorker(BaseWorker):
         if self._stopping.is_set():
             return 0
         # Events that wait for their settlement hold no place, but their number is limited as well.
-        return min(self._concurrency - len(self._attempts), 2 * self._concurrency - len(self._tasks))
+        return min(self._settings.concurrency - len(self._attempts), 2 * self._settings.concurrency - len(self._tasks))
 
     def _start(self, claim: Claim) -> None:
         attempt = Attempt(claim, admitted=True)

@@ -56,7 +56,7 @@ class Heartbeat:
         self._last = self._since = -float("inf")
         self._beating, self._left = threading.Lock(), False
         #: Of RQ's forking worker, as those of `ConcurrentWorker`.
-        self.credential_error, self.started = "", False
+        self.credential_error, self.started, self.in_flight = "", False, None
         self._identity = announcements.WorkerAnnouncement(
             version=announcements.version(),
             host=socket.gethostname(),
@@ -83,9 +83,19 @@ class Heartbeat:
         with self._beating, suppress(*STORE_ERRORS):
             if self._left:
                 return
-            now = self._renew()
+            began = self._clock()
             # After a gap in our own beats, an outage of Redis may have silenced the others as well.
-            if self._last - self._since >= self._silence:
+            if began - self._last > _GAP_PART * self._silence:
+                self._since = began
+            state = self._worker or self
+            said = {name: getattr(state, name) for name in ("in_flight", "credential_error", "started")}
+            text = self._identity.model_copy(update=said).model_dump_json()
+            keys, lasts_ms = self._store.keys, int(announcements.MISSED_SECONDS * 1_000)
+            now = self._store.run("announce", [self._token, text, lasts_ms], keys=[keys.handlers, keys.workers])
+            if self._worker:
+                self._worker.show_to_rq()
+            self._last = began
+            if began - self._since >= self._silence:
                 self._reclaim_silent(now)
 
     def leave(self) -> None:
@@ -104,25 +114,6 @@ class Heartbeat:
                 redis.zrem(keys.workers, self._token)
             except STORE_ERRORS as error:
                 log.debug("announcement_not_removed", error=type(error).__name__)
-
-    def _renew(self) -> int:
-        """Renew the announcement and RQ's record; return the time in ms by Redis's clock."""
-        began, worker = self._clock(), self._worker
-        if began - self._last > _GAP_PART * self._silence:
-            self._since = began
-        state = worker or self
-        now_said = {
-            "in_flight": worker.in_flight if worker else None,
-            "credential_error": state.credential_error,
-            "started": state.started,
-        }
-        announcement = self._identity.model_copy(update=now_said).model_dump_json()
-        keys, arguments = self._store.keys, [self._token, announcement, int(announcements.MISSED_SECONDS * 1_000)]
-        now: int = self._store.run("announce", arguments, keys=[keys.handlers, keys.workers])
-        if worker:
-            worker.show_to_rq()
-        self._last = began
-        return now
 
     def _reclaim_silent(self, now: int) -> None:
         """Take over the events of processes that have stopped beating. Each is reclaimed by one process only."""
