@@ -30,7 +30,7 @@ from credhook.store.store import SyncStore
 from credhook.worker.commands.batches import BATCH, batched, sentence
 from credhook.worker.commands.bulk import ERASED, NOT_ERASED, NOT_REPLAYED, REPLAYED, Erasure
 from credhook.worker.commands.search import EventSummary, Selection, fingerprint, read_page
-from credhook.worker.queue.replay import How, Replay, Settled
+from credhook.worker.queue.replay import Replay, Settled
 
 log = structlog.get_logger("credhook.console")
 
@@ -52,7 +52,8 @@ class Stage(StrEnum):
 
 
 def _replay(store: SyncStore, job: "Job") -> Step:
-    put_back, how = Replay(store, by=f"{job.who} (console)"), How.NOW if job.chosen.cause else How.ANEW
+    put_back = Replay(store, by=f"{job.who} (console)")
+    how: How = "now" if job.chosen.cause else ""
     return lambda batch: put_back([Settled(event.webhook_id, event.state) for event in batch], how=how)
 
 

@@ -26,7 +26,7 @@ from credhook.worker.attempt.details import Snapshots
 from credhook.worker.attempt.retry import GiveUp, Retry
 from credhook.worker.handlers.registry import Handlers
 from credhook.worker.queue.claims import Claims
-from credhook.worker.queue.replay import How, Replay, Settled
+from credhook.worker.queue.replay import Replay, Settled
 
 REQUESTED = "openid4vc.verification.requested"
 
@@ -150,7 +150,7 @@ async def test_a_snapshot_goes_with_its_event_although_only_an_earlier_attempt_h
     async with attempts(redis_url, stub, Told("first").handlers, SNAPSHOT_KEY=KEY) as other:
         assert (await other.next()).state is State.UNHANDLED
     assert redis_client.exists("credhook:credhook:snapshot:e1")
-    Replay(store_on(redis_client))([Settled("e1", "unhandled")], how=How.RESUME)
+    Replay(store_on(redis_client))([Settled("e1", "unhandled")], how="resume")
     told.ends["second"] = None
     assert (await made.next()).state is State.DONE
     assert len(stub.calls) == 1

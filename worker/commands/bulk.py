@@ -105,11 +105,11 @@ def replay(
         if again and only_handler is None and not yes:
             ask(f"Done already: {again} of the {len(events)} selected; all their handlers would run again.")
         events += search.absent(store, selection)
-        how = How.ANEW
+        how: How = ""
         if renamed:
-            how = How.RENAMED
+            how = "renamed"
         elif hurry or (selection.cause and only_handler is None):  # After a cause is fixed, waiting events are due.
-            how = How.NOW
+            how = "now"
         put_back = Replay(store, by=_user() if by is None else by)
 
         def step(batch: Sequence[EventSummary]) -> Sequence[bytes]:

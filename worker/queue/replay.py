@@ -9,8 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from enum import StrEnum
-from typing import Final, NamedTuple, cast
+from typing import Final, Literal, NamedTuple, TypeAlias, cast
 
 import structlog
 
@@ -22,17 +21,8 @@ from credhook.store.store import SyncStore
 _LONGEST_NAME: Final = 100
 
 
-class How(StrEnum):
-    """How an event starts when it is put back; see replay.lua."""
-
-    #: As if it had just been accepted.
-    ANEW = ""
-    #: As if it had just been accepted. Waiting events become due at once.
-    NOW = "now"
-    #: As if it had just been accepted, also if it waits for a handler of a name that no worker has.
-    RENAMED = "renamed"
-    #: With its attempts and its ended handlers.
-    RESUME = "resume"
+#: How an event starts when it is put back, see replay.lua; "" as if it had just been accepted.
+How: TypeAlias = Literal["", "now", "renamed", "resume"]
 
 
 class Settled(NamedTuple):
@@ -51,7 +41,7 @@ class Replay:
         self._by = by
 
     def __call__(
-        self, events: Sequence[Settled], *, how: How = How.ANEW, handler: str = "", types: Iterable[str] = ()
+        self, events: Sequence[Settled], *, how: How = "", handler: str = "", types: Iterable[str] = ()
     ) -> Sequence[bytes]:
         """Put the events back, in this order. If Redis fails, some may have been put back.
 
@@ -67,8 +57,8 @@ class Replay:
         entry = {
             "by": self._by[:_LONGEST_NAME],
             "handler": handler,
-            "now": how is How.NOW,
-            "renamed": how is How.RENAMED,
+            "now": how == "now",
+            "renamed": how == "renamed",
         }
         history = json.dumps({"replayed": {name: value for name, value in entry.items() if value}})
         arguments: list[str | int | bytes] = [handler, wanted, how, history, len(fields)]
@@ -111,7 +101,7 @@ class Unhandled:
         put_back = Counter[str]()
         for batch in (ours[start : start + BATCH] for start in range(0, len(ours), BATCH)):
             settled = [Settled(name.decode(errors="surrogateescape"), State.UNHANDLED) for name, _ in batch]
-            outcomes = zip(batch, self._replay(settled, how=How.RESUME), strict=True)
+            outcomes = zip(batch, self._replay(settled, how="resume"), strict=True)
             put_back.update(event_type for (_, event_type), outcome in outcomes if outcome == b"replayed")
         if put_back:
             log.info("unhandled_put_back", count=put_back.total())
