@@ -1,4 +1,4 @@
-"""Versions, secrets and certificates change under load, as deploy/UPGRADE.md says. Nothing is lost or run twice.
+"""Versions and secrets change under load, as deploy/UPGRADE.md says. Nothing is lost or run twice.
 
 A new process starts and is ready before the old one stops. The sender stands for the platform and for the proxy.
 """
@@ -60,13 +60,13 @@ class Fleet:
     def __init__(self, rig: FleetHarness, authority: trustme.CA, sandbox: Platform, size: str) -> None:
         self.rig, self.authority, self.sandbox, self.size = rig, authority, sandbox, size
         self.start: Start = Forked
-        self.certificate = rig.folder / "certificate.pem"
-        self.renew()
+        certificate = rig.folder / "certificate.pem"
+        authority.issue_cert("localhost", "127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(certificate))
         self.set_user(f"on >{OLD} ~* &* +@all")
         rig.stub.client_secrets = {OLD}
         self.settings = {
             "REDIS_URL": self.redis_url(OLD),
-            "CREDHOOK_TLS_CERTFILE": str(self.certificate),
+            "CREDHOOK_TLS_CERTFILE": str(certificate),
             "CREDHOOK_PATH_SECRET": OLD,
             "CREDHOOK_CLIENT_SECRET": OLD,
             "CREDHOOK_SNAPSHOT_KEY": OLD,
@@ -85,11 +85,6 @@ class Fleet:
 
     def set_user(self, rules: str) -> None:
         self.rig.redis.execute_command(f"ACL SETUSER inbox {rules}")  # type: ignore[no-untyped-call]
-
-    def renew(self) -> None:
-        self.authority.issue_cert("localhost", "127.0.0.1").private_key_and_cert_chain_pem.write_to_path(
-            str(self.certificate)
-        )
 
     def _add(self, part: str) -> None:
         member = Member(self.rig, part, f"{part}{next(self._number)}", self.start, **self.settings)
@@ -182,15 +177,6 @@ def client_secret(fleet: Fleet) -> None:
     fleet.rig.stub.client_secrets = {NEW}
 
 
-def certificate(fleet: Fleet) -> None:
-    def shown() -> set[str]:
-        return {ssl.get_server_certificate(("localhost", one.port)) for one in fleet.members["receiver"]}
-
-    before = shown()
-    fleet.renew()
-    until(lambda: not shown() & before, what="the new certificate")
-
-
 def redis_password(fleet: Fleet) -> None:
     fleet.set_user(f">{NEW}")
     fleet.replace("receiver", "worker", REDIS_URL=fleet.redis_url(NEW))
@@ -237,7 +223,6 @@ CHANGES = [
     webhook_secret,
     path_secret_and_public_url,
     client_secret,
-    certificate,
     redis_password,
     snapshot_key,
     version,
