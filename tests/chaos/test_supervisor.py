@@ -62,7 +62,6 @@ def test_a_handler_that_blocks_the_loop_is_named_and_its_process_replaced(harnes
     [
         ("the supervisor", signal.SIGTERM),
         ("all its processes", signal.SIGTERM),
-        ("the supervisor", signal.SIGHUP),
         ("a worker process", signal.SIGHUP),
         ("all its processes", signal.SIGHUP),
     ],

@@ -18,7 +18,7 @@ from rq.job import Job, JobStatus
 from rq.registry import FailedJobRegistry, StartedJobRegistry
 from rq.serializers import JSONSerializer
 from serving import children, runs
-from stock_rq import rq, stock_worker
+from stock_rq import stock_worker
 from waiting import until
 
 
@@ -142,19 +142,6 @@ def test_a_horse_that_outlives_its_stock_worker_keeps_its_event(harness: Harness
         if runs(horse):
             os.kill(horse, signal.SIGKILL)
     assert begun(harness) == ["m1", "m2"]
-
-
-def test_what_watches_rq_does_not_disturb_events_under_way(harness: Harness) -> None:
-    """`.count` and `rq info` clean up: they change what they look at."""
-    ids = [f"m{number}" for number in range(60)]
-    for one in ids:
-        harness.happens(one)
-    with harness.worker(CREDHOOK_CONCURRENCY="5"):
-        while harness.redis.exists(INDEX.open):
-            rq("info", "--url", harness.redis_url)
-            queue = Queue("credhook", connection=harness.redis, serializer=JSONSerializer)
-            assert queue.started_job_registry.count >= 0 <= queue.scheduled_job_registry.count
-        handled_once(harness, *ids)
 
 
 def test_a_worker_that_slept_through_its_lease_leaves_the_event_to_the_next(harness: Harness) -> None:

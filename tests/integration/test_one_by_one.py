@@ -1,16 +1,12 @@
-"""Workers that fork for each event, ours and RQ's own: they keep to what the fleet knows of the platform as all do."""
+"""Workers that fork for each event: they keep to what the fleet knows of the platform as all do."""
 
 import time
 
 import pytest
 from fleet_harness import Answer, Call, FleetHarness, well
-from serving import Process
-from stock_rq import stock_worker
 from waiting import until
 
-#: A stock worker imports everything anew for each event.
-KINDS = ["fork", pytest.param("stock", marks=pytest.mark.soak)]
-
+FORK = ("--isolation", "fork")
 COMPLETED = "openid4vc.issuance.completed"
 
 HANDLER = """
@@ -26,24 +22,17 @@ def rig(rig: FleetHarness) -> FleetHarness:
     return rig
 
 
-def forking(rig: FleetHarness, kind: str, **settings: str) -> Process:
-    if kind == "stock":
-        return stock_worker(rig, "--with-scheduler", **settings)
-    return rig.worker("worker", "--isolation", "fork", **settings)
-
-
 def accept(rig: FleetHarness, count: int) -> list[str]:
     ids = [f"m{number}" for number in range(count)]
     rig.accept(*[(one, COMPLETED, f"iss_{one}") for one in ids])
     return ids
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_event_in_a_process_of_its_own_waits_for_its_turn_in_the_fleets_rate(rig: FleetHarness, kind: str) -> None:
+def test_an_event_in_a_process_of_its_own_waits_for_its_turn_in_the_fleets_rate(rig: FleetHarness) -> None:
     rate, count = 1, 6
     ids = accept(rig, count)
     earliest = time.time()
-    with forking(rig, kind, CREDHOOK_RATE=str(rate)):
+    with rig.worker("worker", *FORK, CREDHOOK_RATE=str(rate)):
         for one in ids:
             assert "attempts" not in rig.reaches(one, "done")
     assert len(rig.stub.calls) == count
@@ -52,13 +41,12 @@ def test_an_event_in_a_process_of_its_own_waits_for_its_turn_in_the_fleets_rate(
         assert number <= rate * (1 + call.at - earliest)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_event_in_a_process_of_its_own_may_be_the_one_that_tries_the_platform(rig: FleetHarness, kind: str) -> None:
+def test_an_event_in_a_process_of_its_own_may_be_the_one_that_tries_the_platform(rig: FleetHarness) -> None:
     def answer(call: Call) -> Answer:
         return Answer(429, retry_after="1") if call.total == 1 else well(call)
 
     rig.stub.answer = answer
-    with forking(rig, kind) as worker:
+    with rig.worker("worker", *FORK) as worker:
         accept(rig, 1)
         until(lambda: '"platform_paused"' in worker.text, what="the pause")
         until(lambda: time.time() > rig.stub.calls[0].at + 1.2, what="its end")

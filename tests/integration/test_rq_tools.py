@@ -11,11 +11,10 @@ from rq.command import send_shutdown_command
 from rq.serializers import JSONSerializer
 from rq.worker import BaseWorker, WorkerStatus
 from scraping import worker_settings
-from stock_rq import rq, stock_worker
+from stock_rq import rq
 from stores import store_on
 from waiting import until
 
-from credhook.store import Keys
 from credhook.worker.handlers.registry import Registry
 from credhook.worker.process.concurrent import ConcurrentWorker
 
@@ -114,19 +113,3 @@ def test_the_shutdown_command_ends_the_worker_in_order(harness: Harness) -> None
         (harness.folder / "go").touch()
         assert process.process.wait(60) == 0
     assert record(harness.redis, "m1")["state"] == "done"
-
-
-def test_stock_workers_and_ours_share_a_queue(harness: Harness) -> None:
-    ids = [f"m{number:02}" for number in range(40)]
-    for one in ids:
-        harness.happens(one)
-    with stock_worker(harness) as stock:
-        until(harness.notes, what="the stock worker at work")
-        with harness.worker(CREDHOOK_CONCURRENCY="1"):
-            for one in ids:
-                harness.reaches(one, "done")
-        stock.stop()
-    assert sorted(harness.notes()) == [f"first {one} 1 completed" for one in ids]
-    assert "event_done" in stock.text
-    assert "event_done" in (harness.folder / "worker.log").read_text()
-    assert not harness.redis.exists(Keys("credhook").open)

@@ -343,25 +343,3 @@ def test_it_is_listed_replayed_and_erased(redis_client: Redis, events: Run) -> N
     assert not redis_client.exists(INDEX.unhandled + COMPLETED)
     assert events("erase", "--state", "unhandled", "--yes").stdout == "erased 2\n"
     assert not redis_client.exists(*INDEX.all_unhandled)
-
-
-def test_the_command_chooses_by_type_and_time_and_lets_it_run_alone_for_what_is_done(
-    redis_client: Redis, events: Run, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "plugin_that_is_late.py").write_text(
-        f'from credhook import Handlers\nhandlers = Handlers("late")\n\n@handlers.on("{COMPLETED}")\n'
-        "async def handle(event, context): ...\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    plant(redis_client, "done", State.DONE, age=60, ended={"a.other": "done"})
-    plant(redis_client, "dead", State.DEAD, age=60, ended={"a.other": "dead: ValueError"})
-    plant(redis_client, "old", State.DONE, age=7_200, ended={"a.other": "done"})
-    plant(redis_client, "unrelated", State.DONE, "openid4vc.issuance.failed", ended={"a.other": "done"})
-    plant(redis_client, "unwanted", State.DONE, "openid4vc.issuance.failed", ended={"late.handle": "done"})
-    options = ("--handler", "late.handle", "--since", "1h")
-    result = events("replay", *options, CREDHOOK_HANDLERS="plugin_that_is_late")
-    assert result.stdout == "replayed 2, left 2 (2 that the handler does not want)\n"
-    assert record(redis_client, "done")["only"] == "late.handle"
-    assert record(redis_client, "done")["h:a.other"] == "done"
-    assert "only" not in record(redis_client, "dead")  # There the others that have not ended are to run as well.
-    assert record(redis_client, "old")["state"] == record(redis_client, "unwanted")["state"] == "done"
