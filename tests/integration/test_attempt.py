@@ -115,9 +115,7 @@ async def test_what_is_recorded_as_done_after_the_claim_does_not_run_again(made:
     await made.accept("e1", DATA, "pre_1")
     claim = (await made.claim())._replace(first=False)
     await made.claims.record(claim, "test.first", DONE)
-    settlement, _ = await made.make(Attempt(claim))
-    assert settlement is not None
-    assert settlement.state is State.DONE
+    assert (await made.next(Attempt(claim))).state is State.DONE
     assert told.ran == [("second", False)]
 
 
@@ -206,9 +204,7 @@ async def test_an_interruption_that_something_has_swallowed_is_noticed_before_th
 
     owner, name = (Snapshots, "keep") if swallowing == "the snapshots" else (Claims, "ended")
     monkeypatch.setattr(owner, name, swallows)
-    settlement, _ = await made.make(attempt)
-    assert settlement is not None
-    assert settlement.state is State.ACCEPTED
+    assert (await made.next(attempt)).state is State.ACCEPTED
     assert not told.ran
 
 
@@ -250,10 +246,9 @@ async def test_a_pause_of_the_platform_spends_no_attempt_for_a_day_and_all_is_co
     async with attempts(redis_url, stub, handlers) as made:
         await made.accept("e1", DATA, "pre_1")
         claim = await made.claim()
-        settlement, _ = await made.make(Attempt(claim._replace(now=claim.now + 86_400_000 * days)))
+        settlement = await made.next(Attempt(claim._replace(now=claim.now + 86_400_000 * days)))
         if not well:
             await made.make(Attempt(claim))  # During the pause, the platform is not asked.
-    assert settlement is not None
     assert (settlement.state, settlement.spend) == ((State.DONE, True) if well == 2 else (State.WAITING, bool(days)))
     assert counted() == [limited + (well == 0), silent, pytest.approx(seconds + 86_400 * days * (well == 2), abs=60)]
 
@@ -348,7 +343,6 @@ async def test_an_event_that_has_killed_two_workers_is_given_up_without_a_fetch(
     ended = "h:of.another" if ran else "h:of.third"  # Of other workers.
     redis_client.hset(EVENT + "e 1", mapping={"killed": killed, "pending": "of.another", ended: "done"})
     with capture_logs() as lines:
-        settlement, _ = await made.make(Attempt(await made.claim_of("e 1")))
+        settlement = await made.next(Attempt(await made.claim_of("e 1")))
     assert [one["hint"] for one in lines if one["event"] == "event_dead"] == ["credhook events show 'e 1'"] * (not ran)
-    assert settlement
     assert (settlement.state, len(told.ran), len(stub.calls)) == (state, ran, min(ran, 1))

@@ -123,9 +123,7 @@ async def test_an_event_that_waits_goes_from_cause_to_cause_until_it_is_done(
             redis_client.hset(EVENT + "e1", "due", 1)
             BROKEN["on"] = state is State.WAITING
             claim = await made.claim_of("e1")
-            settlement, _ = await made.make(Attempt(claim))
-            assert settlement is not None
-            assert settlement.state is state
+            assert (await made.next(Attempt(claim))).state is state
         found = causes(redis_client)
     assert found["fetch", "Unavailable 503"]["failures"] == "2"
     assert found["test.first", "ValueError"]["failures"] == "1"
@@ -145,9 +143,7 @@ async def test_deaths_of_workers_are_a_cause_until_the_event_is_done(
         assert not await queue.take("w")
         (claim,) = await queue.take("w", idle=True)
         assert claim.causes == {"worker": WORKER_DIED.cause}
-        settlement, _ = await made.make(Attempt(claim))
-    assert settlement is not None
-    assert settlement.state is state
+        assert (await made.next(Attempt(claim))).state is state
     found = causes(queue.redis)["worker", "WorkerDied"]
     assert (found["failures"], found["standing"]) == ("1", left)
 

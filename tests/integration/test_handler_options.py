@@ -221,8 +221,7 @@ async def test_a_handler_has_so_many_events_at_a_time_in_the_whole_fleet(plugin:
         await plugin.noted("limited begins", 2)
         assert 86_000 < redis_client.ttl("credhook:credhook:running:test.limited") <= 86_400
         fetched = len(plugin.stub.calls)
-        settlement, _ = await made.make(Attempt(await made.claim()))
-        assert settlement is not None
+        settlement = await made.next()
         assert (settlement.state, settlement.spend) == (State.WAITING, False)
         assert settlement.error == "test.limited: ConcurrencyReached"
         assert len(plugin.stub.calls) == fetched

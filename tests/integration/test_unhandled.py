@@ -113,8 +113,7 @@ async def test_an_admission_that_cannot_be_given_back_costs_the_event_nothing(fl
         await old.accept("m1", COMPLETED, "r1")
         attempt = Attempt(await old.claim(), admitted=True)
         fleet.redis.rpush(circuit_key(fleet.stub.url, "credhook") + ":bucket", "no bucket")
-        settlement, _ = await old.make(attempt)
-    assert settlement is not None
+        settlement = await old.next(attempt)
     assert (settlement.state, fleet.record()["state"]) == (State.UNHANDLED, "unhandled")
 
 
@@ -140,9 +139,7 @@ async def test_passing_between_workers_with_and_without_the_handler_spends_no_at
         fleet.ends.clear()
         attempt = Attempt(await new.claim())
         assert attempt.claim.attempt == 2
-        settlement, _ = await new.make(attempt)
-    assert settlement
-    assert settlement.state is State.DONE
+        assert (await new.next(attempt)).state is State.DONE
     assert fleet.ran == ["a", "b", "b"]
 
 

@@ -65,9 +65,9 @@ class Attempts:
         await self.make(second)
         return second
 
-    async def next(self) -> Settlement:
-        """What an attempt at the next event comes to."""
-        settlement, _ = await self.make(Attempt(await self.claim()))
+    async def next(self, attempt: Attempt | None = None) -> Settlement:
+        """What the attempt comes to, or else one at the next event."""
+        settlement, _ = await self.make(attempt or Attempt(await self.claim()))
         assert settlement is not None
         return settlement
 
