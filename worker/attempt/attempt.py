@@ -186,20 +186,12 @@ class Attempt:
         return still_open | {failure.who: failure.cause for failure in self.failures}
 
     def begin(self) -> None:
-        """Make the current task the one that `interrupt` cancels.
-
-        Raises:
-            asyncio.CancelledError: the attempt was interrupted before it began.
-        """
+        """Make the current task the one that `interrupt` cancels, unless that was called already: see `check`."""
         self.check()
         self._task = asyncio.current_task()
 
     def check(self) -> None:
-        """Return unless the attempt is over. Called before each step, because awaited code may swallow a cancellation.
-
-        Raises:
-            asyncio.CancelledError: the attempt was interrupted.
-        """
+        """Raise `CancelledError` if the attempt was interrupted: awaited code may have swallowed the cancellation."""
         if self.interruption is not None:
             raise asyncio.CancelledError
 

@@ -319,9 +319,7 @@ def retrieve(future: "asyncio.Future[Any]") -> None:
 
 
 def _harmless(error: BaseException) -> Exception:
-    """Return an error that does not end the event loop, and that a future takes. A group keeps its members."""
+    """Return an error that does not end the event loop, and that a future takes."""
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
-    if isinstance(error, BaseExceptionGroup):
-        return ExceptionGroup("", [_harmless(one) for one in error.exceptions]).with_traceback(error.__traceback__)
     return HandlerCrashed(type(error).__name__).with_traceback(error.__traceback__)

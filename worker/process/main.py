@@ -75,12 +75,10 @@ def _work(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool
     faulthandler.register(signal.SIGUSR1, file=pipes.report, all_threads=False)
     name = f"{socket.gethostname()}.{os.getpid()}.{uuid4().hex[:8]}"
     store = settings.open_store_sync()
-    if died:
-        _wait_for(store)
-        reclaim_all(store, died)
     tracing.start("worker")  # Before handlers are loaded: their own traces join ours.
     registry = load(settings.handlers)
     _wait_for(store)
+    reclaim_all(store, died)
     # Imported objects live as long as the process: the collector need not visit them.
     gc.collect()
     gc.freeze()
