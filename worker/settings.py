@@ -15,10 +15,9 @@ from credhook.settings import ExistingFile, QueueSettings, Settings, StoreSettin
 def _http_url(value: str) -> str:
     """Refuse a URL that cannot be called, and drop the trailing slash so that paths can be appended."""
     parts = urlsplit(value)
-    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.port == 0:
-        raise ValueError("should be an http:// or https:// URL")
-    if "@" in value or parts.query or parts.fragment:
-        raise ValueError("should be a plain URL, without credentials, query or fragment")
+    is_plain = parts.hostname and parts.port != 0 and not (parts.query or parts.fragment or "@" in value)
+    if parts.scheme not in {"http", "https"} or not is_plain:
+        raise ValueError("should be an http:// or https:// URL without credentials, query or fragment")
     return value.rstrip("/")
 
 

@@ -39,8 +39,6 @@ CLAIM = Claim(
     attempt=1,
     fence=1,
     first=True,
-    ended={},
-    seen=False,
     latest=(0, 0),
     job="j1",
 )

@@ -53,11 +53,7 @@ class Clients(NamedTuple):
 
 @dataclass(eq=False)
 class Processor:
-    """Makes the attempts of one process, up to `CREDHOOK_CONCURRENCY` at a time.
-
-    Attributes:
-        states: plugin → the result of its start-up function.
-    """
+    """Makes the attempts of one process, up to `CREDHOOK_CONCURRENCY` at a time. `states`: see `Lifespan`."""
 
     settings: WorkerSettings
     claims: Claims

@@ -54,10 +54,10 @@ class Claim(NamedTuple):
         attempt: number of this attempt, from 1.
         fence: token of this claim; a later claim has a higher one.
         first: True if the event was never held before.
-        ended: handler's name → how it ended, for handlers that will not run again.
-        seen: True if an earlier attempt has had the presented data.
         latest: rank and `updatedAt`, in ms, of the latest state of the resource that handlers have seen.
         job: id of its RQ job.
+        ended: handler's name → how it ended, for handlers that will not run again.
+        seen: True if an earlier attempt has had the presented data.
         killed: number of workers that have died with nothing else under way.
         poison_candidate: True if it must be the only event under way.
         only: if not empty, only these handlers run.
@@ -74,10 +74,10 @@ class Claim(NamedTuple):
     attempt: int
     fence: int
     first: bool
-    ended: Mapping[str, str]
-    seen: bool
     latest: tuple[int, int]
     job: str
+    ended: Mapping[str, str] = _NONE
+    seen: bool = False
     killed: int = 0
     poison_candidate: bool = False
     only: frozenset[str] = frozenset()
@@ -168,8 +168,6 @@ def _claim(parts: Sequence[Any]) -> Claim:
         attempt=attempts,
         fence=int(fence),
         first=not before,
-        ended=_NONE,
-        seen=False,
         latest=(int(rank), int(updated)),
         job=job.decode(),
         killed=killed,
@@ -283,11 +281,9 @@ class Claims:
         return ending((how or b"").decode())[0]
 
     async def acquire_places(self, claim: Claim, limits: Mapping[str, int]) -> str | None:
-        """Take a place in the fleet-wide limit of each of these handlers, or of none. Return the first that is full.
+        """Take a place in each of these fleet-wide limits, or in none. Return the first handler whose limit is reached.
 
-        A place ends with the event's lease, so none has to be given back.
-
-        `limits`: handler's name → number of events that it may have at a time.
+        `limits`: handler's name → number of events that it may have at a time. A place ends with the event's lease.
         """
         keys = self._store.keys
         arguments = [claim.event_id, _SEMAPHORE_LASTS_MS, *limits.values()]
