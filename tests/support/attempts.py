@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any
 
 from accepting import inbox_on
@@ -85,10 +85,4 @@ async def attempts(redis_url: str, stub: Stub, handlers: Handlers[Any], **settin
     worker = Claimant("w", "w")
     async with build_worker(told(redis_url, stub, **settings), Registry([handlers]), worker=worker) as parts:
         await parts.lifespan.start()
-        watching = asyncio.create_task(parts.processor.leases.keep())
-        try:
-            yield Attempts(parts)
-        finally:
-            watching.cancel()
-            with suppress(asyncio.CancelledError):
-                await watching
+        yield Attempts(parts)

@@ -13,7 +13,8 @@ from virtual_time import in_own_time
 from waiting import until_async
 
 from credhook.worker.attempt.attempt import Attempt, Interruption
-from credhook.worker.process.concurrent import ConcurrentWorker, _restarted
+from credhook.worker.attempt.build import _restarted
+from credhook.worker.process.concurrent import ConcurrentWorker
 from credhook.worker.queue.claims import Taken
 from credhook.worker.queue.leases import Leases
 

@@ -11,6 +11,7 @@ import structlog
 
 from credhook import tracing
 from credhook.backoff import Backoff, Waits
+from credhook.store.errors import STORE_ERRORS
 from credhook.store.store import AsyncStore
 from credhook.worker.api.client import AsyncApi, SyncApi, transport_from
 from credhook.worker.api.http.exchange import Transport
@@ -29,6 +30,8 @@ _BACKOFF: Final = Backoff(first=1.0, longest=60.0)
 #: Seconds after which a start-up function that has not returned is logged, repeatedly.
 _SLOW_SECONDS: Final = 30.0
 _SHUTDOWN_SECONDS: Final = 5.0
+#: Seconds before background work that failed starts again.
+_RESTART_SECONDS: Final = 1.0
 
 
 @dataclass
@@ -96,8 +99,8 @@ async def _call(function: Callable[..., Any], *arguments: Any) -> Any:
 class Parts:
     """The parts of a worker on one event loop.
 
-    The caller runs the processor's leases and breaker in the background. It also starts `lifespan`, which is stopped at
-    the end. `transport` sends the requests for tokens that no event has caused, so they are in no trace.
+    The caller starts `lifespan`; it is stopped at the end. `transport` sends the requests for tokens that no event has
+    caused, so they are in no trace.
     """
 
     store: AsyncStore
@@ -115,7 +118,7 @@ async def build_worker(
     worker: Claimant | None = None,
     auth: ClientCredentials | None = None,
 ) -> AsyncIterator[Parts]:
-    """Build the parts on the running loop, and close them at the end.
+    """Build the parts on the running loop, renew leases and watch the platform, and close the parts at the end.
 
     `worker` takes the events; None if RQ itself runs the jobs. `auth`: the credentials, if they outlive the loop.
     """
@@ -148,10 +151,35 @@ async def build_worker(
         tracer=attempt_tracer,
     )
     try:
-        yield Parts(store, lifespan, processor, auth, untraced)
+        async with beside(processor.leases.keep, breaker.watch):
+            yield Parts(store, lifespan, processor, auth, untraced)
     finally:
         await lifespan.stop()
         await auth.aclose()
         await transport.aclose()
         await breaker.aclose()
         await store.redis.aclose()
+
+
+@asynccontextmanager
+async def beside(*works: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+    """Run background work during the block."""
+    tasks = [asyncio.create_task(_restarted(work)) for work in works]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks, timeout=_RESTART_SECONDS)
+
+
+async def _restarted(work: Callable[[], Awaitable[None]]) -> None:
+    """Run background work until cancelled, through all outages of Redis."""
+    while True:
+        try:
+            await work()
+        except STORE_ERRORS:
+            pass  # Whoever takes events logs it.
+        except Exception as error:
+            log.error("background_task_failed", exc_info=error)  # noqa: TRY400  Our processor keeps the message out.
+        await asyncio.sleep(_RESTART_SECONDS)

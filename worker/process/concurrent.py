@@ -29,7 +29,7 @@ from credhook.supervisor import stops
 from credhook.worker import metrics
 from credhook.worker.api.errors import ApiError
 from credhook.worker.attempt.attempt import Attempt, Interruption
-from credhook.worker.attempt.build import build_worker
+from credhook.worker.attempt.build import beside, build_worker
 from credhook.worker.handlers.registry import Registry
 from credhook.worker.process.supervisor import HAND_BACK
 from credhook.worker.queue.claims import Claim, Claimant, Taken
@@ -46,8 +46,6 @@ GROUPS: Final = 4
 PULSE_SECONDS: Final = 0.5
 #: Seconds that an idle worker waits for a job before it looks again, and a suspended worker before it asks again.
 IDLE_SECONDS: Final = 1.0
-#: Seconds before background work that failed starts again.
-_RESTART_SECONDS: Final = 1.0
 #: Characters of an unknown command that the log repeats.
 _COMMAND_LIMIT: Final = 64
 #: Waits between two tries to reach Redis.
@@ -125,38 +123,28 @@ class ConcurrentWorker(BaseWorker):
         return not self._exhausted
 
     async def _work(self, *, burst: bool, pulse: Callable[[], None]) -> None:
-        settings = self._settings
         self._stopping = asyncio.Event()
         self._freed = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in stops():
             loop.add_signal_handler(number, self._stop)
         loop.add_signal_handler(HAND_BACK, self._interrupt_all)
-        worker = Claimant(self.name, self._token)
-        async with build_worker(settings, self._registry, worker=worker) as parts:
-            self._processor = processor = parts.processor
-            self._claims, self._breaker = processor.claims, processor.breaker
-            background = [
-                asyncio.create_task(_restarted(work))
-                for work in (
-                    processor.leases.keep,
-                    processor.breaker.watch,
-                    lambda: parts.auth.keep(parts.transport),
-                    lambda: self._watch_process(pulse),
-                    lambda: self._listen(parts.store.redis),
-                )
-            ]
-            try:
-                with suppress(ApiError):  # The breaker then claims no events.
-                    await self._first(parts.auth.token(parts.transport))
-                await self._first(parts.lifespan.start())
-                self.credential_error, self.started = self._breaker.credential_error, True
-                await self._take_and_start(burst=burst)
-                await self._drain()
-            finally:
-                for work in background:
-                    work.cancel()
-                await asyncio.wait(background, timeout=_RESTART_SECONDS)
+        async with (
+            build_worker(self._settings, self._registry, worker=Claimant(self.name, self._token)) as parts,
+            beside(
+                lambda: parts.auth.keep(parts.transport),
+                lambda: self._watch_process(pulse),
+                lambda: self._listen(parts.store.redis),
+            ),
+        ):
+            self._processor = parts.processor
+            self._claims, self._breaker = parts.processor.claims, parts.processor.breaker
+            with suppress(ApiError):  # The breaker then claims no events.
+                await self._first(parts.auth.token(parts.transport))
+            await self._first(parts.lifespan.start())
+            self.credential_error, self.started = self._breaker.credential_error, True
+            await self._take_and_start(burst=burst)
+            await self._drain()
 
     async def _take_and_start(self, *, burst: bool) -> None:
         """Keep as many events in flight as there are places, until told to stop."""
@@ -355,15 +343,3 @@ async def _until(event: asyncio.Event, seconds: float | None) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
-
-
-async def _restarted(work: Callable[[], Awaitable[None]]) -> None:
-    """Run background work for the life of the worker, through all outages of Redis."""
-    while True:
-        try:
-            await work()
-        except STORE_ERRORS:
-            pass  # `_take_and_start` logs it.
-        except Exception as error:
-            log.error("background_task_failed", exc_info=error)  # noqa: TRY400  Our processor keeps the message out.
-        await asyncio.sleep(_RESTART_SECONDS)

@@ -58,7 +58,6 @@ async def process() -> rq.Retry | None:
     settings, registry, auth = shared()
     async with build_worker(settings, registry, auth=auth) as parts:
         processor = parts.processor
-        beside = [asyncio.create_task(work) for work in (processor.leases.keep(), processor.breaker.watch())]
         try:
             await parts.lifespan.start()
             claim = await processor.claims.claim(event_id)
@@ -68,9 +67,6 @@ async def process() -> rq.Retry | None:
             settlement, _ = await processor.handle(Attempt(claim))
         finally:
             tracing.flush()  # A fork ends with its job.
-            for task in beside:
-                task.cancel()
-            await asyncio.wait(beside, timeout=1.0)
     if settlement is None or settlement.state is not State.WAITING:
         return None
     # RQ counts whole seconds and rounds the time down, and an interval of 0 would enqueue at once.
