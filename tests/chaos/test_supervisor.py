@@ -138,20 +138,6 @@ def test_sigterm_while_the_workers_are_still_starting_ends_it_with_0(harness: Ha
     assert "Traceback" not in worker.text
 
 
-def test_under_nohup_the_end_of_the_terminal_ends_nothing(harness: Harness) -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # Processes that are started inherit it.
-    try:
-        with harness.worker() as worker:
-            until(lambda: '"worker_started"' in worker.text)
-            os.killpg(worker.process.pid, signal.SIGHUP)
-            harness.happens("m1")
-            harness.reaches("m1", "done")
-            assert '"worker_draining"' not in worker.text
-            assert worker.stop() == 0
-    finally:
-        signal.signal(signal.SIGHUP, before)
-
-
 def test_killing_a_supervisor_ends_its_workers(harness: Harness) -> None:
     log = harness.folder / "worker.log"
     with running(log, "worker", "--processes", "2", environment=harness.environment, start=Popen) as worker:

@@ -9,7 +9,7 @@ from typing import Any
 from zlib import crc32
 
 import pytest
-from claiming import COMPLETED, INDEX, EventQueue, take_one
+from claiming import COMPLETED, INDEX, URGENT, EventQueue, take_one
 from failing_scripts import POWER_CUT, FailingStore, Sabotage
 from prometheus_client import REGISTRY
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -22,12 +22,13 @@ from redis.exceptions import (
     ResponseError,
 )
 from redis_keys import EVENT, job_id
+from redis_proxy import redis_proxy
 from stores import store_on
 from structlog.testing import capture_logs
 from waiting import until_async
 
 from credhook.store import State
-from credhook.store.connection import BRIEFLY, open_redis_sync
+from credhook.store.connection import BRIEFLY, open_redis, open_redis_sync
 from credhook.store.errors import is_unwell
 from credhook.worker.attempt.details import state_of
 from credhook.worker.commands import bulk
@@ -181,6 +182,41 @@ async def test_an_event_that_came_twice_before_its_first_claim_is_a_first_one(qu
     assert (await queue.take_one()).first
 
 
+# urgent events: presented data may be readable once, or for minutes
+
+
+async def test_urgent_events_without_end_leave_one_slot_in_four_to_the_others(queue: EventQueue) -> None:
+    await queue.accept(*(f"o{number}" for number in range(10)))
+    await queue.accept(*(f"u{number}" for number in range(40)), kind=URGENT)
+    claims, taken = queue.worker(), list[str]()
+    for _ in range(50):
+        (claim,) = (await claims.take(1)).claims
+        await claims.settle(claim, DONE)
+        taken.append(claim.event_id)
+    kinds = "".join(one[0] for one in taken)
+    assert all(kinds[start : start + 4].count("o") == 1 for start in range(0, 40, 4)), kinds
+    assert [one for one in taken if one[0] == "o"] == [f"o{number}" for number in range(10)]
+
+
+async def test_the_urgent_list_is_bounded_and_expires(queue: EventQueue) -> None:
+    queue.redis.rpush(INDEX.urgent, *(job_id(f"old{number}") for number in range(10_000)))
+    await queue.accept("m1", kind=URGENT)
+    assert queue.redis.llen(INDEX.urgent) == 10_000
+    assert queue.redis.lindex(INDEX.urgent, -1) == job_id("m1").encode()
+    assert 0 < queue.redis.ttl(INDEX.urgent) <= 3_600
+
+
+async def test_an_urgent_event_that_comes_back_is_urgent_still_and_its_hint_expires_too(queue: EventQueue) -> None:
+    await queue.accept("u0", "u1", "u2", kind=URGENT)
+    claims = queue.worker()
+    for claim in (await claims.take(3, urgent=3)).claims:
+        await claims.settle(claim, Settlement(State.WAITING, "NotFound 404", wait=0.0))
+    await queue.accept("m1")
+    assert [claim.event_id for claim in (await claims.take(1, urgent=1)).claims] == ["u0"]
+    assert queue.redis.llen(INDEX.urgent) == 2
+    assert 0 < queue.redis.ttl(INDEX.urgent) <= 3_600
+
+
 # retries, and the time when they are due
 
 
@@ -319,6 +355,20 @@ async def test_a_settlement_that_cannot_be_written_fails_alone(queue: EventQueue
     results = await asyncio.gather(*(claims.settle(claim, DONE) for claim in taken), return_exceptions=True)
     assert results[0] == results[2] == (True, None)
     assert isinstance(results[1], ResponseError)
+
+
+async def test_a_hand_back_whose_reply_is_lost_is_written_once(queue: EventQueue, redis_url: str) -> None:
+    await queue.accept("m1")
+    with redis_proxy(redis_url) as proxy:
+        async with open_redis(proxy.url) as redis:
+            claims = Claims(store_on(redis), lease=5.0, worker=Claimant("w", "token"))
+            claim = await take_one(claims)
+            proxy.lose = 1
+            ours, _ = await claims.settle(claim, Settlement(State.ACCEPTED, spend=False))
+        assert proxy.lost == 1
+    assert ours
+    assert queue.record("m1")["attempts"] == "0"
+    assert queue.redis.lrange(INDEX.jobs, 0, -1) == [job_id("m1").encode()]
 
 
 async def test_words_that_are_no_unicode_are_written(queue: EventQueue) -> None:

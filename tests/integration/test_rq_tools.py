@@ -1,9 +1,9 @@
-"""RQ's own tools beside ours: what they show of our workers, what they tell them to do, and stock workers at work."""
+"""RQ's own tools beside ours: what they show of our workers and tell them to do. Two queues of one Redis."""
 
 from typing import Any
 
-from accepting import record
-from harness import HELD, Harness
+from accepting import accept, record
+from harness import COMPLETED, HELD, Harness
 from redis import Redis
 from redis_keys import job_id
 from rq import Worker as StockWorker
@@ -113,3 +113,20 @@ def test_the_shutdown_command_ends_the_worker_in_order(harness: Harness) -> None
         (harness.folder / "go").touch()
         assert process.process.wait(60) == 0
     assert record(harness.redis, "m1")["state"] == "done"
+
+
+def test_two_queues_of_one_redis_handle_the_same_webhook_ids_once_each(harness: Harness) -> None:
+    harness.plugin("""
+@handlers.on("*")
+async def first(event, context):
+    import os
+    note(os.environ.get("CREDHOOK_QUEUE", "credhook"), event.webhook_id)
+""")
+    ids = [f"m{number}" for number in range(10)] + ["m:1", "m.1"]
+    for webhook_id in ids:
+        accept(harness.redis_url, webhook_id, COMPLETED, harness.happens(webhook_id), queue="credhook-e")
+    with harness.worker("one"), harness.worker("two", CREDHOOK_QUEUE="credhook-e"):
+        until(lambda: not harness.redis.exists("credhook:credhook:open", "credhook:credhook-e:open"), what="the end")
+    assert sorted(harness.notes()) == sorted(f"{queue} {one}" for queue in ("credhook", "credhook-e") for one in ids)
+    ours = {key.decode() for key in harness.redis.scan_iter("credhook:*")}
+    assert all(key.startswith(("credhook:credhook:", "credhook:credhook-e:")) for key in ours)

@@ -16,7 +16,7 @@ from credhook.worker.queue.claims import Claim, Claimant, Claims, Settlement
 from credhook.worker.queue.leases import note_death
 from credhook.worker.queue.sweeper import Sweeper
 
-COMPLETED = "openid4vc.issuance.completed"
+COMPLETED, URGENT = "openid4vc.issuance.completed", "openid4vc.verification.data"
 INDEX = Keys("credhook")
 
 
@@ -26,12 +26,12 @@ class EventQueue:
     def __init__(self, async_redis: AsyncRedis, redis: Redis) -> None:
         self._async, self.redis = async_redis, redis
 
-    async def accept(self, *events: str) -> None:
+    async def accept(self, *events: str, kind: str = COMPLETED) -> None:
         """Accept events as the receiver does, one after the other: `<webhook-id>` or `<webhook-id>/<resource>`."""
         async with inbox_on(self._async) as inbox:
             for event in events:
                 event_id, _, resource = event.partition("/")
-                await inbox.accept(event_id, Event(COMPLETED, resource or f"r-{event_id}"))
+                await inbox.accept(event_id, Event(kind, resource or f"r-{event_id}"))
 
     def worker(self, name: str = "w") -> Claims:
         return Claims(store_on(self._async), lease=60.0, worker=Claimant(name, name))

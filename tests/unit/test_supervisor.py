@@ -10,7 +10,7 @@ import pytest
 from fake_children import Child, Clock, own_signals
 from structlog.testing import capture_logs
 
-from credhook.supervisor import CHECK_SECONDS, LONG_LIFE_SECONDS, Supervisor
+from credhook.supervisor import CHECK_SECONDS, LONG_LIFE_SECONDS, Supervisor, stops
 
 #: Lives of children, one after the other: how many seconds, and the code that they end with.
 Lives = Sequence[tuple[float, int]]
@@ -209,3 +209,9 @@ def test_asked_again_it_insists(
     told(clock, 62, second)
     assert one.run() == 0
     assert [child.signals for child in one.children] == [sent] * 2
+
+
+def test_under_nohup_the_end_of_the_terminal_ends_nothing() -> None:
+    assert stops() == (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    assert stops() == (signal.SIGTERM, signal.SIGINT)
