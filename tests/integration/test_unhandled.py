@@ -1,7 +1,6 @@
 """Events that a worker has no handler for are kept, shown, and put back for the first worker that has one."""
 
 import asyncio
-import json
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import partial
@@ -325,18 +324,3 @@ def test_every_round_looks_for_them_whoever_leads(redis_client: Redis) -> None:
     assert record(redis_client, "m1")["state"] == "accepted"
     assert redis_client.get(INDEX.leader) == b"leader"
     assert 2_000 < redis_client.pttl(INDEX.leader) <= 3_000  # Three rounds.
-
-
-def test_it_is_listed_replayed_and_erased(redis_client: Redis, events: Run) -> None:
-    for name, kind in (("m1", COMPLETED), ("m2", OFFERED), ("m3", OFFERED)):
-        plant(redis_client, name, State.UNHANDLED, kind, ended={"a.bad": "dead: ValueError"}, only="gone.handle")
-    plant(redis_client, "m4", State.DONE)
-    listed = [json.loads(line) for line in events("list", "--state", "unhandled", "--json").stdout.splitlines()]
-    assert {(one["webhook_id"], one["only"]) for one in listed} == {(f"m{n}", "gone.handle") for n in (1, 2, 3)}
-    assert events("replay", "--id", "m1").stdout == "replayed 1\n"
-    again = record(redis_client, "m1")
-    assert again["state"] == "accepted"
-    assert not {"only", "h:a.bad"} & again.keys()
-    assert not redis_client.exists(INDEX.unhandled + COMPLETED)
-    assert events("erase", "--state", "unhandled", "--yes").stdout == "erased 2\n"
-    assert not redis_client.exists(*INDEX.all_unhandled)

@@ -268,20 +268,6 @@ async def test_a_handler_does_not_run_beside_an_earlier_run_for_the_same_event(i
     assert notes == ["begun", "ended"] * 2
 
 
-async def test_a_handler_that_was_broken_off_does_not_run_beside_its_own_end() -> None:
-    """An attempt that lost its lease is still being broken off when this same process takes the event again."""
-    go, runs = threading.Event(), Runs(3)
-    function, notes = slow_to_end(go, is_async=True)
-    broken_off = asyncio.create_task(outcome(function, runs=runs))
-    await until_async(lambda: notes)
-    broken_off.cancel()
-    assert isinstance(await outcome(function, runs=runs), StillRunning)
-    go.set()
-    with pytest.raises(asyncio.CancelledError):
-        await broken_off
-    assert await outcome(function, runs=runs) is None
-
-
 @pytest.mark.parametrize("is_async", [True, False])
 async def test_runs_that_will_not_end_are_counted_until_they_do(is_async: bool) -> None:
     clock, go = Clock(), threading.Event()
