@@ -29,18 +29,10 @@ LEASE, SILENCE = 15.0, 6.0
 class Member:
     """The heartbeat of one worker process, on a clock of the test's own."""
 
-    def __init__(self, redis: Redis, token: str, **wanted: str) -> None:
+    def __init__(self, redis: Redis, token: str, *plugins: Handlers[Any]) -> None:
         self.now, self.redis, self.token = 1_000.0, redis, token
-        handlers: Any = Handlers("test")
-        for name, event_type in wanted.items():
-
-            async def handle(event: Any, context: Any) -> None: ...
-
-            handle.__name__ = name
-            handlers.on(event_type)(handle)
         self.store = store_on(redis)
-        registry = Registry([handlers])
-        self.heartbeat = Heartbeat(self.store, worker_settings(), registry, token, clock=lambda: self.now)
+        self.heartbeat = Heartbeat(self.store, worker_settings(), Registry(plugins), token, clock=lambda: self.now)
 
     def beats(self, seconds: float = 1.0) -> None:
         for _ in range(round(seconds / self.heartbeat.interval)):
@@ -57,8 +49,13 @@ async def hold(async_redis: AsyncRedis, token: str, number: int) -> list[str]:
     return [claim.event_id for claim in (await claims.take(number, urgent=0)).claims]
 
 
+async def one(event: Any, context: Any) -> None: ...
+
+
 def test_a_process_announces_itself_for_a_day(redis_client: Redis) -> None:
-    member = Member(redis_client, "w1", one=COMPLETED)
+    handlers: Any = Handlers("test")
+    handlers.on(COMPLETED)(one)
+    member = Member(redis_client, "w1", handlers)
     member.beats()
     redis_client.hset(INDEX.handlers, "w1", b"1 2 " + next(announced(redis_client.hgetall(INDEX.handlers))).text)
     redis_client.expire(INDEX.handlers, 60)  # The next beat renews it.

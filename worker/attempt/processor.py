@@ -237,7 +237,7 @@ class Processor:
                 self._end(attempt, handler, SKIPPED)
                 return False
             if needed.startswith(GAVE_UP):
-                self._fail(attempt, handler, retry.GiveUp(f"{handler.after} was given up"), is_consequence=True)
+                self._fail(attempt, handler, retry.GiveUp(f"{handler.after} was given up"), is_counted=False)
                 return False
         try:
             is_wanted = handler.wants(event)
@@ -249,13 +249,7 @@ class Processor:
         return is_wanted
 
     def _fail(
-        self,
-        attempt: Attempt,
-        handler: Handler,
-        error: Exception,
-        ms: float | None = None,
-        *,
-        is_consequence: bool = False,
+        self, attempt: Attempt, handler: Handler, error: Exception, ms: float | None = None, *, is_counted: bool = True
     ) -> None:
         """Note the failure. It is not counted if it is only the consequence of another handler's failure."""
         claim = attempt.claim
@@ -278,7 +272,7 @@ class Processor:
             final=isinstance(decision, retry.GiveUp),
             hint=_TIMEOUT_HINT if isinstance(error, HandlerTimeout) else "",
             ms=ms,
-            cause=None if is_consequence else attempt.add_failure(failure_of(error, handler, ms)),
+            cause=attempt.add_failure(failure_of(error, handler, ms)) if is_counted else None,
         )
         if isinstance(decision, retry.GiveUp):
             self._end(attempt, handler, GAVE_UP + retry.error_text(error))

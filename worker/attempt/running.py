@@ -72,7 +72,7 @@ class Runs:
         self.alive: dict[tuple[str, str], Run] = {}
         #: Free places for threads. Those that hang keep theirs.
         self.free_threads = asyncio.Semaphore(limit)
-        self._clock = clock
+        self.clock = clock
 
     def defer_to(self, event_id: str, handler: str) -> bool:
         """Note that an attempt has to wait, and return True, if the handler still runs for the event."""
@@ -84,10 +84,6 @@ class Runs:
     def begin(self, event: FetchedEvent, handler: Handler) -> "Run | None":
         """Return a new run, or None if an earlier one has not ended."""
         return None if self.defer_to(event.webhook_id, handler.name) else Run(self, handler, event)
-
-    def abandon(self, run: "Run") -> None:
-        """Note that no attempt waits for the run any longer."""
-        run.abandoned_at = self._clock()
 
     @property
     def hung(self) -> int:
@@ -101,7 +97,7 @@ class Runs:
         return blocks_event or self.hung * 2 > self.limit
 
     def _abandoned(self) -> "list[tuple[float, Run]]":
-        now = self._clock()
+        now = self.clock()
         return [(now - run.abandoned_at, run) for run in self.alive.values() if run.abandoned_at is not None]
 
 
@@ -254,13 +250,13 @@ async def run(
         if untimed.is_set():
             await asyncio.wait({task})
     except asyncio.CancelledError:
-        runs.abandon(held)
+        held.abandoned_at = runs.clock()
         await _cancel(task, grace)
         raise
     finally:
         timer.cancel()
     if not task.done():
-        runs.abandon(held)
+        held.abandoned_at = runs.clock()
         late = HandlerTimeout(f"longer than {timeout} s").with_traceback(_where(task, held.thread))
         await _cancel(task, grace)
         return late
