@@ -102,11 +102,7 @@ async def test_an_interruption_ends_with_its_attempt_and_another_cancellation_st
 
 
 class Store:
-    """Takes a while to write down that a handler has ended.
-
-    Attributes:
-        written: whose ends were, in order.
-    """
+    """Takes a while to write down that a handler has ended. `written`: whose ends were, in order."""
 
     lease = 15.0
 
@@ -133,16 +129,13 @@ def processor(store: Store, handlers: Handlers[Any]) -> Processor:
 
 
 async def test_the_end_of_each_of_many_handlers_is_written_once() -> None:
-    handlers = Handlers("many")
+    handlers: Any = Handlers("many")
+    for number in range(100):
 
-    def handler(number: int) -> None:
         async def handle(event: Any, context: Any) -> None: ...
 
         handle.__name__ = f"h{number}"
         handlers.on("*")(handle)
-
-    for number in range(100):
-        handler(number)
     store, attempt = Store(), Attempt(CLAIM)
     event = FetchedEvent("openid4vc.issuance.completed", "i1", "e1", NOW, 1, NOTHING)
     await processor(store, handlers).run_handlers(attempt, event, list(handlers))

@@ -22,12 +22,7 @@ NOTHING: Any = None
 
 
 class Processor:
-    """Ends each attempt when it may, and settles it when it may.
-
-    Attributes:
-        asked: whether each attempt was to go on with the event that follows.
-        following: events that follow; each has to wait anew.
-    """
+    """Ends each attempt when it may, and settles it when it may. Each of the `following` events has to wait anew."""
 
     def __init__(self, *following: str) -> None:
         self.asked: list[bool] = []

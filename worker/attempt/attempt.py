@@ -110,7 +110,6 @@ class Attempt:
     """One event in progress.
 
     Attributes:
-        claim: the event and the right to work on it.
         known: the details fetched for the previous event of the same resource.
         admitted: True if the rate limit has already counted the fetch.
         calls_platform: True once the attempt is going to fetch. Until then, an admitted call can be given back.
@@ -121,7 +120,6 @@ class Attempt:
         statuses: handler → how it ended in this attempt.
         unwritten: those of `statuses` that the store does not know yet, with the milliseconds of the run.
         durations: handler → milliseconds, for the handlers that are done.
-        failures: all failures of this attempt.
         counted: handlers whose failures were written with their status.
     """
 

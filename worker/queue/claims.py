@@ -47,7 +47,6 @@ class Claim(NamedTuple):
 
     Attributes:
         event_id: its webhook-id.
-        type: its event type.
         resource_id: the issuance or presentation.
         received_at: when the receiver stored it.
         now: Redis's clock when it was claimed, ms since the epoch.
