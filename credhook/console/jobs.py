@@ -30,7 +30,7 @@ from credhook.store.store import SyncStore
 from credhook.worker.commands.batches import BATCH, batched, sentence
 from credhook.worker.commands.bulk import ERASED, NOT_ERASED, NOT_REPLAYED, REPLAYED, Erasure
 from credhook.worker.commands.search import EventSummary, Selection, fingerprint, read_page
-from credhook.worker.queue.replay import Replay, Settled
+from credhook.worker.queue.replay import How, Replay, Settled
 
 log = structlog.get_logger("credhook.console")
 

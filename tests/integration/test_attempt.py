@@ -15,7 +15,7 @@ from harness import DATA
 from prometheus_client import REGISTRY
 from pydantic import SecretStr
 from redis import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 from redis_keys import EVENT
 from stores import store_on
 from structlog.testing import capture_logs
@@ -206,6 +206,28 @@ async def test_an_interruption_that_something_has_swallowed_is_noticed_before_th
     monkeypatch.setattr(owner, name, swallows)
     assert (await made.next(attempt)).state is State.ACCEPTED
     assert not told.ran
+
+
+async def test_handlers_run_to_their_end_although_redis_refuses_the_record_of_another(
+    redis_url: str, stub: Stub, redis_client: Redis
+) -> None:
+    handlers, ended = Handlers("test"), []
+
+    @handlers.on("*")
+    async def damages(event: Any, context: Any) -> None:
+        redis_client.delete(EVENT + event.webhook_id)
+        redis_client.set(EVENT + event.webhook_id, "damaged")
+
+    @handlers.on("*")
+    async def goes_on(event: Any, context: Any) -> None:
+        await asyncio.sleep(0.5)  # Until Redis has refused the other's record.
+        ended.append(event.webhook_id)
+
+    async with attempts(redis_url, stub, handlers) as made:
+        await made.accept("e1", DATA, "pre_1")
+        with pytest.raises(ResponseError):
+            await made.next()
+    assert ended == ["e1"]
 
 
 @pytest.mark.parametrize(("first", "second", "stale"), [

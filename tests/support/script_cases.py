@@ -23,7 +23,8 @@ from credhook.worker.platform.circuit import Circuit
 from credhook.worker.platform.circuit_breaker import PROBE_BEGINS_SECONDS
 from credhook.worker.platform.rate_limit import RateLimit
 from credhook.worker.platform.shared_circuit import CircuitStore
-from credhook.worker.queue.claims import Claim, Failure, Settlement
+from credhook.worker.queue.claims import Claim, Settlement
+from credhook.worker.queue.failure import Failure
 from credhook.worker.queue.leases import note_death
 
 #: Seconds that the platform's circuit is open.

@@ -27,7 +27,8 @@ from credhook.worker.attempt.retry import ConcurrencyReached, DataGone, Defer, G
 from credhook.worker.attempt.running import HandlerTimeout
 from credhook.worker.handlers.registry import FetchedEvent, Handler, Handlers, Registry
 from credhook.worker.platform.circuit import PlatformPaused
-from credhook.worker.queue.claims import Claim, Failure, Settlement
+from credhook.worker.queue.claims import Claim, Settlement
+from credhook.worker.queue.failure import Failure
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 CLAIM = Claim(

@@ -14,7 +14,8 @@ from credhook.worker.attempt.details import Fetched
 from credhook.worker.attempt.retry import DataGone, Defer, GiveUp, Retry, error_class, error_text
 from credhook.worker.handlers.registry import Handler, definition
 from credhook.worker.platform.circuit import PlatformPaused
-from credhook.worker.queue.claims import FETCH, WORKER, Claim, Failure, Settlement
+from credhook.worker.queue.claims import Claim, Settlement
+from credhook.worker.queue.failure import FETCH, WORKER, Failure
 
 #: Statuses of a handler. The third is `GAVE_UP` with the reason.
 DONE: Final = "done"

@@ -188,9 +188,12 @@ class Processor:
             if running:  # The last status is written with the event's settlement.
                 await self._record(attempt, handler.name)
 
-        async with asyncio.TaskGroup() as group:
-            for handler in handlers:
-                tasks[handler.name] = group.create_task(run_one(handler, tasks.get(handler.after or "")))
+        for handler in handlers:
+            tasks[handler.name] = asyncio.create_task(run_one(handler, tasks.get(handler.after or "")))
+        # Not a task group: if Redis refuses the record of one handler, the others run to their end.
+        for error in await asyncio.gather(*tasks.values(), return_exceptions=True):
+            if error is not None:
+                raise error
 
     async def _run_handler(self, attempt: Attempt, event: FetchedEvent, handler: Handler) -> None:
         """Run one handler and note its status or failure in the attempt."""

@@ -25,11 +25,7 @@ local claimed = {}
 -- Fences start at the clock: if an event is erased and its id comes again, they do not repeat the earlier ones.
 local FIRST_FENCE = string.format('%.0f', now + 1)
 
--- Return the claim, or the reason why there is none:
---   missing  it was erased, or has expired; unreadable  its record is damaged, and the sweeper sets it aside
---   settled  it is neither accepted nor waiting; held  another worker has it; early  its next attempt is not due yet
---   blocked  another event of its resource is under way; it follows
---   poison_candidate  workers have died with it: only a worker with nothing else under way may claim it
+-- Return the claim, or one word that says why there is none.
 local function claim(id, job, worker)
     local record, fields = record_of(id)
     if not record then return fields and 'unreadable' or 'missing' end
