@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import redis.asyncio
-import structlog
 import trustme
 from fleet_harness import FleetHarness, Stub
 from guarded_redis import GUARDS, Guard
@@ -38,9 +37,6 @@ for each in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
 # Where local time is UTC, code that means one and takes the other would pass. No test expects local time.
 os.environ["TZ"] = "Asia/Kathmandu"
 time.tzset()
-
-# What no test reads need not be coloured: with `rich`, a traceback takes a fifth of a second.
-structlog.dev.ConsoleRenderer.get_active().exception_formatter = structlog.dev.plain_traceback
 
 # A property holds however long a busy machine takes.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
