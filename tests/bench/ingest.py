@@ -46,9 +46,9 @@ _RATIOS: Final = (
 #: Connections that are kept alive between the load and a server.
 _CONNECTIONS: Final = 64
 
-#: Seconds of full load before a run, and signed requests for each second of it: more than any server takes.
+#: Most seconds of full load before a run, and signed requests for each second: more than any server takes.
 _WARM_UP: Final = 2
-_REQUESTS: Final = 80_000
+_REQUESTS: Final = 50_000
 
 
 @dataclass(slots=True)
@@ -73,7 +73,8 @@ class Run:
 
     def throughput(self, seconds: int) -> dict[str, Any]:
         """Put as much load on the server as it takes, after connections, pools and compilers have settled."""
-        self._press(self._take(_WARM_UP * _REQUESTS), _WARM_UP)
+        warm_up = min(_WARM_UP, seconds)
+        self._press(self._take(warm_up * _REQUESTS), warm_up)
         jobs, meter = self._jobs_at_rest(), Meter(self.server, self.redis)
         accepted, took = self._press(self.unseen, seconds)
         costs = meter.costs(accepted)
@@ -145,7 +146,7 @@ def _status(port: int, request: bytes) -> int:
 
 def measure(competitor: Competitor, seconds: int, folder: Path) -> dict[str, Any]:
     """Measure a run. Its Redis is empty, so that the same deliveries are new to all."""
-    deliveries = sign(folder / "deliveries", (_WARM_UP + seconds) * _REQUESTS)
+    deliveries = sign(folder / "deliveries", (min(_WARM_UP, seconds) + seconds) * _REQUESTS)
     with run(competitor, deliveries, folder) as running:
         return running.throughput(seconds)
 
