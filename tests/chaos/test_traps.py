@@ -4,8 +4,6 @@ What RQ does when a reply is lost after `enqueue` touches the receiver: tests/ch
 a dead worker is under way again, with the lease as shipped: tests/chaos/test_recovery.py.
 """
 
-import os
-import signal
 from typing import Any
 
 from handled_events import begun, handled_once
@@ -17,7 +15,6 @@ from rq import Worker as StockWorker
 from rq.job import Job, JobStatus
 from rq.registry import FailedJobRegistry, StartedJobRegistry
 from rq.serializers import JSONSerializer
-from serving import children, runs
 from stock_rq import stock_worker
 from waiting import until
 
@@ -103,45 +100,6 @@ def test_a_stale_copy_of_a_job_does_not_run_it_again(harness: Harness) -> None:
     with stock_worker(harness, "--burst") as stock:
         assert stock.process.wait(60) == 0
     handled_once(harness, "m1")
-
-
-def test_a_stock_worker_killed_with_its_horse_leaves_its_event_to_ours(harness: Harness) -> None:
-    harness.plugin(HELD)
-    harness.happens("m1")
-    with stock_worker(harness) as stock:
-        until(lambda: begun(harness) == ["m1"])
-        (horse,) = children(stock)
-        stock.kill()
-        os.kill(horse, signal.SIGKILL)
-    (harness.folder / "go").touch()
-    with harness.worker():
-        handled_once(harness, "m1")
-
-
-def test_a_horse_that_outlives_its_stock_worker_keeps_its_event(harness: Harness) -> None:
-    harness.plugin(HELD)
-    harness.happens("m1")
-    with stock_worker(harness) as stock:
-        until(lambda: begun(harness) == ["m1"])
-        (horse,) = children(stock)
-        os.kill(stock.process.pid, signal.SIGKILL)
-        stock.process.wait()
-    try:
-        # RQ's entry lapses, and its clean-up counts the job as abandoned.
-        lapse(harness.redis)
-        StartedJobRegistry("credhook", connection=harness.redis, serializer=JSONSerializer).cleanup()
-        harness.happens("m2")
-        harness.redis.lrem(INDEX.jobs, 0, job_id("m2"))
-        with harness.worker():
-            # Once this one has been put back, the other would have been as well: it is older.
-            until(lambda: "m2" in begun(harness), what="m2 put back")
-            (harness.folder / "go").touch()
-            handled_once(harness, "m1", "m2")
-            until(lambda: not runs(horse), what="the horse's end")
-    finally:
-        if runs(horse):
-            os.kill(horse, signal.SIGKILL)
-    assert begun(harness) == ["m1", "m2"]
 
 
 def test_a_worker_that_slept_through_its_lease_leaves_the_event_to_the_next(harness: Harness) -> None:
