@@ -1,8 +1,8 @@
 """The job of an event, `process`, and RQ's classes that run this job and no other.
 
 `credhook worker --isolation fork` runs `IsolatingWorker`: one event at a time, each in a process of its own, for
-handlers that are not trusted to behave. A stock `rq worker` can run the job, too.
-The job never fails for RQ: worker/attempt/ decides what to do about a failure, and Redis keeps no result or traceback.
+handlers that are not trusted to behave. The job never fails for RQ: worker/attempt/ decides what to do about a failure,
+and Redis keeps no result or traceback.
 """
 
 import asyncio
