@@ -283,10 +283,7 @@ def test_a_call_that_the_end_of_the_loop_breaks_off_is_for_later() -> None:
 async def outcome(handler: Handler, **options: Any) -> Any:
     """The result of a call, or the error."""
     async with async_api(handler, **options) as api:
-        try:
-            return await api.presentations.get("p")
-        except ApiError as error:
-            return error
+        return await outcome_of(api.presentations.get("p"))
 
 
 class Endless(httpx.AsyncByteStream):

@@ -14,7 +14,7 @@ from waiting import until_async
 
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import ApiError, InvalidRequest, InvalidResponse, Unauthorized, Unavailable
-from credhook.worker.api.http.exchange import Request, Response
+from credhook.worker.api.http.exchange import Response
 from credhook.worker.api.models import Presentation
 from credhook.worker.api.token import ClientCredentials, Token, TokenAuth, granted
 from credhook.worker.settings import PlatformSettings
@@ -22,26 +22,12 @@ from credhook.worker.settings import PlatformSettings
 # The request, byte by byte.
 
 
-class Recorder:
-    """A transport that remembers requests and answers each with 404."""
-
-    def __init__(self) -> None:
-        self.requests: list[Request] = []
-
-    async def send(self, request: Request) -> Response:
-        self.requests.append(request)
-        return Response(404, {}, b"")
-
-    async def aclose(self) -> None:
-        pass
-
-
 @pytest.mark.parametrize("method", ["post", "basic"])
 async def test_a_secret_that_cannot_be_sent_is_an_error_that_does_not_show_it(method: TokenAuth) -> None:
-    recorder = Recorder()
+    platform = Platform()
     with pytest.raises(InvalidRequest, match=r"^token: the request cannot be sent: ") as caught:
-        await ClientCredentials(TOKEN_URL, "me", "s3cret\ud800", method=method).token(recorder)
-    assert recorder.requests == []
+        await ClientCredentials(TOKEN_URL, "me", "s3cret\ud800", method=method).token(behind(platform))
+    assert platform.token_requests == []
     assert "s3cret" not in str(caught.value)
 
 
@@ -56,15 +42,13 @@ async def test_the_settings_say_how_and_for_what_a_token_is_asked() -> None:
         "CREDHOOK_AUDIENCE": "https://api.example",
         "CREDHOOK_RESOURCE": "https://one.example/x urn:two",
     }
-    settings = PlatformSettings.model_validate(environment)
-    recorder = Recorder()
-    with pytest.raises(Unauthorized):
-        await ClientCredentials.from_settings(settings).token(recorder)
-    (request,) = recorder.requests
+    platform = Platform()
+    await ClientCredentials.from_settings(PlatformSettings.model_validate(environment)).token(behind(platform))
+    (request,) = platform.token_requests
     scheme, _, encoded = request.headers["Authorization"].partition(" ")
     assert (scheme, b64decode(encoded)) == ("Basic", b"me%3Ayou:p%3Aw%25d%2B%20%2F%C3%A4")
     assert request.headers["Content-Type"] == "application/x-www-form-urlencoded"
-    assert parse_qsl((request.body or b"").decode("ascii"), keep_blank_values=True) == [
+    assert parse_qsl(request.content.decode("ascii"), keep_blank_values=True) == [
         ("grant_type", "client_credentials"),
         ("scope", "read:details write"),
         ("audience", "https://api.example"),
