@@ -27,8 +27,8 @@ from virtual_time import in_own_time
 from waiting import until
 
 from credhook.worker.api.client import MOST_PAGES, AsyncApi, SyncApi, transport_from
-from credhook.worker.api.errors import ApiError, InvalidRequest, InvalidResponse, NotFound, Unavailable
-from credhook.worker.api.http.exchange import LONGEST_BODY, LONGEST_REFUSAL
+from credhook.worker.api.errors import ApiError, InvalidRequest, InvalidResponse, Unavailable
+from credhook.worker.api.http.exchange import LONGEST_BODY
 from credhook.worker.api.models import UserRequest
 from credhook.worker.api.token import ClientCredentials
 from credhook.worker.settings import PlatformSettings
@@ -315,14 +315,6 @@ async def test_a_body_of_just_four_mebibytes_is_read() -> None:
     body = httpx.Response(200, json=GOOD).content
     body += b" " * (LONGEST_BODY - len(body))
     assert (await outcome(lambda _: httpx.Response(200, content=body))).id == "p"
-
-
-@pytest.mark.parametrize(("status", "error"), [(503, Unavailable), (404, NotFound), (400, InvalidRequest)])
-async def test_an_endless_refusal_is_cut_short_and_keeps_its_meaning(status: int, error: type[ApiError]) -> None:
-    stream = Endless()
-    assert type(await outcome(lambda _: httpx.Response(status, stream=stream))) is error
-    assert stream.given <= LONGEST_REFUSAL + 2 * 65_536
-    assert stream.closed
 
 
 #: What may become of a body that has begun.

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 from wallet import WALLET
 
 from credhook.worker.api import models
@@ -26,7 +26,7 @@ from credhook.worker.api.models import (
     Wire,
     mismatch,
 )
-from credhook.worker.attempt.details import from_bytes, state_of, to_bytes
+from credhook.worker.attempt.details import state_of
 
 PEM = "-----BEGIN CERTIFICATE-----\nMIIB\nAAAA\n-----END CERTIFICATE-----\n"
 
@@ -306,70 +306,3 @@ def test_a_value_shows_no_personal_data_cannot_be_changed_and_travels_between_pr
     with pytest.raises(ValidationError):
         setattr(value, name, "other")
     assert pickle.loads(pickle.dumps(value)) == value
-
-
-ISSUED, VERIFIED = "openid4vc.issuance.completed", "openid4vc.verification.data"
-
-PRESENTATION: dict[str, Any] = {
-    "id": "cmfw1",
-    "status": "VERIFIED",
-    "createdAt": "2026-11-20T10:00:00.123456+02:00",
-    "updatedAt": "a while ago",
-    "expiresAt": 1_700_000_000,
-    "presentationTemplateId": None,
-    "error": "text",
-    "credentials": [
-        {
-            "isValid": True,
-            "name": "Membership",
-            "type": "sd-jwt",
-            "attributes": {
-                "given_name": "Zoë",
-                "givenName": "other",
-                "isValid": "an attribute",
-                "born": "1990-01-01",
-                "points": 1.5,
-                "number": 12345678901234567890123,
-                "address": {"lines": ["a", None, {"postalCode": 1, "postal_code": "2"}]},
-                "none": None,
-            },
-            "issues": [{"someCode": 1}, "text"],
-            "is_valid": "not the field",
-        },
-        {"isValid": "true", "presentedAttributes": {"given_name": "Ann"}},
-        {"attributes": {"a": 1}, "presentedAttributes": {"a": 2}},
-        {},
-    ],
-    "created_at": "not the field",
-    "verifierInfo": {"tenantId": 7, "tags": ["x"]},
-}
-
-ISSUANCE: dict[str, Any] = {
-    "id": "iss_1",
-    "status": "partiallyIssued",
-    "format": "sd-jwt",
-    "offerUri": "openid-credential-offer://x",
-    "credentials": [{"id": "c", "status": "ok", "revocable": False, "validUntil": "2030"}],
-    "newField": [1, {"a": None}],
-}
-
-
-@pytest.mark.parametrize(
-    ("model", "document", "event_type"),
-    [
-        (Presentation, PRESENTATION, VERIFIED),
-        (Presentation, {"id": "p", "status": "rejected", "error": {"message": "no", "code": 3}}, VERIFIED),
-        (Presentation, {"id": "p", "status": "rejected", "error": ["no", 3]}, VERIFIED),
-        (Presentation, {"id": "p", "status": "requested", "credentials": None}, VERIFIED),
-        (Issuance, ISSUANCE, ISSUED),
-        (Issuance, {"id": "i", "status": "offered"}, ISSUED),
-    ],
-)
-def test_details_come_back_as_they_were(model: type[Any], document: object, event_type: str) -> None:
-    details = TypeAdapter(model).validate_python(document, by_alias=True, by_name=False)  # As the client reads it.
-    back = from_bytes(to_bytes(details), event_type)
-    assert back is not None
-    assert type(back) is model
-    assert back == details
-    assert back.model_fields_set == details.model_fields_set
-    assert to_bytes(back) == to_bytes(details)

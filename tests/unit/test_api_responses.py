@@ -134,6 +134,7 @@ SHAPES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"id": "p", "status": "verified", "credentials": {"pid": {"isValid": True, "attributes": {"a": 1}}}}, TRUSTED),
     ({"id": "p", "status": "verified", "credentials": ["eyJ.x"]}, DOUBTFUL),
     ({"id": "p", "status": "verified", "credentials": [{"attributes": [{"name": "a"}]}]}, DOUBTFUL),
+    ({"id": "p", "created_at": "unknown", "credentials": [{"is_valid": True}]}, {"created_at": None, "trusted": False}),
     ({"id": "p", "credentials": [{"type": ["VC"], "name": {}, "attributes": None, "issues": ""}]}, {"has_data": False}),
     ({"id": "p", "error": {"message": ["no"]}, "expiresAt": {}, "updatedAt": []}, {"updated_at": None}),
     ({"id": "p", "authorizationRequestUri": {}, "createdAt": True}, {"authorization_request_uri": None}),
@@ -141,12 +142,21 @@ SHAPES: list[tuple[dict[str, Any], dict[str, Any]]] = [
 ]  # fmt: skip
 
 
+def comes_back_as_it_was(details: Any, event_type: str) -> None:
+    """Check that details are the same once a snapshot is read."""
+    back = from_bytes(to_bytes(details), event_type)
+    assert back == details
+    assert type(back) is type(details)
+    assert back.model_fields_set == details.model_fields_set
+    assert to_bytes(back) == to_bytes(details)
+
+
 @pytest.mark.parametrize(("document", "expected"), SHAPES)
 def test_what_is_there_is_taken_in_whatever_shape(document: dict[str, Any], expected: dict[str, Any]) -> None:
     found = read(PRESENTATIONS["get"], response(200, {"data": document}), NOW, asked_for="p")
     assert found.id == "p"
     assert {name: getattr(found, name) for name in expected} == expected
-    assert from_bytes(to_bytes(found), "openid4vc.verification.data") == found
+    comes_back_as_it_was(found, "openid4vc.verification.data")
 
 
 @pytest.mark.parametrize(
@@ -183,10 +193,12 @@ def test_an_issuance_is_taken_in_whatever_shape_and_its_id_may_be_a_number() -> 
         "exchange": {},
         "format": ["mdoc"],
         "offerUri": 1,
+        "newField": [1, {"a": None}],
     }
     found = read(ISSUANCES["get"], response(200, document), NOW, asked_for="7")
     assert (found.id, found.exchange, found.format, found.offer_uri) == ("7", None, None, "1")
     assert [each.id for each in found.credentials] == ["c1", "5"]
+    comes_back_as_it_was(found, "openid4vc.issuance.completed")
     with pytest.raises(InvalidResponse, match="another id"):
         read(ISSUANCES["get"], response(200, document), NOW, asked_for="8")
 
@@ -303,12 +315,6 @@ def test_such_a_date_counts_from_when_the_platform_says_that_it_answered(date: s
     assert seconds_to_wait({"retry-after": "Sun, 01 Nov 2026 10:02:00 GMT", "date": date}, NOW) == seconds
 
 
-@given(st.text(), st.text())
-def test_no_retry_after_breaks_anything(text: str, date: str) -> None:
-    seconds = seconds_to_wait({"retry-after": text, "date": date}, NOW)
-    assert seconds is None or seconds >= 0
-
-
 json_values = st.recursive(
     st.none() | st.booleans() | st.floats(allow_nan=False) | st.integers() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.sampled_from(["data", "errors", "id"]), inner),
@@ -383,22 +389,7 @@ def test_what_was_presented_is_dropped_unread() -> None:
     assert "attributes" not in item.model_dump_json()
 
 
-# The bound on a body's values against the values themselves.
-
-DOCUMENTS = st.recursive(
-    st.none() | st.integers() | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=3), inner, max_size=5),
-)
-
-
-def number(document: Any) -> int:
-    inner = document.values() if isinstance(document, dict) else document if isinstance(document, list) else ()
-    return 1 + sum(map(number, inner))
-
-
-@given(DOCUMENTS)
-def test_there_are_never_more_values_than_the_bytes_say(document: Any) -> None:
-    assert values(json.dumps(document).encode()) >= number(document)
+# The bound on a body's values.
 
 
 def test_a_long_text_counts_as_one_unless_it_has_brackets_and_commas() -> None:

@@ -228,24 +228,6 @@ def test_a_warning_is_its_category_and_its_place_and_nothing_that_it_says(capsys
     assert "Jane" not in capsys.readouterr().err
 
 
-async def never_awaited() -> None: ...
-
-
-def drops_a_coroutine() -> None:
-    never_awaited()  # type: ignore[unused-coroutine]
-
-
-def test_a_coroutine_that_was_never_awaited_is_named_with_its_place() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("always")
-        output = configured()
-        drops_a_coroutine()
-    line = json.loads(output.getvalue())
-    assert (line["event"], line["coroutine"]) == ("coroutine_not_awaited", "never_awaited")
-    assert line["at"].startswith("unit/test_logs.py:")
-    assert "await" in line["hint"]
-
-
 def test_the_place_of_one_that_ends_with_its_handler_is_the_handlers() -> None:
     output = configured()
     run: Any = SimpleNamespace(at="app/handlers.py:5", fields=lambda: {"attempt": 1, "webhook_id": "m"}, dropped=())
