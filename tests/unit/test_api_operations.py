@@ -1,6 +1,7 @@
 """What leaves the machine: every operation's request, and that no id can lead one astray."""
 
 import asyncio
+import re
 from collections.abc import Callable, Coroutine
 from typing import Any
 from urllib.parse import unquote
@@ -13,7 +14,7 @@ from token_endpoint import async_api, every_operation
 
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import ApiError, InvalidRequest
-from credhook.worker.api.models import CertificateRequest, UserRequest, path_segment
+from credhook.worker.api.models import CertificateRequest, IdentityLinkRequest, UserRequest, path_segment
 from credhook.worker.api.operations import Endpoints, Templates, Users
 
 #: How a test calls the platform.
@@ -123,33 +124,12 @@ def test_a_segment_that_could_climb_or_cannot_travel_is_refused(value: str) -> N
 
 # Ids that mean harm.
 
-#: What is called, and the path around the id.
-TAKING_AN_ID: list[tuple[Callable[[AsyncApi, str], Made], str]] = [
-    (lambda api, value: api.issuances.get(value), "/tenant/me-creds/api/credentials/|"),
-    (lambda api, value: api.presentations.get(value), "/tenant/me-creds/api/presentations/|"),
-    (lambda api, value: api.endpoints.delete(value), "/tenant/me-creds/api/endpoints/|"),
-    (lambda api, value: api.templates.get(value), "/tenant/me-creds/api/templates/credentials/|"),
-    (
-        lambda api, value: api.certificates.import_(value, CERTIFICATE),
-        "/tenant/me-creds/api/certificates/csrs/|/import",
-    ),
-    (
-        lambda api, value: api.users.by_external_identifier(value),
-        "/tenant/consumer-onboarding/api/users/by-external-identifier/|",
-    ),
-    (
-        lambda api, value: api.users.external_identifier(value),
-        "/tenant/consumer-onboarding/api/users/|/external-identifier",
-    ),
-    (
-        lambda api, value: api.users.link_identity(value, enabled=True),
-        "/tenant/consumer-onboarding/api/users/|/idp-link",
-    ),
-]
-
-
-def test_the_rows_above_are_all_that_takes_an_id() -> None:
-    assert len(TAKING_AN_ID) == sum("{" in each.path for each in every_operation().values())
+#: What each operation takes besides an id.
+REST: dict[str, object] = {
+    "certificates.import_": CERTIFICATE,
+    "users.link_identity": IdentityLinkRequest(enabled=True),
+}
+TAKING_AN_ID = [each for each in every_operation().values() if "{" in each.path]
 
 
 hostile = st.one_of(
@@ -170,11 +150,11 @@ hostile = st.one_of(
 
 async def leads_nowhere_else(value: str) -> None:
     api, requests = recorded()
-    for call, path in TAKING_AN_ID:
-        before, _, after = path.partition("|")
+    for operation in TAKING_AN_ID:
+        before, after = re.split(r"{\w+}", f"/tenant{operation.path}")
         requests.clear()
         with pytest.raises(ApiError) as caught:
-            await call(api, value)
+            await operation.bound_to(api)(value, *([REST[operation.name]] if operation.name in REST else []))
         if not requests:
             assert type(caught.value) is InvalidRequest
             continue
