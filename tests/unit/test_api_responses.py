@@ -145,6 +145,7 @@ SHAPES: list[tuple[dict[str, Any], dict[str, Any]]] = [
 def comes_back_as_it_was(details: Any, event_type: str) -> None:
     """Check that details are the same once a snapshot is read."""
     back = from_bytes(to_bytes(details), event_type)
+    assert back is not None
     assert back == details
     assert type(back) is type(details)
     assert back.model_fields_set == details.model_fields_set
