@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from accepting import record
-from attempts import Attempts, ScriptedHandlers, attempts
+from attempts import Attempts, Planned, attempts
 from fleet_harness import Answer, Call, Stub, issuance, presentation
 from harness import DATA
 from prometheus_client import REGISTRY
@@ -46,19 +46,19 @@ def stub(stub: Stub) -> Stub:
 
 
 @pytest.fixture
-def told() -> ScriptedHandlers:
-    return ScriptedHandlers("first", "second")
+def told() -> Planned:
+    return Planned("first", "second")
 
 
 @pytest.fixture
-async def made(redis_url: str, stub: Stub, told: ScriptedHandlers) -> AsyncIterator[Attempts]:
+async def made(redis_url: str, stub: Stub, told: Planned) -> AsyncIterator[Attempts]:
     async with attempts(redis_url, stub, told.handlers, SNAPSHOT_KEY=KEY) as made:
         yield made
 
 
 @pytest.mark.parametrize("why", [Interruption.LEASE_LOST, Interruption.DRAINED])
 async def test_what_has_run_is_recorded_although_the_attempt_is_interrupted(
-    made: Attempts, told: ScriptedHandlers, redis_client: Redis, why: Interruption
+    made: Attempts, told: Planned, redis_client: Redis, why: Interruption
 ) -> None:
     await made.accept("e1", DATA, "pre_1")
     attempt = Attempt(await made.claim(), unwritten={"test.first": DONE})
@@ -72,7 +72,7 @@ async def test_what_has_run_is_recorded_although_the_attempt_is_interrupted(
 
 
 async def test_nothing_is_fetched_once_every_handler_is_recorded_as_done(
-    made: Attempts, told: ScriptedHandlers, stub: Stub
+    made: Attempts, told: Planned, stub: Stub
 ) -> None:
     """Their worker died before it settled the event, and the platform may have forgotten the data since."""
     await made.accept("e1", DATA, "pre_1")
@@ -84,9 +84,7 @@ async def test_nothing_is_fetched_once_every_handler_is_recorded_as_done(
     assert not told.ran
 
 
-async def test_what_is_recorded_as_done_after_the_claim_does_not_run_again(
-    made: Attempts, told: ScriptedHandlers
-) -> None:
+async def test_what_is_recorded_as_done_after_the_claim_does_not_run_again(made: Attempts, told: Planned) -> None:
     """By a worker that had lost the event."""
     await made.accept("e1", DATA, "pre_1")
     claim = (await made.claim())._replace(first=False)
@@ -114,14 +112,14 @@ async def test_an_event_waits_if_redis_does_not_say_whether_there_is_a_place(
 
 
 async def test_a_snapshot_goes_with_its_event_although_only_an_earlier_attempt_has_seen_data(
-    made: Attempts, told: ScriptedHandlers, redis_url: str, stub: Stub, redis_client: Redis
+    made: Attempts, told: Planned, redis_url: str, stub: Stub, redis_client: Redis
 ) -> None:
     """And stays while a worker has it that lacks the handler which failed."""
     await made.accept("e1", DATA, "pre_1")
     told.ends["second"] = Retry(after=0.05)
     await made.next()
     assert redis_client.exists("credhook:credhook:snapshot:e1")
-    async with attempts(redis_url, stub, ScriptedHandlers("first").handlers, SNAPSHOT_KEY=KEY) as other:
+    async with attempts(redis_url, stub, Planned("first").handlers, SNAPSHOT_KEY=KEY) as other:
         assert (await other.next()).state is State.UNHANDLED
     assert redis_client.exists("credhook:credhook:snapshot:e1")
     Replay(store_on(redis_client))([Settled("e1", "unhandled")], how="resume")
@@ -133,7 +131,7 @@ async def test_a_snapshot_goes_with_its_event_although_only_an_earlier_attempt_h
 
 
 async def test_a_snapshot_of_another_version_is_left_and_the_platform_asked(
-    made: Attempts, told: ScriptedHandlers, stub: Stub
+    made: Attempts, told: Planned, stub: Stub
 ) -> None:
     await made.accept("e1", DATA, "pre_1")
     told.ends["first"] = Retry(after=0.02)
@@ -146,7 +144,7 @@ async def test_a_snapshot_of_another_version_is_left_and_the_platform_asked(
     assert len(stub.calls) == 2
 
 
-async def test_data_is_not_gone_because_the_platform_fails(made: Attempts, told: ScriptedHandlers, stub: Stub) -> None:
+async def test_data_is_not_gone_because_the_platform_fails(made: Attempts, told: Planned, stub: Stub) -> None:
     await made.accept("e1", DATA, "pre_1")
     told.ends["first"] = Retry(after=0.02)
     await made.next()
@@ -166,7 +164,7 @@ async def test_who_has_lost_the_event_to_another_is_told_when_it_settles(made: A
 
 @pytest.mark.parametrize("swallowing", ["the snapshots", "the store"])
 async def test_an_interruption_that_something_has_swallowed_is_noticed_before_the_next_handler(
-    made: Attempts, told: ScriptedHandlers, monkeypatch: pytest.MonkeyPatch, swallowing: str
+    made: Attempts, told: Planned, monkeypatch: pytest.MonkeyPatch, swallowing: str
 ) -> None:
     """Nothing of ours swallows any; what this one stands for is a library of tomorrow."""
     await made.accept("e1", DATA, "pre_1")
@@ -212,7 +210,7 @@ async def test_handlers_run_to_their_end_although_redis_refuses_the_record_of_an
     ({"second": GiveUp("closed")}, True),
 ])  # fmt: skip
 async def test_only_a_state_that_a_handler_has_handled_makes_earlier_ones_stale(
-    made: Attempts, told: ScriptedHandlers, ends: dict[str, Exception], stale: bool
+    made: Attempts, told: Planned, ends: dict[str, Exception], stale: bool
 ) -> None:
     told.ends |= ends
     await made.accept("later", DATA, "pre_1")
@@ -267,7 +265,7 @@ EARLY, LATE = "2026-11-01T12:00:00Z", "20261101T120001"  # The second is in ISO'
 )
 async def test_of_two_states_the_later_counts_and_at_the_same_moment_the_higher_rank(
     made: Attempts,
-    told: ScriptedHandlers,
+    told: Planned,
     stub: Stub,
     redis_client: Redis,
     steps: list[tuple[str, str | None, bool]],
@@ -306,7 +304,7 @@ async def test_details_that_are_later_than_the_claim_itself_serve_nobody(made: A
     assert len(stub.calls) == 2
 
 
-async def test_a_snapshot_serves_no_other_event(made: Attempts, told: ScriptedHandlers, stub: Stub) -> None:
+async def test_a_snapshot_serves_no_other_event(made: Attempts, told: Planned, stub: Stub) -> None:
     """It may be as old as the first attempt."""
     await made.accept("e1", DATA, "pre_1")
     told.ends["second"] = Retry(after=0.05)
@@ -324,7 +322,7 @@ async def test_a_snapshot_serves_no_other_event(made: Attempts, told: ScriptedHa
 
 
 async def test_nothing_is_fetched_for_an_event_whose_handlers_all_run_still(
-    made: Attempts, told: ScriptedHandlers, stub: Stub
+    made: Attempts, told: Planned, stub: Stub
 ) -> None:
     await made.accept("e1", DATA, "pre_1")
     event: Any = SimpleNamespace(webhook_id="e1")  # As far as a run needs it.
@@ -340,7 +338,7 @@ async def test_nothing_is_fetched_for_an_event_whose_handlers_all_run_still(
 
 @pytest.mark.parametrize(("killed", "state", "ran"), [(1, State.DONE, 2), (2, State.DEAD, 0)])
 async def test_an_event_that_has_killed_two_workers_is_given_up_without_a_fetch(
-    made: Attempts, told: ScriptedHandlers, stub: Stub, redis_client: Redis, killed: int, state: State, ran: int
+    made: Attempts, told: Planned, stub: Stub, redis_client: Redis, killed: int, state: State, ran: int
 ) -> None:
     await made.accept("e 1", DATA, "pre_1")
     ended = "h:of.another" if ran else "h:of.third"  # Of other workers.

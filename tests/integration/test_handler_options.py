@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from accepting import record
-from attempts import Attempts, ScriptedHandlers, attempts
+from attempts import Attempts, Planned, attempts
 from fleet_harness import Stub, presentation
 from prometheus_client import REGISTRY
 from redis import Redis
@@ -27,7 +27,7 @@ DATA = "openid4vc.verification.data"
 REQUESTED = "openid4vc.verification.requested"
 
 
-class Plugin(ScriptedHandlers):
+class Plugin(Planned):
     """Handlers made on the way, and a worker that has them."""
 
     def __init__(self, redis_url: str, stub: Stub) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from accepting import record
-from attempts import Attempts, ScriptedHandlers, attempts
+from attempts import Attempts, Planned, attempts
 from events_command import Run
 from fleet_harness import Stub
 from redis import Redis
@@ -33,7 +33,7 @@ COMPLETED, OFFERED, FAILED = (f"openid4vc.issuance.{one}" for one in ("completed
 NEW: Mapping[str, tuple[str, ...]] = {COMPLETED: ("new.handle",), OFFERED: ("new.handle", "new.look")}
 
 
-class Fleet(ScriptedHandlers):
+class Fleet(Planned):
     """Workers on one queue."""
 
     def __init__(self, redis: Redis, redis_url: str, stub: Stub) -> None:

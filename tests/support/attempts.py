@@ -73,7 +73,7 @@ class Attempts:
         return settlement
 
 
-class ScriptedHandlers:
+class Planned:
     """Handlers of the application `test` that end as the test says.
 
     Attributes:
