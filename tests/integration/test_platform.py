@@ -10,7 +10,6 @@ from fleet_harness import Answer, Stub
 from fleet_members import DOWN, WELL, member, members, paused_briefly
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
-from redis.exceptions import RedisError
 from redis_server import MortalRedis
 from stores import store_on
 from structlog.testing import capture_logs
@@ -161,16 +160,6 @@ async def test_a_turn_beyond_the_timeout_is_refused_at_once(redis_url: str, stub
             assert "CREDHOOK_RATE" in str(refused)
 
 
-async def test_turns_that_are_given_back_serve_others(redis_url: str, stub: Stub) -> None:
-    async with members(2, redis_url, stub.url, rate=0.01) as (one, other):
-        assert await one.breaker.admit(10) == 1
-        assert await other.breaker.admit(10) == 0
-        assert 50 < other.breaker.retry_in() <= 100
-        await one.breaker.give_back(1)
-        other.breaker._ask_again_at = 0.0
-        assert await other.breaker.admit(10) == 1
-
-
 # Rare interleavings of the probe with other calls and with messages to the fleet.
 
 
@@ -251,27 +240,6 @@ async def test_failures_during_a_publication_are_published_next(
 
 
 # Redis.
-
-
-async def test_without_redis_only_what_was_admitted_is_called_for(tmp_path: Path, stub: Stub) -> None:
-    with MortalRedis(tmp_path) as redis:
-        async with members(2, redis.url, stub.url, rate=1_000) as (one, other):
-            assert [await each.breaker.admit(2) for each in (one, other)] == [2, 2]
-            redis.kill()
-            for each in (one, other):
-                with pytest.raises((RedisError, OSError)):
-                    await each.breaker.admit(2)
-                for refused in (await each.call(), await each.call_in_thread()):
-                    assert isinstance(refused, PlatformPaused)
-                assert [await each.fetch() for _ in range(2)] == ["verified"] * 2
-            assert len(stub.calls) == 4
-            other.breaker._slow_start.begin()
-            with pytest.raises((RedisError, OSError)):
-                await other.breaker.admit(2)
-            assert other.breaker._slow_start.allows(2) == 1  # What was not admitted is still there.
-            redis.start()
-            assert [await each.breaker.admit(2) for each in (one, other)] == [2, 1]
-            assert await one.call() == await other.call_in_thread() == "verified"
 
 
 async def test_while_all_is_well_calls_cost_no_round_trip(redis_url: str, redis_client: Redis, stub: Stub) -> None:
