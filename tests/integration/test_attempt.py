@@ -96,16 +96,14 @@ async def test_what_is_recorded_as_done_after_the_claim_does_not_run_again(made:
 async def test_an_event_waits_if_redis_does_not_say_whether_there_is_a_place(
     redis_url: str, stub: Stub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    handlers = Handlers("test")
-
-    @handlers.on("*", concurrency=1)
-    async def limited(event: Any, context: Any) -> None: ...
+    plan = Planned()
+    plan.add("limited", concurrency=1)
 
     async def fails(*_: object) -> None:
         raise RedisError
 
     monkeypatch.setattr(Claims, "acquire_places", fails)
-    async with attempts(redis_url, stub, handlers) as made:
+    async with attempts(redis_url, stub, plan.handlers) as made:
         await made.accept("e1", DATA, "pre_1")
         settlement = await made.next()
     assert (settlement.error, settlement.spend) == ("test.limited: ConcurrencyReached", False)

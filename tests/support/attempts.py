@@ -8,6 +8,7 @@ from typing import Any
 
 from accepting import inbox_on
 from fleet_harness import Stub
+from platform_settings import leading_to
 
 from credhook.events import Event
 from credhook.worker.attempt.attempt import Attempt
@@ -121,10 +122,8 @@ class Planned:
 
 def told(redis_url: str, stub: Stub, **settings: Any) -> WorkerSettings:
     """Settings that lead to the stub."""
-    values = {"API_URL": stub.url, "TOKEN_URL": stub.url + "/token", "CLIENT_ID": "c", "CLIENT_SECRET": "s"} | settings
-    return WorkerSettings.model_validate(
-        {"REDIS_URL": redis_url} | {f"CREDHOOK_{name}": value for name, value in values.items()}
-    )
+    more = {f"CREDHOOK_{name}": value for name, value in settings.items()}
+    return WorkerSettings.model_validate({"REDIS_URL": redis_url, **leading_to(stub.url), **more})
 
 
 @asynccontextmanager
