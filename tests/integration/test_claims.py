@@ -380,12 +380,6 @@ async def test_a_job_that_is_not_ours_is_refused_and_the_others_go_on(queue: Eve
     assert queue.redis.exists(b"credhook:credhook:refused:\xff\xfe")
 
 
-async def test_one_claim_of_events_looks_at_a_bounded_number_of_jobs(queue: EventQueue) -> None:
-    queue.push_job(*(f"gone{number}" for number in range(1_000)))
-    assert await queue.take() == []
-    assert queue.redis.llen(INDEX.jobs) == 800
-
-
 @pytest.mark.parametrize("updated_at", [datetime.min, None, "yesterday"])  # noqa: DTZ901  As a platform may write it.
 def test_a_time_that_no_clock_shows_is_no_time(updated_at: datetime | str | None) -> None:
     assert state_of(COMPLETED, updated_at) == (3, 0)

@@ -9,8 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
-from raw_response import next_response
-from refusals import BODY, request, signed
+from refusals import BODY, next_response, request, signed
 from serving import Receiver, receiver
 from starlette.types import Receive, Scope, Send
 from structlog.testing import capture_logs

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from attempts import told
-from caller import credentials
 from fleet_harness import Answer, Stub
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis_server import MortalRedis
+from scripted_server import credentials
 from stores import store_on
 from structlog.testing import capture_logs
 from waiting import until_async
@@ -87,13 +87,16 @@ async def members(count: int, redis_url: str, url: str, rate: float | None = Non
         yield [await stack.enter_async_context(member(redis_url, url, rate=rate)) for _ in range(count)]
 
 
-async def paused_briefly(fleet: list[Member], stub: Stub) -> None:
-    """Let the platform have asked for a second, which is over."""
-    stub.answer = lambda _: Answer(429, retry_after="1")
-    await fleet[0].call()
-    stub.answer = lambda _: WELL
-    await until_async(lambda: all(one.breaker.pause() for one in fleet), what="the pause")
-    await until_async(lambda: not any(one.breaker.pause() for one in fleet), what="its end")
+@asynccontextmanager
+async def paused_briefly(count: int, redis_url: str, stub: Stub) -> AsyncIterator[list[Member]]:
+    """Yield a fleet that the platform has asked for a second, which is over."""
+    async with members(count, redis_url, stub.url) as fleet:
+        stub.answer = lambda _: Answer(429, retry_after="1")
+        await fleet[0].call()
+        stub.answer = lambda _: WELL
+        await until_async(lambda: all(one.breaker.pause() for one in fleet), what="the pause")
+        await until_async(lambda: not any(one.breaker.pause() for one in fleet), what="its end")
+        yield fleet
 
 
 @pytest.fixture
@@ -168,8 +171,7 @@ async def test_failures_that_are_published_at_the_same_moment_all_count(
 
 
 async def test_while_one_probes_all_other_calls_are_refused(redis_url: str, stub: Stub) -> None:
-    async with members(3, redis_url, stub.url) as fleet:
-        await paused_briefly(fleet, stub)
+    async with paused_briefly(3, redis_url, stub) as fleet:
         prober, *others = fleet
         assert await prober.breaker.admit(10) == 1
         for one in others:
@@ -188,8 +190,7 @@ async def test_while_one_probes_all_other_calls_are_refused(redis_url: str, stub
 async def test_a_probe_that_is_cancelled_or_given_back_lets_the_next_try(
     redis_url: str, redis_client: Redis, stub: Stub
 ) -> None:
-    async with members(2, redis_url, stub.url) as (one, other):
-        await paused_briefly([one, other], stub)
+    async with paused_briefly(2, redis_url, stub) as (one, other):
         assert await one.breaker.admit(1) == 1
         (probe,) = redis_client.keys("credhook:credhook:platform:*:probe")
         assert -1 != redis_client.pttl(probe) <= 5_000  # A dead prober costs seconds.
@@ -236,8 +237,7 @@ async def test_a_turn_beyond_the_timeout_is_refused_at_once(redis_url: str, stub
 async def test_a_process_that_was_refused_during_a_probe_may_probe_next_with_a_handlers_call(
     redis_url: str, stub: Stub
 ) -> None:
-    async with members(2, redis_url, stub.url) as (one, other):
-        await paused_briefly([one, other], stub)
+    async with paused_briefly(2, redis_url, stub) as (one, other):
         assert await one.breaker.admit(1) == 1
         assert isinstance(await other.call(), PlatformPaused)
         assert await other.breaker.admit(1) == 0
@@ -247,8 +247,7 @@ async def test_a_process_that_was_refused_during_a_probe_may_probe_next_with_a_h
 
 
 async def test_a_probe_lasts_as_long_as_its_call_may_take(redis_url: str, stub: Stub) -> None:
-    async with members(2, redis_url, stub.url) as (one, other):
-        await paused_briefly([one, other], stub)
+    async with paused_briefly(1, redis_url, stub) as (one,):
         assert await one.breaker.admit(1) == 1
         circuit_store, asked = one.breaker._store, list[float]()
         takes = circuit_store.take_probe
@@ -266,8 +265,7 @@ async def test_a_probe_lasts_as_long_as_its_call_may_take(redis_url: str, stub: 
 async def test_a_process_whose_probe_has_lapsed_leaves_the_next_probe_alone(
     redis_url: str, redis_client: Redis, stub: Stub, when: str
 ) -> None:
-    async with members(1, redis_url, stub.url) as (one,):
-        await paused_briefly([one], stub)
+    async with paused_briefly(1, redis_url, stub) as (one,):
         calls = len(stub.calls)
         assert await one.breaker.admit(1) == 1
         (probe,) = redis_client.keys("credhook:credhook:platform:*:probe")

@@ -4,9 +4,8 @@ import json
 import socket
 
 import pytest
-from raw_response import next_response
 from redis import Redis
-from refusals import Refusal, refusals, request, signed
+from refusals import Refusal, next_response, refusals, request, signed
 from serving import Receiver
 from waiting import until
 
