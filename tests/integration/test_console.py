@@ -275,7 +275,8 @@ def test_without_a_token_a_terminal_is_shown_a_link_that_is_good_once(tmp_path: 
     port = free_port()
     process = Forked[bytes](
         [sys.executable, "-m", "credhook", "console", "--port", str(port)],
-        env={"PATH": os.environ["PATH"], "REDIS_URL": redis_url}, stdout=follower, stderr=subprocess.DEVNULL, cwd=tmp_path,
+        env={"PATH": os.environ["PATH"], "REDIS_URL": redis_url}, cwd=tmp_path,
+        stdout=follower, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     os.close(follower)
     said = ""

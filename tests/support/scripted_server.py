@@ -1,4 +1,4 @@
-"""Servers on real sockets: one that answers as a test's script says, and some that do not answer; and a client's token."""
+"""Servers on real sockets: one that answers as a test's script says, some that do not answer, and a client's token."""
 
 import json
 import math
