@@ -6,6 +6,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import serving
 import trustme
 from claiming import EventQueue
 from click.testing import CliRunner, Result
@@ -17,6 +18,7 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from sandbox_api import authorized
 from serving import Platform
+from trace_collector import Collector, collecting
 from waiting import until
 from webhook_endpoint import Receiver, receiving
 
@@ -53,6 +55,19 @@ def running(tmp_path_factory: pytest.TempPathFactory, module_redis: str) -> Iter
     """The console of all tests of a file."""
     with console(tmp_path_factory.mktemp("console"), module_redis) as process:
         yield process
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, module_redis: str) -> Iterator[serving.Receiver]:
+    """The receiver of all tests of a file."""
+    with serving.receiver(tmp_path_factory.mktemp("receiver"), module_redis) as process:
+        yield process
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    with collecting() as collector:
+        yield collector
 
 
 @pytest.fixture

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 import trustme
-from caller import credentials
 from http_proxy import REFUSED, proxying
-from scripted_server import PRESENTATION, TOKEN, Answering, answering, not_listening, presentation, silent
+from scripted_server import PRESENTATION, TOKEN, Answering, answering, credentials, not_listening, presentation, silent
 
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import Unavailable, hint

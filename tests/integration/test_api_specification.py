@@ -5,7 +5,8 @@ platform if it is sent all the same. The sandbox's own tests hold its errors to 
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from copy import deepcopy
 from dataclasses import replace
 from datetime import datetime
@@ -15,11 +16,11 @@ from uuid import UUID, uuid4
 import httpx
 import plain
 import pytest
+from anyio.from_thread import start_blocking_portal
 from pydantic import TypeAdapter, ValidationError
 from serving import Platform
-from threaded_client import sync_api
 
-from credhook.worker.api.client import SyncApi
+from credhook.worker.api.client import AsyncApi, SyncApi
 from credhook.worker.api.errors import InvalidRequest
 from credhook.worker.api.http.exchange import Request, Response
 from credhook.worker.api.http.transport import PyreqwestTransport
@@ -129,6 +130,20 @@ class Bench:
         uri = self.api.issuances.get(issuance).offer_uri
         assert uri is not None
         return uri
+
+
+@contextmanager
+def sync_api(api_url: str, auth: ClientCredentials, *, transport: PyreqwestTransport) -> Iterator[SyncApi]:
+    """Yield a client for this thread and others, with an event loop of the workers' kind. Close the transport, too."""
+
+    @asynccontextmanager
+    async def client() -> AsyncIterator[SyncApi]:
+        async with aclosing(transport), aclosing(auth), AsyncApi(api_url, auth, transport=transport) as api:
+            yield SyncApi(api)
+
+    options = {"use_uvloop": True}
+    with start_blocking_portal(backend_options=options) as portal, portal.wrap_async_context_manager(client()) as api:
+        yield api
 
 
 @pytest.fixture(scope="module")

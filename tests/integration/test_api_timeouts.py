@@ -10,9 +10,8 @@ from resource import RUSAGE_SELF, getrusage
 from typing import Any
 
 import pytest
-from caller import credentials
 from in_thread import in_thread
-from scripted_server import PRESENTATION, TOKEN, answering, presentation
+from scripted_server import PRESENTATION, TOKEN, answering, credentials, presentation
 from waiting import until_async
 
 from credhook.worker.api.client import AsyncApi

@@ -1,7 +1,7 @@
 """What an attempt leaves behind: records, snapshots, and the state of its resource that handlers have seen."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from accepting import record
-from attempts import Attempts, attempts
+from attempts import Attempts, Planned, attempts
 from fleet_harness import Answer, Call, Stub, issuance, presentation
 from harness import DATA
 from prometheus_client import REGISTRY
@@ -45,46 +45,20 @@ def stub(stub: Stub) -> Stub:
     return stub
 
 
-class Told:
-    """Handlers that end as the test says.
-
-    Attributes:
-        ends: handler → what it raises, or None.
-        ran: which have run, in order, and whether they were told that they are stale.
-    """
-
-    def __init__(self, *names: str) -> None:
-        self.ends: dict[str, Exception | None] = dict.fromkeys(names)
-        self.ran: list[tuple[str, bool]] = []
-        self.handlers = Handlers("test")
-        for name in names:
-            self.handlers.on("*")(self._handler(name))
-
-    def _handler(self, name: str) -> Callable[[Any, Any], Any]:
-        async def handler(event: Any, context: Any) -> None:
-            self.ran.append((name, context.stale))
-            error = self.ends[name]
-            if error is not None:
-                raise error
-
-        handler.__name__ = name
-        return handler
+@pytest.fixture
+def told() -> Planned:
+    return Planned("first", "second")
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told("first", "second")
-
-
-@pytest.fixture
-async def made(redis_url: str, stub: Stub, told: Told) -> AsyncIterator[Attempts]:
+async def made(redis_url: str, stub: Stub, told: Planned) -> AsyncIterator[Attempts]:
     async with attempts(redis_url, stub, told.handlers, SNAPSHOT_KEY=KEY) as made:
         yield made
 
 
 @pytest.mark.parametrize("why", [Interruption.LEASE_LOST, Interruption.DRAINED])
 async def test_what_has_run_is_recorded_although_the_attempt_is_interrupted(
-    made: Attempts, told: Told, redis_client: Redis, why: Interruption
+    made: Attempts, told: Planned, redis_client: Redis, why: Interruption
 ) -> None:
     await made.accept("e1", DATA, "pre_1")
     attempt = Attempt(await made.claim(), unwritten={"test.first": DONE})
@@ -94,11 +68,11 @@ async def test_what_has_run_is_recorded_although_the_attempt_is_interrupted(
     assert (settlement is None) == (why is Interruption.LEASE_LOST)
     if settlement is not None:
         await made.next()
-        assert told.ran == [("second", False)]
+        assert told.ran == ["second"]
 
 
 async def test_nothing_is_fetched_once_every_handler_is_recorded_as_done(
-    made: Attempts, told: Told, stub: Stub
+    made: Attempts, told: Planned, stub: Stub
 ) -> None:
     """Their worker died before it settled the event, and the platform may have forgotten the data since."""
     await made.accept("e1", DATA, "pre_1")
@@ -110,67 +84,65 @@ async def test_nothing_is_fetched_once_every_handler_is_recorded_as_done(
     assert not told.ran
 
 
-async def test_what_is_recorded_as_done_after_the_claim_does_not_run_again(made: Attempts, told: Told) -> None:
+async def test_what_is_recorded_as_done_after_the_claim_does_not_run_again(made: Attempts, told: Planned) -> None:
     """By a worker that had lost the event."""
     await made.accept("e1", DATA, "pre_1")
     claim = (await made.claim())._replace(first=False)
     await made.claims.record(claim, "test.first", DONE)
     assert (await made.next(Attempt(claim))).state is State.DONE
-    assert told.ran == [("second", False)]
+    assert told.ran == ["second"]
 
 
 async def test_an_event_waits_if_redis_does_not_say_whether_there_is_a_place(
     redis_url: str, stub: Stub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    handlers = Handlers("test")
-
-    @handlers.on("*", concurrency=1)
-    async def limited(event: Any, context: Any) -> None: ...
+    plan = Planned()
+    plan.add("limited", concurrency=1)
 
     async def fails(*_: object) -> None:
         raise RedisError
 
     monkeypatch.setattr(Claims, "acquire_places", fails)
-    async with attempts(redis_url, stub, handlers) as made:
+    async with attempts(redis_url, stub, plan.handlers) as made:
         await made.accept("e1", DATA, "pre_1")
         settlement = await made.next()
     assert (settlement.error, settlement.spend) == ("test.limited: ConcurrencyReached", False)
 
 
 async def test_a_snapshot_goes_with_its_event_although_only_an_earlier_attempt_has_seen_data(
-    made: Attempts, told: Told, redis_url: str, stub: Stub, redis_client: Redis
+    made: Attempts, told: Planned, redis_url: str, stub: Stub, redis_client: Redis
 ) -> None:
     """And stays while a worker has it that lacks the handler which failed."""
     await made.accept("e1", DATA, "pre_1")
     told.ends["second"] = Retry(after=0.05)
     await made.next()
     assert redis_client.exists("credhook:credhook:snapshot:e1")
-    async with attempts(redis_url, stub, Told("first").handlers, SNAPSHOT_KEY=KEY) as other:
+    async with attempts(redis_url, stub, Planned("first").handlers, SNAPSHOT_KEY=KEY) as other:
         assert (await other.next()).state is State.UNHANDLED
     assert redis_client.exists("credhook:credhook:snapshot:e1")
     Replay(store_on(redis_client))([Settled("e1", "unhandled")], how="resume")
-    told.ends["second"] = None
+    told.ends.clear()
     assert (await made.next()).state is State.DONE
     assert len(stub.calls) == 1
-    assert told.ran == [("first", False), ("second", False), ("second", False)]
+    assert told.ran == ["first", "second", "second"]
     assert not redis_client.exists("credhook:credhook:snapshot:e1")
 
 
 async def test_a_snapshot_of_another_version_is_left_and_the_platform_asked(
-    made: Attempts, told: Told, stub: Stub
+    made: Attempts, told: Planned, stub: Stub
 ) -> None:
     await made.accept("e1", DATA, "pre_1")
     told.ends["first"] = Retry(after=0.02)
     await made.next()
     await Snapshots(store_on(made.redis), SecretStr(KEY)).keep("e1", b'{"credentials": "of another model"}')
-    told.ends["first"] = None
+    told.ends.clear()
     with capture_logs() as lines:
         assert (await made.next()).state is State.DONE
     assert "snapshot_unreadable" in [line["event"] for line in lines]
     assert len(stub.calls) == 2
 
 
-async def test_data_is_not_gone_because_the_platform_fails(made: Attempts, told: Told, stub: Stub) -> None:
+async def test_data_is_not_gone_because_the_platform_fails(made: Attempts, told: Planned, stub: Stub) -> None:
     await made.accept("e1", DATA, "pre_1")
     told.ends["first"] = Retry(after=0.02)
     await made.next()
@@ -190,7 +162,7 @@ async def test_who_has_lost_the_event_to_another_is_told_when_it_settles(made: A
 
 @pytest.mark.parametrize("swallowing", ["the snapshots", "the store"])
 async def test_an_interruption_that_something_has_swallowed_is_noticed_before_the_next_handler(
-    made: Attempts, told: Told, monkeypatch: pytest.MonkeyPatch, swallowing: str
+    made: Attempts, told: Planned, monkeypatch: pytest.MonkeyPatch, swallowing: str
 ) -> None:
     """Nothing of ours swallows any; what this one stands for is a library of tomorrow."""
     await made.accept("e1", DATA, "pre_1")
@@ -230,21 +202,21 @@ async def test_handlers_run_to_their_end_although_redis_refuses_the_record_of_an
     assert ended == ["e1"]
 
 
-@pytest.mark.parametrize(("first", "second", "stale"), [
-    (ValueError(), ValueError(), False),
-    (GiveUp("closed"), GiveUp("closed"), False),
-    (None, GiveUp("closed"), True),
+@pytest.mark.parametrize(("ends", "stale"), [
+    ({"first": ValueError(), "second": ValueError()}, False),
+    ({"first": GiveUp("closed"), "second": GiveUp("closed")}, False),
+    ({"second": GiveUp("closed")}, True),
 ])  # fmt: skip
 async def test_only_a_state_that_a_handler_has_handled_makes_earlier_ones_stale(
-    made: Attempts, told: Told, first: Exception | None, second: Exception | None, stale: bool
+    made: Attempts, told: Planned, ends: dict[str, Exception], stale: bool
 ) -> None:
-    told.ends = {"first": first, "second": second}
+    told.ends |= ends
     await made.accept("later", DATA, "pre_1")
     assert (await made.next()).state is not State.DONE
-    told.ends = dict.fromkeys(told.ends)
+    told.ends.clear()
     await made.accept("earlier", REQUESTED, "pre_1")
     await made.next()
-    assert told.ran[2:] == [("first", stale), ("second", stale)]
+    assert told.stale[2:] == [stale, stale]
 
 
 @pytest.mark.parametrize("days", [0, 1])
@@ -290,14 +262,19 @@ EARLY, LATE = "2026-11-01T12:00:00Z", "20261101T120001"  # The second is in ISO'
     ],
 )
 async def test_of_two_states_the_later_counts_and_at_the_same_moment_the_higher_rank(
-    made: Attempts, told: Told, stub: Stub, redis_client: Redis, steps: list[tuple[str, str | None, bool]], kept: str
+    made: Attempts,
+    told: Planned,
+    stub: Stub,
+    redis_client: Redis,
+    steps: list[tuple[str, str | None, bool]],
+    kept: str,
 ) -> None:
     for number, (kind, updated, _) in enumerate(steps):
         more = {} if updated is None else {"updatedAt": updated}
         stub.answer = lambda call, more=more: issuance(call.resource, **more)  # type: ignore[misc]
         await made.accept(f"e{number}", f"openid4vc.issuance.{kind}", "iss_1")
         await made.next()
-    assert [stale for name, stale in told.ran if name == "first"] == [stale for *_, stale in steps]
+    assert told.stale[::2] == [stale for *_, stale in steps]
     assert redis_client.get("credhook:credhook:resource:iss_1") == kept.encode()
 
 
@@ -325,12 +302,12 @@ async def test_details_that_are_later_than_the_claim_itself_serve_nobody(made: A
     assert len(stub.calls) == 2
 
 
-async def test_a_snapshot_serves_no_other_event(made: Attempts, told: Told, stub: Stub) -> None:
+async def test_a_snapshot_serves_no_other_event(made: Attempts, told: Planned, stub: Stub) -> None:
     """It may be as old as the first attempt."""
     await made.accept("e1", DATA, "pre_1")
     told.ends["second"] = Retry(after=0.05)
     await made.next()
-    told.ends["second"] = None
+    told.ends.clear()
     await made.accept("e2", DATA, "pre_1")
     again = Attempt(await made.claim_of("e1"))
     await made.park()
@@ -343,7 +320,7 @@ async def test_a_snapshot_serves_no_other_event(made: Attempts, told: Told, stub
 
 
 async def test_nothing_is_fetched_for_an_event_whose_handlers_all_run_still(
-    made: Attempts, told: Told, stub: Stub
+    made: Attempts, told: Planned, stub: Stub
 ) -> None:
     await made.accept("e1", DATA, "pre_1")
     event: Any = SimpleNamespace(webhook_id="e1")  # As far as a run needs it.
@@ -359,7 +336,7 @@ async def test_nothing_is_fetched_for_an_event_whose_handlers_all_run_still(
 
 @pytest.mark.parametrize(("killed", "state", "ran"), [(1, State.DONE, 2), (2, State.DEAD, 0)])
 async def test_an_event_that_has_killed_two_workers_is_given_up_without_a_fetch(
-    made: Attempts, told: Told, stub: Stub, redis_client: Redis, killed: int, state: State, ran: int
+    made: Attempts, told: Planned, stub: Stub, redis_client: Redis, killed: int, state: State, ran: int
 ) -> None:
     await made.accept("e 1", DATA, "pre_1")
     ended = "h:of.another" if ran else "h:of.third"  # Of other workers.

@@ -148,13 +148,6 @@ async def test_deaths_of_workers_are_a_cause_until_the_event_is_done(
     assert (found["failures"], found["standing"]) == ("1", left)
 
 
-async def test_the_failure_of_a_host_counts_against_no_event(queue: EventQueue) -> None:
-    await queue.accept("e0")
-    await queue.take("w")
-    assert reclaim(store_on(queue.redis), "w", "host")
-    assert causes(queue.redis) == {}
-
-
 def failed(*failures: Failure, state: State = State.DEAD, **more: Any) -> Settlement:
     """Return a settlement with these failures as its open errors."""
     return Settlement(state, "no", failures=failures, causes={each.who: each.cause for each in failures}, **more)

@@ -31,9 +31,7 @@ from credhook.store import State
 from credhook.store.connection import BRIEFLY, open_redis, open_redis_sync
 from credhook.store.errors import is_unwell
 from credhook.worker.attempt.details import state_of
-from credhook.worker.commands import bulk
 from credhook.worker.commands.history import records
-from credhook.worker.commands.search import EventSummary, Selection
 from credhook.worker.queue.claims import Claim, Claimant, Claims, Settlement
 from credhook.worker.queue.failure import WORKER_DIED, Failure
 from credhook.worker.queue.leases import Leases, put_back, reclaim, reclaim_all
@@ -144,20 +142,6 @@ async def test_an_erasure_leaves_the_resource_to_the_event_that_has_it(queue: Ev
     assert queue.holder_of("r") == "e1"
     assert not await queue.take()
     assert await queue.follow(first) == "e3"
-
-
-async def test_an_erasure_finds_the_locks_of_events_without_a_record(queue: EventQueue) -> None:
-    others: dict[Any, Any] = {f"r{number}": f"x{number} 1 1 w" for number in range(20_000)}
-    queue.redis.hset(INDEX.locks, mapping=others | {"r": "gone 2 1 1 w"})
-    erasure = bulk.Erasure(store_on(queue.redis), Selection())
-    absent = [
-        EventSummary("gone 2", "", "", 0),
-        *(EventSummary(f"absent{number}", "", "", 0) for number in range(199)),
-    ]
-    assert set(erasure(absent)) == {b"missing"}
-    erasure.finish(absent)
-    assert queue.redis.hlen(INDEX.locks) == len(others)
-    assert not queue.redis.hexists(INDEX.locks, "r")
 
 
 async def test_an_event_that_is_handed_back_goes_to_the_head_of_the_queue(queue: EventQueue) -> None:
@@ -394,12 +378,6 @@ async def test_a_job_that_is_not_ours_is_refused_and_the_others_go_on(queue: Eve
         queue.redis.lpush(INDEX.jobs, name)
     assert [claim.event_id for claim in await queue.take()] == ["e1"]
     assert queue.redis.exists(b"credhook:credhook:refused:\xff\xfe")
-
-
-async def test_one_claim_of_events_looks_at_a_bounded_number_of_jobs(queue: EventQueue) -> None:
-    queue.push_job(*(f"gone{number}" for number in range(1_000)))
-    assert await queue.take() == []
-    assert queue.redis.llen(INDEX.jobs) == 800
 
 
 @pytest.mark.parametrize("updated_at", [datetime.min, None, "yesterday"])  # noqa: DTZ901  As a platform may write it.

@@ -273,10 +273,10 @@ def test_without_a_platform_the_endpoints_say_what_to_set(ada: httpx.Client) -> 
 def test_without_a_token_a_terminal_is_shown_a_link_that_is_good_once(tmp_path: Path, redis_url: str) -> None:
     leader, follower = pty.openpty()
     port = free_port()
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("CREDHOOK_")}
     process = Forked[bytes](
         [sys.executable, "-m", "credhook", "console", "--port", str(port)],
-        env=kept | {"REDIS_URL": redis_url}, stdout=follower, stderr=subprocess.DEVNULL, cwd=tmp_path,
+        env={"PATH": os.environ["PATH"], "REDIS_URL": redis_url}, cwd=tmp_path,
+        stdout=follower, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     os.close(follower)
     said = ""
@@ -306,7 +306,6 @@ def test_without_a_token_a_terminal_is_shown_a_link_that_is_good_once(tmp_path: 
     [((), "Set CREDHOOK_CONSOLE_TOKEN"), (("--host", "0.0.0.0"), "ssh -L"), (("--port", "70000"), "--port")],
 )
 def test_what_would_not_be_safe_does_not_start(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("CREDHOOK_")}
-    done = credhook("console", *arguments, environment=kept, folder=tmp_path)
+    done = credhook("console", *arguments, environment={"PATH": os.environ["PATH"]}, folder=tmp_path)
     assert done.returncode == 2
     assert said in done.stderr

@@ -123,7 +123,6 @@ BROKEN = {
     "Redis refuses writes": Broken(lambda one: one.config("min-replicas-to-write", "1"), "redis.permissions", "fail", "refuses writes", "min-replicas-to-write"),
     "a command is forbidden": Broken(lambda one: one.user("~* &* +@all -hset -blmove"), "redis.permissions", "fail", "HSET, BLMOVE", "ACL SETUSER <user> +hset +blmove"),
     "keys are closed": Broken(lambda one: one.user("~other:* &* +@all"), "redis.permissions", "fail", "no access to our keys", "~credhook:credhook:* ~rq:queues"),
-    "channels are closed": Broken(lambda one: one.user("~* resetchannels &other:* +@all"), "redis.permissions", "fail", "no access to our channels", "&credhook:credhook:* &rq:pubsub:*"),
     "PING is forbidden, and more": Broken(lambda one: one.user("~* &* +@all -ping -time"), "redis.permissions", "fail", "PING, TIME", "+ping +time"),
     "INFO is forbidden": Broken(lambda one: one.user("~* &* +@all -info"), "redis.reached", "fail", "does not tell about itself", "+info"),
     "a wrong value": Broken(set_(CREDHOOK_RETENTION="soon"), "settings.store", "fail", "CREDHOOK_RETENTION", "deploy/README.md", code=2),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from accepting import record
-from attempts import Attempts, attempts
+from attempts import Attempts, Planned, attempts
 from fleet_harness import Stub, presentation
 from prometheus_client import REGISTRY
 from redis import Redis
@@ -18,7 +18,7 @@ from stores import store_on
 from structlog.testing import capture_logs
 from waiting import until_async
 
-from credhook import Backoff, GiveUp, Handlers, Retry
+from credhook import Backoff, GiveUp, Retry
 from credhook.store import State
 from credhook.worker.attempt.attempt import Attempt
 from credhook.worker.queue.replay import Replay, Settled
@@ -27,34 +27,12 @@ DATA = "openid4vc.verification.data"
 REQUESTED = "openid4vc.verification.requested"
 
 
-class Plugin:
-    """Handlers made on the way, and what became of them.
-
-    Attributes:
-        notes: what they have done, in order.
-        gates: handler → what it waits for.
-        ends: handler → what it raises.
-    """
+class Plugin(Planned):
+    """Handlers made on the way, and a worker that has them."""
 
     def __init__(self, redis_url: str, stub: Stub) -> None:
+        super().__init__()
         self.redis_url, self.stub = redis_url, stub
-        self.handlers: Any = Handlers("test")
-        self.notes: list[str] = []
-        self.gates: dict[str, asyncio.Event] = {}
-        self.ends: dict[str, Exception] = {}
-
-    def handler(self, name: str, *types: str, gated: bool = False, **options: Any) -> None:
-        async def function(event: Any, context: Any) -> None:
-            self.notes.append(f"{name} begins")
-            if gated:
-                await self.gates[name].wait()
-            if name in self.ends:
-                raise self.ends[name]
-            self.notes.append(f"{name} ends")
-
-        function.__name__ = name
-        self.gates[name] = asyncio.Event()
-        self.handlers.on(*(types or ("*",)), **options)(function)
 
     async def noted(self, note: str, times: int = 1) -> None:
         await until_async(lambda: self.notes.count(note) >= times, what=note)
@@ -80,8 +58,8 @@ def trying(made: Attempts, attempt: Attempt) -> "asyncio.Task[Any]":
 async def test_a_slow_handler_does_not_hold_up_its_neighbours_and_each_is_recorded_as_it_ends(
     plugin: Plugin, redis_client: Redis
 ) -> None:
-    plugin.handler("slow", gated=True)
-    plugin.handler("quick")
+    plugin.add("slow", gated=True)
+    plugin.add("quick")
     async with plugin.worker() as made:
         trial = trying(made, Attempt(await made.claim()))
         await until_async(lambda: "h:test.quick" in record(redis_client, "e1"), what="the record")
@@ -94,9 +72,9 @@ async def test_a_slow_handler_does_not_hold_up_its_neighbours_and_each_is_record
 
 
 async def test_one_that_needs_another_waits_for_it_and_is_not_run_while_that_fails(plugin: Plugin) -> None:
-    plugin.handler("account", gated=True)
-    plugin.handler("mail", after="account")
-    plugin.handler("other")
+    plugin.add("account", gated=True)
+    plugin.add("mail", after="account")
+    plugin.add("other")
     plugin.ends["account"] = Retry(after=0.02)
     async with plugin.worker() as made:
         trial = trying(made, Attempt(await made.claim()))
@@ -113,8 +91,8 @@ async def test_one_that_needs_another_waits_for_it_and_is_not_run_while_that_fai
 
 
 async def test_one_that_needs_another_runs_though_that_was_done_in_an_earlier_attempt(plugin: Plugin) -> None:
-    plugin.handler("account")
-    plugin.handler("mail", after="account")
+    plugin.add("account")
+    plugin.add("mail", after="account")
     plugin.ends["mail"] = Retry(after=0.02)
     async with plugin.worker() as made:
         assert (await made.next()).state is State.WAITING
@@ -134,8 +112,8 @@ async def test_one_that_needs_another_runs_though_that_was_done_in_an_earlier_at
 async def test_one_that_needs_another_ends_as_that_does_and_runs_alone_where_that_is_not_wanted(
     plugin: Plugin, redis_client: Redis, event_type: str, options: Any, state: State, notes: list[str], mail: str
 ) -> None:
-    plugin.handler("account", DATA, **options)
-    plugin.handler("mail", after="account")
+    plugin.add("account", DATA, **options)
+    plugin.add("mail", after="account")
     plugin.ends["account"] = GiveUp("closed")
     async with plugin.worker(event_type) as made:
         assert (await made.next()).state is state
@@ -154,8 +132,8 @@ async def test_a_condition_decides_with_the_details_and_is_asked_once(plugin: Pl
         asked.append(event.details.status)
         return bool(event.details.trusted and event.details.status == "nothing like it")
 
-    plugin.handler("conditional", condition=trusted)
-    plugin.handler("failing")
+    plugin.add("conditional", condition=trusted)
+    plugin.add("failing")
     plugin.ends["failing"] = Retry(after=0.02)
     async with plugin.worker() as made:
         await made.next()
@@ -167,17 +145,17 @@ async def test_a_condition_decides_with_the_details_and_is_asked_once(plugin: Pl
 
 
 async def test_a_condition_that_fails_is_a_handler_that_fails(plugin: Plugin) -> None:
-    plugin.handler("conditional", condition=lambda event: event.nothing, retries=0)
+    plugin.add("conditional", condition=lambda event: event.nothing, retries=0)
     async with plugin.worker() as made:
         settlement = await made.next()
     assert (settlement.state, settlement.error) == (State.DEAD, "test.conditional: AttributeError")
 
 
 async def test_a_handler_has_attempts_pauses_and_a_time_of_its_own(plugin: Plugin) -> None:
-    plugin.handler("stubborn", retries=2, backoff=Backoff(first=0.01, longest=0.02))
-    plugin.handler("hopeless", give_up_on=KeyError)
-    plugin.handler("slow", gated=True, timeout=0.05, retries=0)
-    plugin.handler("patient", gated=True, timeout=60)
+    plugin.add("stubborn", retries=2, backoff=Backoff(first=0.01, longest=0.02))
+    plugin.add("hopeless", give_up_on=KeyError)
+    plugin.add("slow", gated=True, timeout=0.05, retries=0)
+    plugin.add("patient", gated=True, timeout=60)
     plugin.ends = {"stubborn": ValueError(), "hopeless": KeyError("x")}
     async with plugin.worker(MAX_ATTEMPTS=2, HANDLER_TIMEOUT=0.1) as made:
         asyncio.get_running_loop().call_later(0.3, plugin.gates["patient"].set)
@@ -192,7 +170,7 @@ async def test_a_handler_has_attempts_pauses_and_a_time_of_its_own(plugin: Plugi
 async def test_each_end_of_a_handler_is_logged_counted_and_told(plugin: Plugin, redis_client: Redis) -> None:
     names = "ran", "unwanted", "tried_again", "held_up"
     for name in names:
-        plugin.handler(name, condition=lambda _, wanted=name != "unwanted": wanted)
+        plugin.add(name, condition=lambda _, wanted=name != "unwanted": wanted)
     plugin.ends["tried_again"] = Retry(after=1.26)
     async with plugin.worker() as made:
         runs: Any = made.processor.runs
@@ -213,7 +191,7 @@ async def test_each_end_of_a_handler_is_logged_counted_and_told(plugin: Plugin, 
 
 async def test_a_handler_has_so_many_events_at_a_time_in_the_whole_fleet(plugin: Plugin, redis_client: Redis) -> None:
     """Two workers. What finds no place fetches nothing, spends no attempt and comes back."""
-    plugin.handler("limited", gated=True, concurrency=2)
+    plugin.add("limited", gated=True, concurrency=2)
     async with plugin.worker() as made, attempts(plugin.redis_url, plugin.stub, plugin.handlers) as other:
         for number in (2, 3):
             await made.accept(f"e{number}", DATA, f"pre_{number}")
@@ -233,7 +211,7 @@ async def test_a_handler_has_so_many_events_at_a_time_in_the_whole_fleet(plugin:
 
 
 async def test_one_that_is_tried_again_has_its_own_place_still(plugin: Plugin) -> None:
-    plugin.handler("limited", concurrency=1)
+    plugin.add("limited", concurrency=1)
     plugin.ends["limited"] = Retry(after=0.02)
     async with plugin.worker() as made:
         assert (await made.next()).error == "test.limited: Retry"
@@ -243,7 +221,7 @@ async def test_one_that_is_tried_again_has_its_own_place_still(plugin: Plugin) -
 
 
 async def test_the_place_of_one_whose_lease_has_ended_is_free(plugin: Plugin, redis_client: Redis) -> None:
-    plugin.handler("limited", concurrency=1)
+    plugin.add("limited", concurrency=1)
     redis_client.sadd("credhook:credhook:running:test.limited", "of a dead worker")
     redis_client.zadd("credhook:credhook:leases", {"of a dead worker": 1})
     async with plugin.worker() as made:

@@ -8,7 +8,6 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -32,12 +31,6 @@ def hint(text: str, event: str) -> str:
     """The hint of the last line for that event."""
     lines = [json.loads(line) for line in text.splitlines() if f'"event":"{event}"' in line]
     return str(lines[-1].get("hint", "")) if lines else ""
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, module_redis: str) -> Iterator[Receiver]:
-    with receiver(tmp_path_factory.mktemp("receiver"), module_redis) as process:
-        yield process
 
 
 @pytest.mark.parametrize(

@@ -4,20 +4,18 @@ import asyncio
 import socket
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
-from raw_response import next_response
-from refusals import BODY, request, signed
-from serving import receiver
+from refusals import BODY, next_response, request, signed
+from serving import Receiver, receiver
 from starlette.types import Receive, Scope, Send
 from structlog.testing import capture_logs
 from uvicorn.server import ServerState
 from waiting import until_async
 
-from credhook.listener import server
 from credhook.listener.admin import bind_setting
 from credhook.listener.server import BoundedProtocol, Listener, Server
 
@@ -58,8 +56,8 @@ async def listening(connections: int = 10, answer_seconds: float = 0.3) -> Async
 
 @pytest.fixture(autouse=True)
 def _short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "_REQUEST_SECONDS", 0.3)
-    monkeypatch.setattr(server, "_IDLE_SECONDS", 0.6)
+    monkeypatch.setattr("credhook.listener.server._REQUEST_SECONDS", 0.3)
+    monkeypatch.setattr("credhook.listener.server._IDLE_SECONDS", 0.6)
 
 
 HEAD = b"POST / HTTP/1.1\r\nhost: x\r\n"
@@ -94,7 +92,7 @@ async def test_who_takes_too_long_is_cut_off(sent: bytes, dripped: bytes, answer
 async def test_who_does_not_read_the_answer_is_cut_off(
     monkeypatch: pytest.MonkeyPatch, header: bytes, reason: str
 ) -> None:
-    monkeypatch.setattr(server, "_CLOSE_SECONDS", 0.1)
+    monkeypatch.setattr("credhook.listener.server._CLOSE_SECONDS", 0.1)
     async with listening() as (port, counted):
         _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)
         writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n" + header + b"\r\n")
@@ -153,13 +151,6 @@ def test_each_rejection_is_counted_and_each_reason_logged_once_a_minute() -> Non
     assert Counter(counted) == {"full": 100, "upgrade": 100}
 
 
-@pytest.fixture(scope="module")
-def patient(tmp_path_factory: pytest.TempPathFactory, module_redis: str) -> Iterator[int]:
-    """The port of a receiver."""
-    with receiver(tmp_path_factory.mktemp("patient"), module_redis) as process:
-        yield process.port
-
-
 def answers(port: int, *parts: bytes) -> bytes:
     """All that comes until the connection is closed, after parts that are sent a moment apart."""
     received = b""
@@ -173,13 +164,13 @@ def answers(port: int, *parts: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("upgrade", ["websocket", "h2c", "anything"])
-def test_an_upgrade_is_refused_once_and_its_body_is_no_request(patient: int, upgrade: str) -> None:
+def test_an_upgrade_is_refused_once_and_its_body_is_no_request(server: Receiver, upgrade: str) -> None:
     smuggled = request(*signed("smuggled"))
     head = request(
         "connection: upgrade", f"upgrade: {upgrade}", *signed("upgraded", content=smuggled), content=smuggled
     )
     for parts in ([head], [head[: -len(smuggled)], smuggled]):
-        received = answers(patient, *parts)
+        received = answers(server.port, *parts)
         assert received.count(b"HTTP/1.1 ") == 1
         assert received.startswith(b"HTTP/1.1 400")
         assert b"connection: close" in received
@@ -197,11 +188,11 @@ def test_a_restart_gets_the_port_at_once_whose_connections_have_just_been_closed
         pass
 
 
-def test_what_stands_in_trailers_is_no_header(patient: int) -> None:
+def test_what_stands_in_trailers_is_no_header(server: Receiver) -> None:
     *headers, signature = signed("trailed")
     chunk = b"%x\r\n%b\r\n0\r\n%b\r\n\r\n" % (len(BODY), BODY, signature.encode())
     sent = request(*headers, "connection: close", "transfer-encoding: chunked", content=chunk, length=False)
-    received = answers(patient, sent)
+    received = answers(server.port, sent)
     assert received.startswith(b"HTTP/1.1 400")
     assert b"webhook-signature" in received
 
@@ -217,9 +208,9 @@ def test_a_long_body_that_is_allowed_leaves_the_connection_to_the_next(tmp_path:
             assert next_response(raw)[0] == 202
 
 
-def test_an_answer_before_the_end_of_the_body_leaves_the_connection_to_the_next(patient: int) -> None:
+def test_an_answer_before_the_end_of_the_body_leaves_the_connection_to_the_next(server: Receiver) -> None:
     lost, delivery = request(first="POST /nowhere HTTP/1.1"), request(*signed("after_an_early_answer"))
-    with socket.create_connection(("127.0.0.1", patient), timeout=60) as raw:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as raw:
         raw.sendall(lost[: -len(BODY)])
         assert next_response(raw)[0] == 404
         raw.sendall(BODY)

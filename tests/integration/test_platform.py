@@ -2,29 +2,101 @@
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
 from attempts import told
 from fleet_harness import Answer, Stub
-from fleet_members import DOWN, WELL, member, members, paused_briefly
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
-from redis.exceptions import RedisError
 from redis_server import MortalRedis
+from scripted_server import credentials
 from stores import store_on
 from structlog.testing import capture_logs
 from waiting import until_async
 
 from credhook.store.connection import open_redis
-from credhook.worker.api.client import AsyncApi
-from credhook.worker.api.errors import Unauthorized, Unavailable
+from credhook.worker.api.client import AsyncApi, SyncApi
+from credhook.worker.api.errors import ApiError, Unauthorized, Unavailable
 from credhook.worker.api.token import ClientCredentials
 from credhook.worker.attempt.build import build_worker
 from credhook.worker.handlers.registry import Registry
 from credhook.worker.platform.circuit import THRESHOLD, Circuit, PlatformPaused
 from credhook.worker.platform.circuit_breaker import CircuitBreaker
 from credhook.worker.platform.shared_circuit import circuit_key
+
+WELL = Answer(body={"data": {"id": "p", "status": "verified"}})
+DOWN = Answer(500)
+
+
+class Member:
+    """One process's condition and clients; several in one process know of each other only what Redis tells them."""
+
+    def __init__(self, breaker: CircuitBreaker, url: str) -> None:
+        self.breaker = breaker
+        self.fetching = AsyncApi(url, credentials(), guard=breaker.fetches, timeout=60.0)
+        self.calling = AsyncApi(url, credentials(), guard=breaker.calls, timeout=60.0)
+        self.in_thread = SyncApi(self.calling)
+
+    async def call(self) -> object:
+        """Return the result of a handler's call."""
+        return await end_of(self.calling)
+
+    async def call_in_thread(self) -> object:
+        def call() -> object:
+            try:
+                return self.in_thread.presentations.get("p").status
+            except ApiError as error:
+                return error
+
+        return await asyncio.to_thread(call)
+
+    async def fetch(self) -> object:
+        """Return the result of an admitted fetch."""
+        return await end_of(self.fetching)
+
+
+async def end_of(api: AsyncApi) -> object:
+    try:
+        return (await api.presentations.get("p")).status
+    except ApiError as error:
+        return error
+
+
+@asynccontextmanager
+async def member(redis_url: str, url: str, *, rate: float | None = None, watches: bool = True) -> AsyncIterator[Member]:
+    """Yield a member of the fleet."""
+    async with open_redis(redis_url) as client:
+        one = Member(CircuitBreaker(store_on(client), api_url=url, rate=rate, timeout=5.0), url)
+        watching = asyncio.create_task(one.breaker.watch() if watches else asyncio.sleep(0))
+        try:
+            yield one
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+            await one.breaker.aclose()
+            await one.fetching.aclose()
+            await one.calling.aclose()
+
+
+@asynccontextmanager
+async def members(count: int, redis_url: str, url: str, rate: float | None = None) -> AsyncIterator[list[Member]]:
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(member(redis_url, url, rate=rate)) for _ in range(count)]
+
+
+@asynccontextmanager
+async def paused_briefly(count: int, redis_url: str, stub: Stub) -> AsyncIterator[list[Member]]:
+    """Yield a fleet that the platform has asked for a second, which is over."""
+    async with members(count, redis_url, stub.url) as fleet:
+        stub.answer = lambda _: Answer(429, retry_after="1")
+        await fleet[0].call()
+        stub.answer = lambda _: WELL
+        await until_async(lambda: all(one.breaker.pause() for one in fleet), what="the pause")
+        await until_async(lambda: not any(one.breaker.pause() for one in fleet), what="its end")
+        yield fleet
 
 
 @pytest.fixture
@@ -99,8 +171,7 @@ async def test_failures_that_are_published_at_the_same_moment_all_count(
 
 
 async def test_while_one_probes_all_other_calls_are_refused(redis_url: str, stub: Stub) -> None:
-    async with members(3, redis_url, stub.url) as fleet:
-        await paused_briefly(fleet, stub)
+    async with paused_briefly(3, redis_url, stub) as fleet:
         prober, *others = fleet
         assert await prober.breaker.admit(10) == 1
         for one in others:
@@ -119,8 +190,7 @@ async def test_while_one_probes_all_other_calls_are_refused(redis_url: str, stub
 async def test_a_probe_that_is_cancelled_or_given_back_lets_the_next_try(
     redis_url: str, redis_client: Redis, stub: Stub
 ) -> None:
-    async with members(2, redis_url, stub.url) as (one, other):
-        await paused_briefly([one, other], stub)
+    async with paused_briefly(2, redis_url, stub) as (one, other):
         assert await one.breaker.admit(1) == 1
         (probe,) = redis_client.keys("credhook:credhook:platform:*:probe")
         assert -1 != redis_client.pttl(probe) <= 5_000  # A dead prober costs seconds.
@@ -161,24 +231,13 @@ async def test_a_turn_beyond_the_timeout_is_refused_at_once(redis_url: str, stub
             assert "CREDHOOK_RATE" in str(refused)
 
 
-async def test_turns_that_are_given_back_serve_others(redis_url: str, stub: Stub) -> None:
-    async with members(2, redis_url, stub.url, rate=0.01) as (one, other):
-        assert await one.breaker.admit(10) == 1
-        assert await other.breaker.admit(10) == 0
-        assert 50 < other.breaker.retry_in() <= 100
-        await one.breaker.give_back(1)
-        other.breaker._ask_again_at = 0.0
-        assert await other.breaker.admit(10) == 1
-
-
 # Rare interleavings of the probe with other calls and with messages to the fleet.
 
 
 async def test_a_process_that_was_refused_during_a_probe_may_probe_next_with_a_handlers_call(
     redis_url: str, stub: Stub
 ) -> None:
-    async with members(2, redis_url, stub.url) as (one, other):
-        await paused_briefly([one, other], stub)
+    async with paused_briefly(2, redis_url, stub) as (one, other):
         assert await one.breaker.admit(1) == 1
         assert isinstance(await other.call(), PlatformPaused)
         assert await other.breaker.admit(1) == 0
@@ -188,8 +247,7 @@ async def test_a_process_that_was_refused_during_a_probe_may_probe_next_with_a_h
 
 
 async def test_a_probe_lasts_as_long_as_its_call_may_take(redis_url: str, stub: Stub) -> None:
-    async with members(2, redis_url, stub.url) as (one, other):
-        await paused_briefly([one, other], stub)
+    async with paused_briefly(1, redis_url, stub) as (one,):
         assert await one.breaker.admit(1) == 1
         circuit_store, asked = one.breaker._store, list[float]()
         takes = circuit_store.take_probe
@@ -207,8 +265,7 @@ async def test_a_probe_lasts_as_long_as_its_call_may_take(redis_url: str, stub: 
 async def test_a_process_whose_probe_has_lapsed_leaves_the_next_probe_alone(
     redis_url: str, redis_client: Redis, stub: Stub, when: str
 ) -> None:
-    async with members(1, redis_url, stub.url) as (one,):
-        await paused_briefly([one], stub)
+    async with paused_briefly(1, redis_url, stub) as (one,):
         calls = len(stub.calls)
         assert await one.breaker.admit(1) == 1
         (probe,) = redis_client.keys("credhook:credhook:platform:*:probe")
@@ -251,27 +308,6 @@ async def test_failures_during_a_publication_are_published_next(
 
 
 # Redis.
-
-
-async def test_without_redis_only_what_was_admitted_is_called_for(tmp_path: Path, stub: Stub) -> None:
-    with MortalRedis(tmp_path) as redis:
-        async with members(2, redis.url, stub.url, rate=1_000) as (one, other):
-            assert [await each.breaker.admit(2) for each in (one, other)] == [2, 2]
-            redis.kill()
-            for each in (one, other):
-                with pytest.raises((RedisError, OSError)):
-                    await each.breaker.admit(2)
-                for refused in (await each.call(), await each.call_in_thread()):
-                    assert isinstance(refused, PlatformPaused)
-                assert [await each.fetch() for _ in range(2)] == ["verified"] * 2
-            assert len(stub.calls) == 4
-            other.breaker._slow_start.begin()
-            with pytest.raises((RedisError, OSError)):
-                await other.breaker.admit(2)
-            assert other.breaker._slow_start.allows(2) == 1  # What was not admitted is still there.
-            redis.start()
-            assert [await each.breaker.admit(2) for each in (one, other)] == [2, 1]
-            assert await one.call() == await other.call_in_thread() == "verified"
 
 
 async def test_while_all_is_well_calls_cost_no_round_trip(redis_url: str, redis_client: Redis, stub: Stub) -> None:

@@ -21,7 +21,7 @@ from accepting import everything
 from console import console
 from fleet_harness import Answer, Call, FleetHarness, presentation
 from store_rules import EXPIRIES, pattern_of
-from trace_collector import Collector, collecting
+from trace_collector import Collector
 from waiting import until
 
 from credhook.sandbox.local.environment import free_port
@@ -103,12 +103,6 @@ def in_thread(event, context):
     if event.webhook_id == "thread":
         fail(event.details.credentials[0].attributes)
 """
-
-
-@pytest.fixture
-def collector() -> Iterator[Collector]:
-    with collecting() as collector:
-        yield collector
 
 
 @pytest.fixture

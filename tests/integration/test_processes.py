@@ -118,17 +118,9 @@ def test_it_speaks_https_and_neither_idle_connections_nor_a_slow_question_of_an_
     authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(certificate))
     trust = ssl.create_default_context()
     authority.configure_trust(trust)
-    port, admin = free_port(), free_port()
-    environment = {
-        "REDIS_URL": redis_url,
-        "PORT": str(port),
-        "CREDHOOK_ADMIN": f"127.0.0.1:{admin}",
-        "CREDHOOK_WEBHOOK_SECRETS": SECRET,
-        "CREDHOOK_TLS_CERTFILE": str(certificate),
-    }
-    with running(tmp_path / "tls.log", "receiver", environment=environment) as process:
-        until(lambda: '"receiver_started"' in process.text)
-        raw = socket.create_connection(("127.0.0.1", port))
+    admin, tls = free_port(), str(certificate)
+    with receiver(tmp_path, redis_url, CREDHOOK_ADMIN=f"127.0.0.1:{admin}", CREDHOOK_TLS_CERTFILE=tls) as process:
+        raw = socket.create_connection(("127.0.0.1", process.port))
         with (
             trust.wrap_socket(raw, server_hostname="127.0.0.1") as idle,
             socket.create_connection(("127.0.0.1", admin)) as slow,

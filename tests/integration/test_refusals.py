@@ -2,13 +2,11 @@
 
 import json
 import socket
-from collections.abc import Iterator
 
 import pytest
-from raw_response import next_response
 from redis import Redis
-from refusals import Refusal, refusals, request, signed
-from serving import Receiver, receiver
+from refusals import Refusal, next_response, refusals, request, signed
+from serving import Receiver
 from waiting import until
 
 NAMES = [refusal.name for refusal in refusals()]
@@ -26,12 +24,6 @@ TITLES = {
 def refusal(name: str) -> Refusal:
     """The row, freshly signed."""
     return next(row for row in refusals() if row.name == name)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, module_redis: str) -> Iterator[Receiver]:
-    with receiver(tmp_path_factory.mktemp("receiver"), module_redis) as process:
-        yield process
 
 
 def answer(port: int, sent: bytes) -> tuple[int, dict[str, str], bytes]:

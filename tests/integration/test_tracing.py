@@ -13,7 +13,7 @@ from fleet_harness import FleetHarness, presentation
 from redis_server import configured
 from serving import Receiver, receiver, running
 from signing import SECRET, body, headers
-from trace_collector import Collector, collecting
+from trace_collector import Collector
 from waiting import until
 
 from credhook.sandbox.local.environment import free_port
@@ -55,12 +55,6 @@ async def fails(event, context):
     if event.webhook_id == "given-up":
         raise GiveUp("Canary-7f3a")
 """
-
-
-@pytest.fixture
-def collector() -> Iterator[Collector]:
-    with collecting() as collector:
-        yield collector
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from accepting import record
-from attempts import Attempts, attempts
+from attempts import Attempts, Planned, attempts
 from events_command import Run
 from fleet_harness import Stub
 from redis import Redis
@@ -23,7 +23,6 @@ from credhook.backoff import Backoff
 from credhook.store import State
 from credhook.worker.attempt.attempt import Attempt, Interruption
 from credhook.worker.attempt.retry import GiveUp, Retry
-from credhook.worker.handlers.registry import Handlers
 from credhook.worker.platform.shared_circuit import circuit_key
 from credhook.worker.queue import replay
 from credhook.worker.queue.replay import Replay, Settled, Unhandled
@@ -34,37 +33,18 @@ COMPLETED, OFFERED, FAILED = (f"openid4vc.issuance.{one}" for one in ("completed
 NEW: Mapping[str, tuple[str, ...]] = {COMPLETED: ("new.handle",), OFFERED: ("new.handle", "new.look")}
 
 
-class Fleet:
-    """Workers on one queue whose handlers, of the application `test`, end as the test says.
-
-    Attributes:
-        ran: names of the handlers that have run, in order.
-        ends: name → what it raises, or waits for.
-    """
+class Fleet(Planned):
+    """Workers on one queue."""
 
     def __init__(self, redis: Redis, redis_url: str, stub: Stub) -> None:
+        super().__init__()
         self.redis, self._url, self.stub = redis, redis_url, stub
-        self.ran: list[str] = []
-        self.ends: dict[str, Any] = {}
 
     def worker(
         self, *names: str, on: str = COMPLETED, options: Mapping[str, Any] = MappingProxyType({}), **settings: Any
     ) -> AbstractAsyncContextManager[Attempts]:
-        """Return a worker with the handlers of these names; `options`: name → options of that handler."""
-        handlers: Any = Handlers("test")
-        for name in names:
-
-            async def handle(event: Any, context: Any, name: str = name) -> None:
-                self.ran.append(name)
-                end = self.ends.get(name)
-                if isinstance(end, asyncio.Event):
-                    await end.wait()
-                elif end is not None:
-                    raise end
-
-            handle.__name__ = name
-            handlers.on(on, **options.get(name, {}))(handle)
-        return attempts(self._url, self.stub, handlers, **settings)
+        """Return a worker with the handlers of these names, as `make` has them."""
+        return attempts(self._url, self.stub, self.make(*names, on=on, options=options), **settings)
 
     def put_back(self, *names: str) -> int:
         """Put back the events that a worker with these handlers can handle, and return their number."""
@@ -144,13 +124,14 @@ async def test_passing_between_workers_with_and_without_the_handler_spends_no_at
 
 async def drained(fleet: Fleet, worker: Attempts) -> None:
     """Let a drain break off b while it runs."""
-    fleet.ends["b"] = asyncio.Event()
+    fleet.gates["b"] = asyncio.Event()
     attempt = Attempt(await worker.claim())
     trial = asyncio.create_task(worker.make(attempt))
     await until_async(lambda: "h:test.a" in fleet.record(), what="the end of a")
     assert fleet.record()["pending"] == "test.b"  # For the next worker, should this one be killed.
     attempt.interrupt(Interruption.DRAINED)
     await trial
+    fleet.gates.clear()
 
 
 async def retried(fleet: Fleet, worker: Attempts) -> None:
@@ -245,18 +226,15 @@ async def done_without(fleet: Fleet, name: str) -> None:
     fleet.replay(Settled("m1", "done"), f"test.{name}")
 
 
-@pytest.mark.parametrize(
-    ("ends", "states"),
-    [([None], [State.DONE]), ([Retry(after=0.01), GiveUp("no")], [State.WAITING, State.DEAD])],
-)
+@pytest.mark.parametrize("ends", [{State.DONE: None}, {State.WAITING: Retry(after=0.01), State.DEAD: GiveUp("no")}])
 async def test_a_handler_that_catches_up_runs_retries_and_gives_up_alone(
-    fleet: Fleet, ends: list[Exception | None], states: list[State]
+    fleet: Fleet, ends: dict[State, Exception | None]
 ) -> None:
     await done_without(fleet, "b")
     async with fleet.worker("a", "b", "c") as made:
-        for end, state in zip(ends, states, strict=True):
+        for state, end in ends.items():
             assert fleet.record()["only"] == "test.b"
-            fleet.ends["b"] = end
+            fleet.ends = {"b": end} if end else {}
             assert (await made.next()).state is state
     assert fleet.ran == ["a", *["b"] * len(ends)]
     assert "only" not in fleet.record()

@@ -1,12 +1,14 @@
 """Attempts made in the test's own process: a real Redis, a stub of the platform, and no worker around them."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from types import MappingProxyType
 from typing import Any
 
 from accepting import inbox_on
 from fleet_harness import Stub
+from platform_settings import leading_to
 
 from credhook.events import Event
 from credhook.worker.attempt.attempt import Attempt
@@ -72,12 +74,56 @@ class Attempts:
         return settlement
 
 
+class Planned:
+    """Handlers of the application `test` that end as the test says.
+
+    Attributes:
+        handlers: those that were made first.
+        gates: handler → what it waits for.
+        ends: handler → what it raises then.
+        notes: what they have done, in order.
+        stale: whether each run was told that its state is stale.
+    """
+
+    def __init__(self, *names: str) -> None:
+        self.gates: dict[str, asyncio.Event] = {}
+        self.ends: dict[str, Exception] = {}
+        self.notes: list[str] = []
+        self.stale: list[bool] = []
+        self.handlers: Any = self.make(*names)
+
+    @property
+    def ran(self) -> list[str]:
+        """The handlers that have begun, in order."""
+        return [note.removesuffix(" begins") for note in self.notes if note.endswith(" begins")]
+
+    def make(self, *names: str, on: str = "*", options: Mapping[str, Any] = MappingProxyType({})) -> Handlers[Any]:
+        """Make handlers of these names; `options`: name → options of that handler."""
+        handlers = Handlers("test")
+        for name in names:
+            self.add(name, on, handlers=handlers, **options.get(name, {}))
+        return handlers
+
+    def add(self, name: str, *types: str, gated: bool = False, handlers: Any = None, **options: Any) -> None:
+        async def handler(event: Any, context: Any) -> None:
+            self.notes.append(f"{name} begins")
+            self.stale.append(context.stale)
+            if name in self.gates:
+                await self.gates[name].wait()
+            if name in self.ends:
+                raise self.ends[name]
+            self.notes.append(f"{name} ends")
+
+        if gated:
+            self.gates[name] = asyncio.Event()
+        handler.__name__ = name
+        (handlers or self.handlers).on(*(types or ("*",)), **options)(handler)
+
+
 def told(redis_url: str, stub: Stub, **settings: Any) -> WorkerSettings:
     """Settings that lead to the stub."""
-    values = {"API_URL": stub.url, "TOKEN_URL": stub.url + "/token", "CLIENT_ID": "c", "CLIENT_SECRET": "s"} | settings
-    return WorkerSettings.model_validate(
-        {"REDIS_URL": redis_url} | {f"CREDHOOK_{name}": value for name, value in values.items()}
-    )
+    more = {f"CREDHOOK_{name}": value for name, value in settings.items()}
+    return WorkerSettings.model_validate({"REDIS_URL": redis_url, **leading_to(stub.url), **more})
 
 
 @asynccontextmanager

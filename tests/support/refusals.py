@@ -5,8 +5,10 @@ A row is bytes on a socket, so that nothing between the test and the receiver ca
 # ruff: noqa: E501  A row of the table is one line.
 
 import gzip
+import socket
 import time
 from dataclasses import dataclass
+from http.client import HTTPResponse
 from typing import Final
 
 from signing import OTHER_SECRET, body, sign
@@ -32,6 +34,14 @@ def signed(
         f"webhook-timestamp: {timestamp}",
         f"webhook-signature: {signature or sign(webhook_id, timestamp, content)}",
     ]
+
+
+def next_response(raw: socket.socket) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers and body of the next one, which is read whole, in however many pieces it comes."""
+    response = HTTPResponse(raw)
+    response.begin()
+    content = response.read()
+    return response.status, {name.lower(): value for name, value in response.getheaders()}, content
 
 
 @dataclass(frozen=True)

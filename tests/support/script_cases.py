@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from breakable_store import DONE, BreakableStore
-from claiming import COMPLETED, INDEX
+from claiming import COMPLETED, INDEX, URGENT
 from redis.exceptions import ResponseError
 from redis_keys import EVENT
 from rq import Queue
@@ -29,7 +29,6 @@ from credhook.worker.queue.leases import note_death
 
 #: Seconds that the platform's circuit is open.
 PAUSE = 120
-URGENT = "openid4vc.verification.data"
 
 Step = Callable[[BreakableStore], Awaitable[object]]
 

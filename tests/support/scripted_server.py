@@ -1,6 +1,7 @@
-"""Servers on real sockets: one that answers as a test's script says, and some that do not answer."""
+"""Servers on real sockets: one that answers as a test's script says, some that do not answer, and a client's token."""
 
 import json
+import math
 import socket
 import socketserver
 import ssl
@@ -9,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from in_thread import Server, in_thread
+
+from credhook.worker.api.token import ClientCredentials, Token
 
 #: What the script is given: the request line's target, and how many requests came before. What it returns is sent as it
 #: is; nothing means to hang up, `CUT` at its end to hang up after it, and `RESET` to tear the connection down.
@@ -113,6 +116,13 @@ class _Connection(socketserver.StreamRequestHandler):
 def answering(script: Script, tls: ssl.SSLContext | None = None) -> Iterator[Answering]:
     with in_thread(Answering(script, tls)) as server:
         yield server
+
+
+def credentials() -> ClientCredentials:
+    """Ours, with a token already."""
+    credentials = ClientCredentials("http://127.0.0.1:1/token", "me", "s3cret")
+    credentials._token = Token("t", renew_at=math.inf)
+    return credentials
 
 
 @contextmanager
