@@ -106,8 +106,10 @@ def verifies(received: Received) -> bool:
     return fresh and received.token("v1") == hmac.digest(key, received.signed(), hashlib.sha256)
 
 
-def test_an_accepted_offer_is_announced(sandbox: Platform, receiver: Receiver) -> None:
-    register(sandbox, receiver.url, COMPLETED)
+@pytest.mark.parametrize(("consent", "announced"), [("accepted", COMPLETED), ("rejected", "openid4vc.issuance.failed")])
+def test_a_taken_offer_is_announced(sandbox: Platform, receiver: Receiver, consent: str, announced: str) -> None:
+    register(sandbox, receiver.url, announced)
+    sandbox.faults(consent=consent)
     (made,) = happen(sandbox, "openid4vc.issuance.offered")
     with authorized(sandbox) as api:
         offer = api.get(f"/me-creds/api/credentials/{made['resourceId']}").json()["data"]["offerUri"]

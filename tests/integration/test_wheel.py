@@ -115,6 +115,12 @@ def test_nothing_of_the_checkout_is_seen_there(project: Path) -> None:
     assert re.fullmatch(rf"{re.escape(release.VERSION)}\+[0-9a-f]{{8}}", build)
     assert path.startswith(str(project / ".venv"))
     assert outside == "None"
+    for name in ("cli.py", "store/scripts/take.lua"):  # Any change of the code is another build.
+        file = site(project / ".venv") / "credhook" / name
+        code = file.read_text()
+        file.write_text(code + "\n")
+        assert run(project, "python", "-P", "-c", program).stdout.split()[2] != build
+        file.write_text(code)
 
 
 def test_all_builds_have_the_same_bytes_and_the_sdist_builds_the_wheel(tmp_path: Path) -> None:

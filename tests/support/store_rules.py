@@ -3,7 +3,7 @@
 import re
 import time
 from fnmatch import fnmatchcase
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from accepting import everything
 from redis import Redis
@@ -96,7 +96,8 @@ def disagreements(redis: Redis) -> list[str]:
         listed: Any = redis.zrange(key, 0, -1)
         if (listing := {one.decode() for one in listed}) != members:
             found.append(f"{key} lists {listing} and should list {members}")
-    for key in redis.scan_iter(INDEX.index + "*"):
-        indexed: Any = redis.zrange(key, 0, -1)
-        found += [f"{key!r} lists {one!r}" for one in indexed if one.decode() not in ids]
+    indexed = {
+        one.decode(): key for key in redis.scan_iter(INDEX.index + "*") for one in cast(Any, redis.zrange(key, 0, -1))
+    }
+    found += [f"{indexed.get(one)!r} and the records differ in {one}" for one in indexed.keys() ^ ids]
     return [*found, everything(redis)] if found else []

@@ -300,7 +300,7 @@ def every_answer() -> list[Wire]:
 @pytest.mark.parametrize("value", every_answer(), ids=lambda value: type(value).__name__)
 def test_a_value_shows_no_personal_data_cannot_be_changed_and_travels_between_processes(value: Wire) -> None:
     assert SECRET in value.model_dump_json()
-    shown = f"{value!r} {value} {[value]} {list(value.__rich_repr__())}"  # The last is what `rich` prints.
+    shown = f"{value!r} {value} {[value]} {list(value.__repr_args__())}"  # `rich` prints the last.
     assert SECRET not in shown
     name = next(iter(type(value).model_fields))
     with pytest.raises(ValidationError):

@@ -182,7 +182,12 @@ def test_data_is_read_from_json_that_is_not_strict(mark: bytes, attributes: byte
     assert len(read(PRESENTATIONS["list"], response(200, b"[%s]" % body.removeprefix(mark)), NOW)) == 1
 
 
-@pytest.mark.parametrize(("body", "cause"), [(b"{", "not_json"), (b'{"id": "p", "id": "p"}', "name_twice")])
+@pytest.mark.parametrize(("body", "cause"), [
+    (b"{", "not_json"),
+    (b'{"id": "p", "id": "p"}', "name_twice"),
+    (b'{"data": {"id": "q", "id": "p"}}', "name_twice"),
+    (b'{"data": {"id": "q"}, "data": {"id": "p"}}', "name_twice"),
+])  # fmt: skip
 def test_two_names_and_no_json_have_words_of_their_own(body: bytes, cause: str) -> None:
     assert error_text(refused(200, body)) == f"InvalidResponse 200 {cause}"
 

@@ -69,7 +69,7 @@ def handler():
             raise kind("Jane")
         except kind as error:
             failed.append(error)
-    raise ExceptionGroup("two", failed + [ValueError("Joe")])
+    raise ExceptionGroup("two", [ExceptionGroup("inner", failed), ValueError("Joe")])
 """
 
 MEMBERS = ["KeyError accounts.py:6 handler", "OSError accounts.py:6 handler", "ValueError"]
