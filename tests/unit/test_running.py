@@ -271,7 +271,7 @@ async def test_a_handler_does_not_run_beside_an_earlier_run_for_the_same_event(i
 @pytest.mark.parametrize("is_async", [True, False])
 async def test_runs_that_will_not_end_are_counted_until_they_do(is_async: bool) -> None:
     clock, go = Clock(), threading.Event()
-    runs = Runs(4, clock)
+    runs = Runs(3, clock)
     function, _ = slow_to_end(go, is_async=is_async)
     names = ("e1", "e2", "e3")
     await asyncio.gather(*(outcome(function, 0.02, event_id=one, runs=runs) for one in names))
@@ -282,6 +282,7 @@ async def test_runs_that_will_not_end_are_counted_until_they_do(is_async: bool) 
     assert seen == [(0, False), (3, True)]
     await until_async(lambda: runs.hung == 0, what="their end")
     assert not runs.are_too_many
+    assert await outcome(function, runs=runs) is None
 
 
 async def test_one_run_is_too_many_once_its_event_has_waited_for_it_for_long() -> None:

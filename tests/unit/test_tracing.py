@@ -12,7 +12,9 @@ from opentelemetry.trace import SpanKind, get_current_span
 from credhook.store import REPLAYED
 from credhook.tracing import trace_id, wanted_exporter
 from credhook.tracing.spans import current_span, extract, inject, link
+from credhook.worker.api.http.exchange import Request, Response
 from credhook.worker.queue.group_commit import GroupCommit, Operation
+from credhook.worker.tracing import TracedTransport
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 HTTP, GRPC = "otlp_proto_http", "otlp_proto_grpc"
@@ -83,6 +85,21 @@ def test_a_span_that_an_error_ends_names_its_class_alone() -> None:
     (span,) = exporter.get_finished_spans()
     assert dict(span.attributes or {}) == {"error.type": "ValueError"}
     assert (len(span.events), span.status.description) == (0, None)
+
+
+async def test_a_request_whose_path_has_no_template_is_named_by_its_method_alone() -> None:
+    exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+
+    class Answers:
+        async def send(self, request: Request) -> Response:
+            return Response(204, {}, b"")
+
+        async def aclose(self) -> None: ...
+
+    await TracedTransport(provider.get_tracer("test"), Answers()).send(Request("GET", "https://a.example/Canary", {}))
+    (span,) = exporter.get_finished_spans()
+    assert (span.name, "Canary" in str(span.attributes)) == ("GET", False)
 
 
 async def test_what_is_written_for_many_events_is_of_the_trace_of_none() -> None:
