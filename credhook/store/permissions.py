@@ -101,7 +101,7 @@ def patterns(part: Part, keys: Keys) -> tuple[list[str], list[str]]:
     # Any job: a job that is not ours is moved out of RQ's reach.
     shared = ["rq:queues", "rq:suspended", "rq:worker*", "rq:job:*", "rq:execution*", "rq:results:*", "rq:groups"]
     shared += [f"rq:{name}:{keys.queue}" for name in ("clean_registries", "finished", "deferred", "canceled")]
-    queue = [keys.jobs, keys.intermediate, keys.started, keys.scheduled, keys.failed]
+    queue = [keys.jobs, f"{keys.intermediate}*", keys.started, keys.scheduled, keys.failed]
     return [own, *queue, *shared], [own, "rq:pubsub:*"]
 
 

@@ -15,6 +15,7 @@ from console import console
 from events_command import process
 from harness import DATA, Harness
 from redis.asyncio import Redis as AsyncRedis
+from redis_keys import INDEX, job_id
 from serving import receiver
 from signing import SECRET, body, headers
 from waiting import until
@@ -47,6 +48,16 @@ def denied(harness: Harness) -> list[str]:
         for one in log
         if one["object"].partition("|")[0] != "client"
     ]
+
+
+def test_rqs_own_maintenance_may_note_a_job_between_two_lists(
+    harness: Harness, users: dict[Part, dict[str, str]]
+) -> None:
+    harness.happens("moved")
+    assert harness.redis.rpoplpush(INDEX.jobs, INDEX.intermediate) == job_id("moved").encode()
+    with harness.worker("worker", "--isolation", "fork", **users[Part.WORKER]):
+        harness.reaches("moved", "done")
+    assert denied(harness) == []
 
 
 @pytest.mark.parametrize(("isolation", "event_id"), [("loop", "m1"), ("fork", "m/1")])
