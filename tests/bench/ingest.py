@@ -158,9 +158,9 @@ def _sheets(results: dict[str, Any]) -> Iterator[Sheet]:
         # Compare each with the credhook that fsyncs as it does.
         alike = (STANDARD if RECEIVERS[name].appendfsync == "everysec" else STRICT).name
         ratio = f"{middle(throughput[alike], 'rate') / middle(rounds, 'rate'):.2f}" if alike in throughput else ""
-        cells = (f"{middle(rounds, figure):.0f}" for figure in ("cpu", "redis", "written", "peak"))
+        cells = (f"{middle(rounds, figure):.0f}" for figure in ("cpu", "redis", "peak"))
         rows.append([titles[name], *report.spread(rounds), ratio, *cells])
-    costs = ("µs each", "Redis, µs each", "written, bytes each", "MiB")
+    costs = ("µs each", "Redis, µs each", "MiB")
     yield Sheet(
         "As much as each takes; processor time and memory of its process",
         ["competitor", "deliveries/s", "rounds", "credhook / it", *costs],

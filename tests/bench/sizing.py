@@ -31,14 +31,13 @@ def sheet(received: dict[str, float], handled: dict[str, float]) -> Sheet:
                 f"{a_day:,}",
                 f"{a_second:,.0f}",
                 *map(str, processes),
-                f"{a_second * (received['cpu'] + handled['cpu']) / 1e6:.2f}",
                 f"{a_second * (received['redis'] + handled['redis']) / 1e6:.1%}",
                 _size(a_day * _DAYS * handled["kept"]),
                 _size(a_day * (received["written"] + handled["written"])),
                 f"{processes[0] * received['connections'] + processes[1] * handled['connections']:,.0f}",
             ]
         )
-    columns = ["events a day", "a second, at the peak", "receivers", "workers", "cores busy", "of Redis's core"]
+    columns = ["events a day", "a second, at the peak", "receivers", "workers", "of Redis's core"]
     title = (
         f"Needs by events a day. The busiest hour has {_PEAK} times the mean and fills {_LOAD:.0%} of the processes. "
         f"Events are remembered for {_DAYS} days"

@@ -172,15 +172,15 @@ def _sheets(results: dict[str, Any]) -> Iterator[Sheet]:
             ours = field.get(_ours_beside(name))
             ratio = f"{middle(ours, 'rate') / middle(rounds, 'rate'):.2f}" if ours else ""
             rows.append([results["titles"][name], *report.spread(rounds), ratio, *_costs(rounds)])
-        costs = ("µs each", "Redis, µs each", "round trips each", "MiB")
+        costs = ("µs each", "Redis, µs each", "MiB")
         columns = ["competitor", "events/s", "rounds", "credhook / it", *costs]
         yield Sheet(f"Events handled, one process, an API that answers after {latency} ms", columns, rows)
     yield Sheet("Targets", report.TARGETS, list(_targets(results)))
 
 
 def _costs(rounds: Rounds) -> tuple[str, ...]:
-    cpu, redis, trips = (middle(rounds, figure) for figure in ("cpu", "redis", "trips"))
-    return f"{cpu:,.0f}", f"{redis:,.0f}", f"{trips:.2f}", f"{max(one['peak'] for one in rounds):.0f}"
+    cpu, redis = (middle(rounds, figure) for figure in ("cpu", "redis"))
+    return f"{cpu:,.0f}", f"{redis:,.0f}", f"{max(one['peak'] for one in rounds):.0f}"
 
 
 def _targets(results: dict[str, Any]) -> Iterator[list[str]]:

@@ -183,10 +183,9 @@ def test_the_installed_worker_runs_the_handlers_of_the_installed_package(author:
 
 def test_images_and_platforms_install_the_same(author: Path) -> None:
     tried = [step.removeprefix("env/bin/") for step in release.steps() if "/pip install" in step]
-    images = release.blocks("dockerfile")
-    ours, own = (re.findall("^RUN (.+)$", image.replace("/tmp/", ""), re.MULTILINE) for image in images)
-    assert (ours, own) == (tried[-1:], tried)
-    assert all(f"CMD {json.dumps(['credhook', 'worker'])}\n" in image for image in images)
+    (image,) = release.blocks("dockerfile")
+    assert re.findall("^RUN (.+)$", image.replace("/tmp/", ""), re.MULTILINE) == tried
+    assert f"CMD {json.dumps(['credhook', 'worker'])}\n" in image
     pins = (author / "constraints.txt").read_text()
     assert all(re.fullmatch(r"[a-z0-9-]+==[\w.]+( ; .+[^ \\])?", pin) for pin in pins.splitlines())
     assert pins.count("\n") == (ROOT / "deploy" / release.LOCKS[-1]).read_text().count("==")

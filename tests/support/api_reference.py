@@ -78,12 +78,9 @@ def page() -> str:
     others = [one for one in credhook.__all__ if one not in models]
     parts: list[tuple[str, Iterator[str]]] = [
         ("Names", table(("name", "meaning", "fields"), *((f"`{one}`", summary(one), fields(one)) for one in others))),
-        ("Calls of `context.api`", table(("call", "result"), *calls())),
-        ("Request models", table(("model", "fields"), *((f"`{one}`", fields(one)) for one in requests))),
-        (
-            "Results",
-            table(("model", "fields"), *((f"`{one}`", fields(one)) for one in models if one not in requests)),
-        ),
+        ("Calls of `context.api`", (f"- {call}: {result}" for call, result in calls())),
+        ("Request models", (f"- `{one}`: {fields(one)}" for one in requests)),
+        ("Results", (f"- `{one}`: {fields(one)}" for one in models if one not in requests)),
     ]
     return TOP + "".join(f"\n## {title}\n\n" + "\n".join(rows) + "\n" for title, rows in parts)
 
