@@ -180,7 +180,8 @@ async def test_an_answer_that_is_none_or_not_whole_is_an_error(sent: bytes, caus
     async with serving(sent, close=True) as (server, transport):
         with pytest.raises(Unanswered) as failure:
             await get(transport, server.url)
-        assert failure.value.cause == cause
+        # To a busy machine, an end that comes too early may look like a reset.
+        assert failure.value.cause in {cause, "reset" if cause == "closed" else cause}
         server.pieces, server.close = (HELLO,), False
         assert (await get(transport, server.url)).body == b"hello"
 

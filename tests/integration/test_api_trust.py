@@ -95,7 +95,7 @@ def test_ssl_cert_dir_holds_the_authorities(authority: trustme.CA, trusted: Path
 # Who we are.
 
 
-@pytest.mark.parametrize("files", ["one", "two", "two with byte order marks"])
+@pytest.mark.parametrize("files", ["one", "two", "two with byte order marks", "two without the last end of line"])
 def test_a_platform_that_wants_a_certificate_is_shown_ours(
     authority: trustme.CA, trusted: Path, tmp_path: Path, files: str
 ) -> None:
@@ -104,8 +104,9 @@ def test_a_platform_that_wants_a_certificate_is_shown_ours(
     if files == "one":
         ours.private_key_and_cert_chain_pem.write_to_path(str(certificate))
     else:
-        mark = b"" if files == "two" else BOM_UTF8
-        certificate.write_bytes(mark + b"".join(blob.bytes() for blob in ours.cert_chain_pems))
+        mark = BOM_UTF8 if "marks" in files else b""
+        chain = b"".join(blob.bytes() for blob in ours.cert_chain_pems)
+        certificate.write_bytes(mark + (chain.strip() if "without" in files else chain))
         key.write_bytes(mark + ours.private_key_pem.bytes())
     settings = {"CREDHOOK_CLIENT_CERTFILE": certificate} | ({"CREDHOOK_CLIENT_KEYFILE": key} if files != "one" else {})
     with platform(authority, clients) as server:

@@ -16,7 +16,7 @@ from prometheus_client import REGISTRY
 from pydantic import SecretStr
 from redis import Redis
 from redis.exceptions import RedisError, ResponseError
-from redis_keys import EVENT, SNAPSHOT
+from redis_keys import EVENT, INDEX, SNAPSHOT
 from stores import store_on
 from structlog.testing import capture_logs
 
@@ -69,6 +69,24 @@ async def test_what_has_run_is_recorded_although_the_attempt_is_interrupted(
     if settlement is not None:
         await made.next()
         assert told.ran == ["second"]
+
+
+async def test_an_event_whose_settlement_redis_refuses_is_renewed_no_longer(
+    made: Attempts, redis_client: Redis
+) -> None:
+    await made.accept("e1", DATA, "pre_1")
+    claim = await made.claim()
+    redis_client.rename(EVENT + "e1", "kept")
+    redis_client.set(EVENT + "e1", "of another type")
+    attempt = Attempt(claim)
+    attempt.interrupt(Interruption.DRAINED)
+    with pytest.raises(RedisError):
+        await made.make(attempt)
+    redis_client.rename("kept", EVENT + "e1")
+    until = redis_client.zscore(INDEX.leases, "e1")
+    await asyncio.sleep(0.01)
+    await made.processor.leases.renew()
+    assert redis_client.zscore(INDEX.leases, "e1") == until
 
 
 async def test_nothing_is_fetched_once_every_handler_is_recorded_as_done(

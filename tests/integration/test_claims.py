@@ -23,6 +23,7 @@ from redis.exceptions import (
 )
 from redis_keys import EVENT, job_id
 from redis_proxy import redis_proxy
+from store_rules import disagreements
 from stores import store_on
 from structlog.testing import capture_logs
 from waiting import until_async
@@ -617,6 +618,16 @@ async def test_an_open_event_lasts_although_a_settlement_that_was_cut_let_it_exp
         queue.lapse()
         assert queue.sweep() == 1
     assert queue.redis.ttl(EVENT + "e1") == -1
+
+
+@pytest.mark.parametrize("state", [one for one in State if one not in {State.ACCEPTED, State.WAITING}])
+async def test_a_settlement_that_was_cut_after_the_record_is_completed(queue: EventQueue, state: State) -> None:
+    await queue.accept("e1")
+    await queue.take_one()
+    queue.redis.hset(EVENT + "e1", "state", state)
+    queue.lapse()
+    queue.sweep()
+    assert disagreements(queue.redis) == []
 
 
 @pytest.mark.parametrize("number", COMMANDS)

@@ -162,7 +162,7 @@ def test_a_form_that_is_too_large_is_not_read(ada: httpx.Client) -> None:
 
 def test_a_flood_of_strangers_shuts_no_operator_out_and_fills_no_disk(tmp_path: Path, redis_url: str) -> None:
     with console(tmp_path, redis_url) as alone, alone.visitor() as client, ExitStack() as silent:
-        tries = [client.post("/login", data={"token": "wrong"}) for _ in range(50)]
+        tries = [client.post("/login", data={"token": "wrong"}, headers={"connection": "close"}) for _ in range(50)]
         assert [each.status_code for each in tries] == [403] * 10 + [429] * 40
         assert int(tries[-1].headers["retry-after"]) > 0
         assert "The token is wrong." in tries[0].text

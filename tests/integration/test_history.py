@@ -44,7 +44,7 @@ async def bad(event: Any, context: Any) -> None:
 @pytest.fixture
 async def made(stub: Stub, redis_url: str) -> AsyncIterator[Attempts]:
     TROUBLE.clear()
-    async with attempts(redis_url, stub, handlers) as made:
+    async with attempts(redis_url, stub, handlers, RETENTION=3_600) as made:
         await made.accept("e1", COMPLETED, "r1")
         yield made
 
@@ -76,7 +76,7 @@ async def test_attempts_are_told_with_what_failed_where_and_what_followed(
     assert replayed["replayed"] == {"by": "ops@desk", "now": True}
     assert (second["attempt"], second["state"], list(second["ran"])) == (2, "done", ["test.bad"])
     assert record["handlers"] == {"test.good": "done", "test.bad": "done"}
-    assert 0 < redis_client.ttl(HISTORY + "e1") <= redis_client.ttl(EVENT + "e1")
+    assert 3_500 < redis_client.ttl(HISTORY + "e1") <= redis_client.ttl(EVENT + "e1") <= 3_600
     assert "nobody may see" not in everything(redis_client)
     printed = events("show", "e1").stdout
     assert "replayed by ops@desk, due at once\n" in printed

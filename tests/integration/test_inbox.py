@@ -22,6 +22,7 @@ from waiting import until, until_async
 from credhook.events import Event
 from credhook.receiver.inbox import Inbox, Outcome, StoreUnavailable
 from credhook.sandbox.local.environment import local_redis
+from credhook.store import health
 from credhook.store.address import RedisAddress
 from credhook.store.connection import open_redis
 from credhook.store.health import SharedExamination
@@ -283,3 +284,13 @@ async def test_a_probe_that_goes_away_leaves_the_answer_to_the_others(async_redi
     await asyncio.sleep(0)
     gone.cancel()
     assert (await other)[0].passed
+
+
+async def test_commands_that_are_denied_are_looked_for_until_they_are_allowed(
+    async_redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "_EXAMINATION_SECONDS", -1.0)
+    denied = ["no COPY", "no COPY", "", "never asked"]
+    examine = SharedExamination(store_on(async_redis), durability="standard", refused=lambda: denied.pop(0))
+    found = [[one.remedy for one in await examine() if one.name == "permissions"] for _ in range(4)]
+    assert (found, denied) == ([["no COPY"], ["no COPY"], [], []], ["never asked"])

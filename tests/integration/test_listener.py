@@ -74,7 +74,7 @@ WHOLE = HEAD + b"content-length: 0\r\nconnection: close\r\n\r\n"
     ],
 )
 async def test_who_takes_too_long_is_cut_off(sent: bytes, dripped: bytes, answer: bytes, reason: str) -> None:
-    async with listening() as (port, counted):
+    async with listening(answer_seconds=600) as (port, counted):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(sent)
         reading = asyncio.create_task(reader.read(65_536))

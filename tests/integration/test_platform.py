@@ -384,7 +384,7 @@ async def test_refused_credentials_hold_this_process_until_they_are_accepted(
     assert (await breaker.admit(5), breaker.credential_error) == (5, "")
     # A token that the API refuses: then one event tries, and a whole answer ends it.
     (await breaker.acquire("x", admitted=True)).ended(401)
-    assert await breaker.admit(5) == 0
+    assert (await breaker.admit(5), breaker.pause() > 0) == (0, True)  # A refusal in a pause costs no attempt.
     now += 11
     breaker.token_fetched(None)
     assert (await breaker.admit(5), await breaker.admit(5)) == (1, 0)

@@ -77,6 +77,7 @@ async def test_deliveries_are_counted_in_one_round_alone_and_refusals_since_the_
 ) -> None:
     refusals, expired = RefusalLog(), time.time() - 900
     async with inbox_on(async_redis) as inbox:
+        began = time.monotonic()
         announcer = Announcer(store_on(async_redis), settings(), inbox, refusals)
         transport = httpx.ASGITransport(create_app(settings(), inbox, refusals))
         async with httpx.AsyncClient(transport=transport, base_url="http://inbox") as client:
@@ -87,8 +88,11 @@ async def test_deliveries_are_counted_in_one_round_alone_and_refusals_since_the_
             await client.post("/webhook", content=body(), headers=headers("m", body()))
             await client.post("/webhooks", content=body(), headers=headers("m", body(), at=expired))
             await client.post("/webhooks", content=body(), headers=headers("m", body(), secret=OTHER_SECRET))
+        await asyncio.sleep(0.2)
         first, quiet = [await announced_once(announcer, redis_client) for _ in range(2)]
+        elapsed = time.monotonic() - began
     assert (first["acknowledged"], quiet["acknowledged"]) == (3, 0)
+    assert first["seconds"] + quiet["seconds"] <= elapsed + 0.001  # Each second is in one round.
     for one in (first, quiet):
         assert (one["conflicts"], one["unauthenticated"], one["outside_tolerance"]) == (1, 2, 1)
         assert one["other_refusals"] == {"path": 1}

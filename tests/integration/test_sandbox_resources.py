@@ -21,6 +21,8 @@ def test_offers_of_somebody_else_are_missing_and_other_text_is_no_offer(sandbox:
     missing(take(credential_offer=json.dumps(ours)))
     missing(take(credential_offer_uri="https://elsewhere.example/offers/x"))
     missing(take(credential_offer_uri=f"{sandbox.url}/offers/iss_unknown"))
+    offered = sandbox.make("openid4vc.issuance.offered")
+    missing(take(credential_offer_uri=f"https://elsewhere.example/offers/{offered}"))
     for text in ("{", "{}", "[]", json.dumps(ours | {"grants": {}}), json.dumps(ours | {"grants": None})):
         invalid(take(credential_offer=text))
     for answer in (take(), take(other="x"), api.post("/me-wallet/api/credentials", json={})):
