@@ -2,11 +2,12 @@
 
 import json
 
+import pytest
 from accepting import accept, everything, record
 from events_command import Run, asked, process, terminal
 from harness import COMPLETED, DATA
 from redis import Redis
-from redis_keys import CONFLICT, EVENT, RESOURCE, SNAPSHOT, job_id
+from redis_keys import CONFLICT, RESOURCE, SNAPSHOT, job_id
 from stored_events import HANDLED, INDEX, plant
 
 from credhook.store import State
@@ -67,28 +68,22 @@ def test_what_expired_is_erased_with_what_outlived_it(redis_client: Redis, event
     assert redis_client.keys() == [(CONFLICT + "m3").encode()]  # Of another resource.
 
 
-def test_an_erasure_by_state_spares_what_has_left_that_state(redis_client: Redis, redis_url: str) -> None:
+@pytest.mark.parametrize(
+    ("chosen", "told", "left"),
+    [("--state=dead", "erased 1, left 1 (1 changed meanwhile)", [b"m1"]), ("--resource=r1", "erased 2", [])],
+)
+def test_what_has_left_the_state_that_was_chosen_is_spared(
+    redis_client: Redis, redis_url: str, chosen: str, told: str, left: list[bytes]
+) -> None:
     plant(redis_client, "m1", State.DEAD)
     plant(redis_client, "m2", State.DEAD)
-    with terminal(redis_url, "erase", "--state", "dead") as (running, write):
+    with terminal(redis_url, "erase", chosen) as (running, write):
         asked(running)
         with process(redis_url, "replay", "--id", "m1") as replay:
             assert replay.communicate(timeout=60)[0] == "replayed 1\n"
         write("y")
-        assert running.communicate(timeout=60)[0] == "erased 1, left 1 (1 changed meanwhile)\n"
-    assert record(redis_client, "m1")["state"] == "accepted"
-
-
-def test_an_erasure_by_resource_takes_what_has_changed_meanwhile_as_well(redis_client: Redis, redis_url: str) -> None:
-    plant(redis_client, "m1", State.DEAD)
-    plant(redis_client, "m2", State.DEAD)
-    with terminal(redis_url, "erase", "--resource", "r1") as (running, write):
-        asked(running)
-        with process(redis_url, "replay", "--id", "m1") as replay:
-            assert replay.communicate(timeout=60)[0] == "replayed 1\n"
-        write("y")
-        assert running.communicate(timeout=60)[0] == "erased 2\n"
-    assert not redis_client.keys(EVENT + "*")
+        assert running.communicate(timeout=60)[0] == told + "\n"
+    assert redis_client.zrange(INDEX.open, 0, -1) == left
 
 
 def test_nothing_is_erased_without_a_yes(redis_client: Redis, events: Run) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import ssl
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -9,6 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
+import trustme
 from refusals import BODY, next_response, request, signed
 from serving import Receiver, receiver
 from starlette.types import Receive, Scope, Send
@@ -119,6 +121,25 @@ async def test_a_stop_waits_for_the_rest_of_a_head() -> None:
     protocol.connection_made(asyncio.Transport())
     protocol.data_received(HEAD)
     assert protocol.expects_request
+
+
+async def test_a_stop_waits_for_a_handshake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("credhook.listener.server._LAST_REQUEST_SECONDS", 60.0)
+    authority, certificate, trust = trustme.CA(), tmp_path / "cert.pem", ssl.create_default_context()
+    authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(str(certificate))
+    authority.configure_trust(trust)
+    raw = bind_setting("127.0.0.1:0", "PORT")
+    serving = Server(Listener(application, "test", body_bytes=1_000, ssl_certfile=certificate))
+    task = asyncio.create_task(serving.serve([raw]))
+    await until_async(lambda: serving.started)
+    begun, later = (socket.create_connection(raw.getsockname()) for _ in range(2))
+    for number, connection in enumerate((later, begun)):  # One that was accepted later has a whole handshake first.
+        reader, writer = await asyncio.open_connection(sock=connection, ssl=trust, server_hostname="localhost")
+        writer.write(WHOLE)
+        assert (await reader.read()).startswith(b"HTTP/1.1 200")
+        serving.should_exit, serving.force_exit = True, number > 0
+        ended, _ = await asyncio.wait({task}, timeout=60 if number else 1)
+        assert bool(ended) is serving.force_exit
 
 
 async def test_one_connection_too_many_is_told_to_come_again() -> None:

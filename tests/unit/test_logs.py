@@ -302,6 +302,7 @@ AUTHOR = [("/srv/app/handlers.py", f"author{number}") for number in range(6)]
         ([US[0], *AUTHOR], ["author2", "author3", "author4", "author5"]),
         ([US[0], AUTHOR[0], THEM[0], AUTHOR[1], US[1]], ["author0", "author1", "us1"]),
         ([*US, *THEM], ["us4", "them0", "them1", "them2"]),
+        ([AUTHOR[0], *[AUTHOR[1]] * 9], ["author0", "author1"]),  # A recursion stands there once.
         ([US[0]], ["us0"]),
     ],
 )
