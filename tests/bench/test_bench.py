@@ -36,7 +36,7 @@ def test_the_parts_measure_credhook_beside_the_limits(tmp_path: Path) -> None:
     assert "| credhook, strict / bare Starlette |" in said
     said, results = bench("work", tmp_path, "--small", "--latency", "0.05")
     assert [set(field) for field in results["rounds"].values()] == [{OURS.name, OURS_CROWDED.name}]
-    assert "400 at once, an API of 50 ms |" in said
+    assert "400 at once, an API of 50 ms, MiB |" in said
     said, _ = bench("sizing", tmp_path)
     assert "| 100,000,000 |" in said
 

@@ -92,10 +92,8 @@ def measure(competitor: Competitor, most: int, latency: float, folder: Path) -> 
             redis.config_set("appendfsync", "everysec")  # Filling the queue need not wait for the disk.
             _fill(competitor, told, folder)
             redis.config_set("appendfsync", competitor.appendfsync)
-            trips_before = _round_trips(redis)
             with Process(competitor.command(), told, folder / "worker.log") as worker:
                 work = _watch_work(competitor, worker, redis, api, events)
-                work["trips"] = (_round_trips(redis) - trips_before) / work["events"]
                 work["kept"] = (_memory(redis) - memory_before) / work["events"] if work["whole"] else None
                 return work
     except RunFailed as error:
@@ -139,12 +137,6 @@ def _await_settled(competitor: Competitor, redis: Redis) -> None:
         if time.monotonic() > deadline:
             raise RunFailed(f"all events were fetched, but {', '.join(left)} is not empty")
         time.sleep(_LOOK)
-
-
-def _round_trips(redis: Redis) -> int:
-    """Return how often Redis has read requests: a pipeline or a script counts once."""
-    statistics: Any = redis.info("stats")
-    return int(statistics["total_reads_processed"])
 
 
 def _memory(redis: Redis) -> int:
@@ -191,12 +183,8 @@ def _targets(results: dict[str, Any]) -> Iterator[list[str]]:
             if {ours.name, peer.name} <= rates.keys():
                 beside = f"{titles[ours.name]} / {titles[peer.name]}, an API of {latency} ms"
                 yield report.target(beside, rates[ours.name] / rates[peer.name], least=least)
-                if peer is BULLMQ:
-                    cost = middle(field[ours.name], "cpu") / middle(field[peer.name], "cpu")
-                    yield report.target(f"their processor time, {latency} ms", cost, most=1.4)
         if rounds := field.get(OURS_CROWDED.name):
             at = f"{OURS_CROWDED.slots} at once, an API of {latency} ms"
-            yield report.target(f"round trips to Redis each, {at}", middle(rounds, "trips"), most=0.3)
             yield report.target(f"most memory, {at}, MiB", max(one["peak"] for one in rounds), most=150)
 
 
