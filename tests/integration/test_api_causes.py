@@ -4,7 +4,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 
 import pytest
 import trustme
@@ -13,11 +13,6 @@ from scripted_server import RESET, TOKEN, answering, not_listening, presentation
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import Unavailable, hint
 from credhook.worker.api.token import ClientCredentials
-
-
-@contextmanager
-def unknown() -> Iterator[str]:
-    yield "http://platform.invalid"
 
 
 @contextmanager
@@ -54,7 +49,7 @@ def in_clear() -> Iterator[str]:
 
 #: By the word for it, a place that does not answer.
 TROUBLES: dict[str, Callable[[], AbstractContextManager[str]]] = {
-    "name_resolution": unknown,
+    "name_resolution": lambda: nullcontext("http://platform.invalid"),
     "refused": not_listening,
     "closed": lambda: saying(b""),
     "reset": lambda: saying(RESET),

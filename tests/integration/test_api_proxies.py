@@ -5,7 +5,7 @@ import base64
 import ssl
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -100,11 +100,6 @@ def unknown() -> Iterator[str]:
 
 
 @contextmanager
-def unsupported() -> Iterator[str]:
-    yield "socks5://127.0.0.1:1080"
-
-
-@contextmanager
 def saying(words: bytes) -> Iterator[str]:
     with proxying("http://127.0.0.1:1", says=words) as proxy:
         yield proxy.url
@@ -117,7 +112,7 @@ TROUBLES: dict[str, Trouble] = {
     "wants to know who we are": lambda: saying(REFUSED),
     "is not there": not_listening,
     "has a name that nobody knows": unknown,
-    "is of another kind": unsupported,
+    "is of another kind": lambda: nullcontext("socks5://127.0.0.1:1080"),
 }
 #: Where the proxy's own words can be told from the platform's.
 OF_TUNNELS: dict[str, Trouble] = {
