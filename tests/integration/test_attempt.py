@@ -71,9 +71,7 @@ async def test_what_has_run_is_recorded_although_the_attempt_is_interrupted(
         assert told.ran == ["second"]
 
 
-async def test_an_event_whose_settlement_redis_refuses_is_renewed_no_longer(
-    made: Attempts, redis_client: Redis
-) -> None:
+async def test_an_event_that_redis_does_not_settle_is_renewed_no_longer(made: Attempts, redis_client: Redis) -> None:
     await made.accept("e1", DATA, "pre_1")
     claim = await made.claim()
     redis_client.rename(EVENT + "e1", "kept")

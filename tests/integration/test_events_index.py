@@ -125,11 +125,10 @@ def test_a_look_for_what_is_rare_says_how_far_it_has_come_and_goes_on_from_there
     assert short.looked_back_to is not None
     assert short.after is not None
     reached = short.looked_back_to - 1  # More of this millisecond may follow, so the next page begins with it.
-    found: Any = redis_client.zrangebyscore(INDEX.event_index(COMPLETED, "r1"), reached, reached)
-    (last,) = (one.decode() for one in found)
-    redis_client.hset(EVENT + last, "h:a.rare", "done")
+    last: Any = redis_client.zrangebyscore(INDEX.event_index(COMPLETED, "r1"), reached, reached)[0]
+    redis_client.hset(EVENT + last.decode(), "h:a.rare", "done")
     rest = read_page(store_on(redis_client), Selection(handler="a.rare", limit=10, after=short.after))
-    assert [one.webhook_id for one in rest.events] == [last, "rare"]
+    assert [one.webhook_id for one in rest.events] == [last.decode(), "rare"]
     assert rest.after is None
     monkeypatch.setattr(commands, "_READ_LIMIT", 100)
     *_, looked, following = events("list", "--handler", "a.rare").stdout.splitlines()

@@ -21,8 +21,7 @@ def test_offers_of_somebody_else_are_missing_and_other_text_is_no_offer(sandbox:
     missing(take(credential_offer=json.dumps(ours)))
     missing(take(credential_offer_uri="https://elsewhere.example/offers/x"))
     missing(take(credential_offer_uri=f"{sandbox.url}/offers/iss_unknown"))
-    offered = sandbox.make("openid4vc.issuance.offered")
-    missing(take(credential_offer_uri=f"https://elsewhere.example/offers/{offered}"))
+    missing(take(credential_offer_uri=f"https://a.example/offers/{sandbox.make('openid4vc.issuance.offered')}"))
     for text in ("{", "{}", "[]", json.dumps(ours | {"grants": {}}), json.dumps(ours | {"grants": None})):
         invalid(take(credential_offer=text))
     for answer in (take(), take(other="x"), api.post("/me-wallet/api/credentials", json={})):
@@ -48,7 +47,9 @@ def test_the_consent_of_a_taken_offer_decides_what_happens_to_its_issuance(
     taken = api.post("/me-wallet/api/credentials", json=offer)
     assert (taken.status_code, {each["status"] for each in taken.json()}) == (201, {consent})
     assert data(api.get(f"{CREDS}/credentials/{id_}"))["status"] == status
-    assert api.post("/me-wallet/api/credentials", json=offer).status_code == again
+    for now in (consent, "pending"):
+        sandbox.faults(consent=now)
+        assert api.post("/me-wallet/api/credentials", json=offer).status_code == again
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,8 @@ from waiting import until
 
 from credhook.worker.api.client import MOST_PAGES, AsyncApi, SyncApi, transport_from
 from credhook.worker.api.errors import ApiError, InvalidRequest, InvalidResponse, Unavailable
-from credhook.worker.api.http.exchange import LONGEST_BODY
+from credhook.worker.api.http.exchange import LONGEST_BODY, Request, Response
+from credhook.worker.api.http.httpx_transport import HttpxTransport
 from credhook.worker.api.models import UserRequest
 from credhook.worker.api.token import ClientCredentials
 from credhook.worker.settings import PlatformSettings
@@ -175,7 +176,13 @@ async def test_a_request_without_a_name_is_sent_and_read_like_any_other() -> Non
         replies = {"POST": httpx.Response(202, json={"data": {"id": 1}, "links": {}}), "DELETE": httpx.Response(204)}
         return replies.get(request.method) or httpx.Response(503, headers={"Retry-After": "7"})
 
-    async with async_api(answer, url=ROOT) as api:
+    class Noting(HttpxTransport):
+        async def send(self, request: Request) -> Response:
+            repeatable.add((request.method, request.repeatable))
+            return await super().send(request)
+
+    transport, repeatable = Noting(httpx.MockTransport(with_tokens(answer)), 10.0), set[tuple[str, bool]]()
+    async with AsyncApi(ROOT, credentials(), transport=transport) as api:
         sync = SyncApi(api)
         assert await api.request("POST", "/x/offers", {"a": [1, None], "b": None}) == {"data": {"id": 1}, "links": {}}
         assert await api.request("POST", "/x", UserRequest(email="a@b.example"))
@@ -183,6 +190,7 @@ async def test_a_request_without_a_name_is_sent_and_read_like_any_other() -> Non
         with pytest.raises(Unavailable, match=r"^request: the platform answered 503$") as caught:
             await api.request("GET", "/x?filter[id]=a&b=%2F")
     assert caught.value.retry_after == 7.0
+    assert repeatable == {("GET", True), ("POST", False), ("DELETE", False), ("POST", True)}  # The last is the token's.
     assert asked == [
         ("POST", f"{ROOT}/x/offers", b'{"a":[1,null],"b":null}', "Bearer t"),
         ("POST", f"{ROOT}/x", b'{"email":"a@b.example"}', "Bearer t"),

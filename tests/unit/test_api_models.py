@@ -131,6 +131,8 @@ def test_of_unknown_fields_each_caller_has_a_dict_of_its_own() -> None:
     assert details.model_extra is not None
     details.model_extra.clear()
     assert details.model_extra == {"new": NESTED}
+    with pytest.raises(TypeError, match="read-only"):
+        Presentation.model_validate({"credentials": [{}]}).credentials[0].attributes["name"] = 1
 
 
 @pytest.mark.parametrize("kind", [Issuance, Presentation])

@@ -154,7 +154,7 @@ def test_on_needs_a_type_and_a_plugin_a_word() -> None:
         Handlers("two words")
 
 
-async def asynchronous(event: Any) -> bool:
+async def asynchronous(event: Any, _: object = None) -> bool:
     return True
 
 
@@ -181,6 +181,7 @@ def on(**options: Any) -> Handler:
     ({"give_up_on": (KeyError, SystemExit)}, "give_up_on: Input should be"),
     ({"condition": True}, "condition: Input should be callable"),
     ({"condition": asynchronous}, "condition: Input should be a plain function of the event"),
+    ({"condition": type("A", (), {"__call__": asynchronous})()}, "condition: Input should be a plain function of the"),
     ({"condition": lambda event: (yield)}, "condition: Input should be a plain function of the event"),
     ({"condition": no_arguments}, "condition: Input should be a plain function of the event"),
     ({"condition": notify}, "condition: Input should be a plain function of the event"),

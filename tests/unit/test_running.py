@@ -194,6 +194,8 @@ async def test_a_timeout_names_the_line_at_which_the_handler_was(function: Any) 
     assert isinstance(late, HandlerTimeout)
     name = "inner" if function is waits_deep_within else function.__name__
     assert any(re.fullmatch(rf"unit/test_running\.py:\d+ {name}", one) for one in places(late, 9))
+    named = [one.rpartition(" ")[2] for one in places(late, 9)]
+    assert named.index(function.__name__) <= named.index(name)  # The innermost is last.
 
 
 async def test_plain_handlers_that_hang_keep_nobody_out() -> None:
