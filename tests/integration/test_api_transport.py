@@ -240,7 +240,6 @@ async def test_a_task_that_was_cancelled_before_may_ask() -> None:
         with suppress(asyncio.CancelledError):
             await asyncio.sleep(60)
         assert (await get(transport, server.url)).body == b"hello"
-        task.uncancel()
 
 
 # Compression.

@@ -1,5 +1,6 @@
 """Which proxy stands before which server, as the environment has it."""
 
+import re
 import traceback
 from collections.abc import Mapping
 
@@ -104,7 +105,8 @@ def test_what_only_looks_like_it_is_not(monkeypatch: pytest.MonkeyPatch, host: s
 def test_what_is_no_http_proxy_is_refused_and_not_passed_by(monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
     with pytest.raises(Unanswered) as caught:
         found(monkeypatch, "https://api.example", {"HTTPS_PROXY": proxy, "ALL_PROXY": "http://all"})
-    assert (caught.value.cause, "one" in "".join(traceback.format_exception(caught.value))) == ("proxy", False)
+    assert caught.value.cause == "proxy"
+    assert not re.search(r"\bone\b", "".join(traceback.format_exception(caught.value)))
     assert found(monkeypatch, "http://api.example", {}) == PROXIED
     assert found(monkeypatch, "https://api.example", {"NO_PROXY": "api.example"}) == DIRECT
 
