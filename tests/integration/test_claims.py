@@ -623,6 +623,7 @@ async def test_an_open_event_lasts_although_a_settlement_that_was_cut_let_it_exp
 @pytest.mark.parametrize("state", [one for one in State if one not in {State.ACCEPTED, State.WAITING}])
 async def test_a_settlement_that_was_cut_after_the_record_is_completed(queue: EventQueue, state: State) -> None:
     await queue.accept("e1")
+    await queue.take_one()
     queue.redis.hset(EVENT + "e1", "state", state)
     queue.lapse()
     queue.sweep()
