@@ -55,7 +55,7 @@ def test_every_state_keeps_its_place_and_its_progress(redis_client: Redis, redis
     redis_client.hset(TYPO.conflict + "dead", f"{DATA} r9", 5)
     redis_client.set(TYPO.resource + "r-done", "3:5")
     redis_client.rpush(TYPO.urgent, job_id("erased"))
-    redis_client.hset(TYPO.event + "new", "backfilled", 1)
+    redis_client.hset(TYPO.event + "dead", "backfilled", 1)
     accepted(redis_client, "old", ("odd", "of.tomorrow", "r"))  # It has no open event.
     redis_client.sadd("rq:queues", "rq:queue:old")  # It had some.
     said = credhook("status", environment={"REDIS_URL": redis_url}).stdout

@@ -256,7 +256,7 @@ def test_what_is_compared_is_what_it_was_then() -> None:
         table[len(table)] = event.resource_id
 
     with pytest.raises(AssertionError, match="is not idempotent"):
-        assert_idempotent(appends, EVENT, fresh=table.clear, effects=lambda: table)
+        assert_idempotent(appends, EVENT, fresh=table.clear, effects=lambda: {"rows": table})
 
 
 async def test_fresh_state_can_be_arranged_on_the_platform_and_handed_on() -> None:
