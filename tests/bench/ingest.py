@@ -35,8 +35,12 @@ _SILENCE: Final = 10
 _SIGNATURE: Final = re.compile(rb"webhook-signature: [^\r]+")
 
 #: credhook, a peer that fsyncs alike, and the least ratio of their rates.
-_RATIOS: Final = ((STRICT, FASTIFY, 1.15), (STANDARD, FASTIFY_EVERYSEC, 1.15))
-
+_RATIOS: Final = (
+    (STRICT, FASTIFY, 1.25),
+    (STANDARD, FASTIFY_EVERYSEC, 1.15),
+    (STRICT, BARE, 0.7),
+    (STRICT, STANDARD, 0.85),
+)
 
 #: Connections that are kept alive between the load and a server.
 _CONNECTIONS: Final = 64

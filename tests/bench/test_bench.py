@@ -33,7 +33,7 @@ def bench(part: str, out: Path, *options: str) -> tuple[str, dict[str, Any]]:
 def test_the_parts_measure_credhook_beside_the_limits(tmp_path: Path) -> None:
     said, results = bench("ingest", tmp_path, "--small")
     assert set(results["throughput"]) == {STRICT.name, BARE.name}
-    assert "| most memory of the receiver, MiB |" in said
+    assert "| credhook, strict / bare Starlette |" in said
     said, results = bench("work", tmp_path, "--small", "--latency", "0.05")
     assert [set(field) for field in results["rounds"].values()] == [{OURS.name, OURS_CROWDED.name}]
     assert "400 at once, an API of 50 ms, MiB |" in said

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import click
 from bench import machine, report
-from bench.competitors import BULLMQ, OURS, OURS_CROWDED, WORKERS, Competitor, chosen
+from bench.competitors import BULLMQ, DRAMATIQ, OURS, OURS_CROWDED, WORKERS, Competitor, chosen
 from bench.machine import HERE, PROGRAMS, Meter, Process, RunFailed, say
 from bench.report import Rounds, Sheet, middle
 from redis import Redis
@@ -179,9 +179,13 @@ def _targets(results: dict[str, Any]) -> Iterator[list[str]]:
     titles = results["titles"]
     for latency, field in results["rounds"].items():
         rates = {name: middle(rounds, "rate") for name, rounds in field.items()}
-        if {OURS_CROWDED.name, BULLMQ.name} <= rates.keys():
-            beside = f"{titles[OURS_CROWDED.name]} / {titles[BULLMQ.name]}, an API of {latency} ms"
-            yield report.target(beside, rates[OURS_CROWDED.name] / rates[BULLMQ.name], least=0.9)
+        for ours, peer, least in ((OURS_CROWDED, BULLMQ, 0.9), (OURS, DRAMATIQ, 1.5)):
+            if {ours.name, peer.name} <= rates.keys():
+                beside = f"{titles[ours.name]} / {titles[peer.name]}, an API of {latency} ms"
+                yield report.target(beside, rates[ours.name] / rates[peer.name], least=least)
+                if peer is BULLMQ:
+                    cost = middle(field[ours.name], "cpu") / middle(field[peer.name], "cpu")
+                    yield report.target(f"their processor time, {latency} ms", cost, most=1.4)
         if rounds := field.get(OURS_CROWDED.name):
             at = f"{OURS_CROWDED.slots} at once, an API of {latency} ms"
             yield report.target(f"most memory, {at}, MiB", max(one["peak"] for one in rounds), most=150)

@@ -95,11 +95,6 @@ async def test_this_host_is_reached_directly_whatever_no_proxy_says(monkeypatch:
 
 
 @contextmanager
-def unknown() -> Iterator[str]:
-    yield "http://proxy.invalid:3128"
-
-
-@contextmanager
 def saying(words: bytes) -> Iterator[str]:
     with proxying("http://127.0.0.1:1", says=words) as proxy:
         yield proxy.url
@@ -111,7 +106,7 @@ Trouble = Callable[[], AbstractContextManager[str]]
 TROUBLES: dict[str, Trouble] = {
     "wants to know who we are": lambda: saying(REFUSED),
     "is not there": not_listening,
-    "has a name that nobody knows": unknown,
+    "has a name that nobody knows": lambda: nullcontext("http://proxy.invalid:3128"),
     "is of another kind": lambda: nullcontext("socks5://127.0.0.1:1080"),
 }
 #: Where the proxy's own words can be told from the platform's.

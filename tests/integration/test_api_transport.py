@@ -174,14 +174,14 @@ async def test_an_idle_connection_that_the_server_ends_or_talks_on_is_replaced()
         (CHUNKED[:-2] + b"X-Endless: a\r\n" * 30_000, "protocol"),
         (CHUNKED.replace(b"3\r\nhel", b"z\r\nhel"), "protocol"),
         (compressed(b"hello", "gzip"), "protocol"),
-        (compressed(gzip.compress(b"hello", mtime=0)[:-9], "gzip"), "closed"),
+        (compressed(gzip.compress(b"hello", mtime=0)[:-9], "gzip"), "closed or reset"),
     ],
 )
 async def test_an_answer_that_is_none_or_not_whole_is_an_error(sent: bytes, cause: str) -> None:
     async with serving(sent, close=True) as (server, transport):
         with pytest.raises(Unanswered) as failure:
             await get(transport, server.url)
-        assert failure.value.cause in {cause, "reset" if cause == "closed" else cause}  # As a busy machine sees it.
+        assert failure.value.cause in cause.split(" or ")
         server.pieces, server.close = (HELLO,), False
         assert (await get(transport, server.url)).body == b"hello"
 

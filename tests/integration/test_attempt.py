@@ -73,10 +73,9 @@ async def test_what_has_run_is_recorded_although_the_attempt_is_interrupted(
 
 async def test_an_event_that_redis_does_not_settle_is_renewed_no_longer(made: Attempts, redis_client: Redis) -> None:
     await made.accept("e1", DATA, "pre_1")
-    claim = await made.claim()
+    attempt = Attempt(await made.claim())
     redis_client.rename(EVENT + "e1", "kept")
     redis_client.set(EVENT + "e1", "of another type")
-    attempt = Attempt(claim)
     attempt.interrupt(Interruption.DRAINED)
     with pytest.raises(RedisError):
         await made.make(attempt)

@@ -74,8 +74,7 @@ def commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Com
 def test_every_command_is_named_and_explains_itself_and_all_its_options() -> None:
     _, *found = commands(LazyGroup(), "credhook")
     typed = [path for path, command in found if not isinstance(command, click.Group)]
-    words = {path: path.removeprefix("credhook ") for path in typed}
-    named = {path: "api …" if word.startswith("api ") else word for path, word in words.items()}
+    named = {path: "api …" if path.startswith("credhook api ") else path.removeprefix("credhook ") for path in typed}
     assert [path for path in typed if not re.search(rf"^\| .*`{named[path]}[` ]", OPERATING, re.MULTILINE)] == []
     for path, command in found:
         assert command.help, path

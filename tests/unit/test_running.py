@@ -193,8 +193,7 @@ async def test_a_timeout_names_the_line_at_which_the_handler_was(function: Any) 
     late = await outcome(function, seconds=0.05)
     assert isinstance(late, HandlerTimeout)
     name = "inner" if function is waits_deep_within else function.__name__
-    named = re.findall(r"unit/test_running\.py:\d+ (\w+)", str(places(late, 9)))
-    assert named[-1] == name  # The innermost is last.
+    assert re.findall(r"unit/test_running\.py:\d+ (\w+)", str(places(late, 9)))[-1] == name  # The innermost is last.
 
 
 async def test_plain_handlers_that_hang_keep_nobody_out() -> None:
