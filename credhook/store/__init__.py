@@ -152,7 +152,7 @@ class Keys:
     open = _Key(PREFIX, ":open")
     #: Sorted set of the open events that were claimed or requeued, by when they were received, in ms.
     open_by_received = _Key(PREFIX, ":open_by_received")
-    #: Channel on which changes of events are published; see changes.lua.
+    #: Channel on which changes of events are published; see hints.lua.
     changes = _Key(PREFIX, ":open:changes")
     #: Sorted set of the events that a worker holds, by when its lease ends, in ms.
     leases = _Key(PREFIX, ":leases")

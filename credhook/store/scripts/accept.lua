@@ -11,10 +11,9 @@
 --   resource), unreadable (something else has written to its record), or arrived (a delivery has brought what the
 --   backfill missed).
 
---! include record.lua
+--! include keys.lua
 --! include expiring.lua
---! include changes.lua
---! include urgent.lua
+--! include hints.lua
 
 local is_backfill, retention, each, fields = ARGV[1] == '1', ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local first = 5 + 2 * fields

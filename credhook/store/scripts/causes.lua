@@ -3,7 +3,7 @@
 --
 -- An event can be worked on without them: callers ignore errors, which lose only the count or the entry.
 
---! include record.lua
+--! include keys.lua
 --! include expiring.lua
 
 -- Seconds that causes and histories are remembered at least: the longest wait for which a handler may ask.

@@ -9,7 +9,7 @@
 --   resource that handlers have seen, or nil  10 deaths of workers that held only this event  11 1 for a poison
 --   candidate  12 trace or nil  13 the record's fields and values, if the event was held before
 
---! include record.lua
+--! include keys.lua
 --! include lock.lua
 --! include expiring.lua
 

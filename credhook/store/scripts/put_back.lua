@@ -9,8 +9,8 @@
 -- Reply: 1 if the event was put back, 0 if not, or why its record cannot be read.
 
 --! include lock.lua
---! include record.lua
---! include urgent.lua
+--! include keys.lua
+--! include hints.lua
 
 -- An event that kills its workers waits before it is put back, from the third attempt on: FIRST_DELAY ms at first, and
 -- twice as long each time after. It would otherwise meet the same other events again.

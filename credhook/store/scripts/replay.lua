@@ -11,7 +11,7 @@
 -- Reply: the outcome of each event: replayed, or the reason why it was left.
 
 --! include causes.lua
---! include changes.lua
+--! include hints.lua
 --! include lock.lua
 
 local handler, wanted = ARGV[1], ARGV[2]

@@ -4,7 +4,7 @@
 --   The filter: `from` and `until`, in ms; and if they matter `types` and `states`, sets, `resource` and `handler`.
 -- Reply: of each event webhook-id, type, state and time.
 
---! include record.lua
+--! include keys.lua
 
 local filter = cjson.decode(ARGV[1])
 local types, states, resource, handler = filter.types, filter.states, filter.resource, filter.handler

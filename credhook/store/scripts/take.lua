@@ -9,7 +9,7 @@
 --   that was refused; the claims, see claim_event.lua.
 
 --! include claim_event.lua
---! include urgent.lua
+--! include hints.lua
 
 local MOST_TRIED = 250  -- Due retries that one call queues, jobs that it looks at, and claims that it returns.
 local MOST_CANDIDATES = 100  -- Poison candidates that one call looks at to find one that can be claimed.

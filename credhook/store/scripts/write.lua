@@ -18,7 +18,7 @@
 
 --! include causes.lua
 --! include claim_event.lua
---! include changes.lua
+--! include hints.lua
 
 local MOST_BLOCKED = 500  -- Blocked jobs that one script goes through to find the next events of its resources.
 local LATEST_LASTS = 86400000  -- Ms that the latest state of a resource is remembered. After that the details decide.
