@@ -114,13 +114,21 @@ async def test_an_answer_may_take_longer_than_a_request() -> None:
     assert received.startswith(b"HTTP/1.1 200")
 
 
-async def test_a_stop_waits_for_the_rest_of_a_head() -> None:
-    config = Listener(application, "test", body_bytes=1_000)
+async def test_a_stop_waits_for_the_rest_of_a_head_and_a_body_has_no_time_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted: list[str] = []
+    config = Listener(application, "test", body_bytes=1_000, count=counted.append)
     config.load()
     protocol = BoundedProtocol(config, ServerState(), {})
     protocol.connection_made(asyncio.Transport())
-    protocol.data_received(HEAD)
-    assert protocol.expects_request
+    for seconds, data in ((-1.0, HEAD), (60.0, b"content-length: 9\r\n\r\n")):
+        monkeypatch.setattr("credhook.listener.server._REQUEST_SECONDS", seconds)
+        assert protocol.expects_request
+        protocol.data_received(data)
+    with pytest.raises(NotImplementedError):  # Such a transport writes nothing.
+        protocol.end_if_overdue()
+    assert counted == ["slow_request"]
 
 
 async def test_a_stop_waits_for_a_handshake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
