@@ -1,11 +1,8 @@
 """A fleet under a steady load does not grow: memory, descriptors and Redis stay as they were for half an hour.
 
-Each delivery has a connection of its own. Some come twice, some are of a type without a handler or of an unknown one,
-some are put off, some given up. Metrics are scraped. The shortest retention is an hour, so the test erases events that
-are older than a sixth of the run. What grows in spite of that belongs to no event.
-
-The long form takes SOAK_MINUTES (30) at SOAK_RATE deliveries a second (200). steady_load.csv and steady_load.svg are
-written to SOAK_FOLDER, if it is set.
+Some deliveries come twice, some are of a type without a handler or of an unknown one, some are put off or given up. The
+test erases events older than a sixth of the run, since the shortest retention is an hour. The long form takes
+SOAK_MINUTES (30) at SOAK_RATE deliveries a second (200), and draws steady_load.svg in SOAK_FOLDER, if it is set.
 """
 
 import csv

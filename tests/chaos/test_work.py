@@ -1,19 +1,10 @@
 """Every handler runs at least once, and never again once it is recorded as done: workers and Redis die again and again.
 
-What was done twice is told apart by the handlers' own notes, one for each begin and each end of a run. Two handlers run
-for each event, the second after the first, and each has its mark of being done at a moment that a note can be compared
-with:
-
-- the first one's is written, and confirmed by a Redis that fsyncs each write, before the second begins: a run of the
-  first that begins after a run of the second has begun is one too many;
-- the second one's is written together with the event's end, whose time the store keeps: a run that begins later is one
-  too many. Redis and handlers share a clock.
-
-A run that ended, but whose process died before Redis had its mark, is repeated: that is what "at least once" means.
-Each such repetition must have a death to explain it. Some runs of the second ask for another attempt.
+Two handlers run for each event, the second after the first, and note each begin and end. A run is one too many if
+it begins after its handler's mark: the first one's is confirmed before the second begins, and the second one's has the
+time of the event's end. A run that ended, but whose mark was lost in a death, is repeated, and a death must explain it.
 
 The second bills, as tests/examples/billing does: a repetition must not bill again, and none may be forgotten.
-RQ's workers, killed 50 times among 2,500 jobs with retries, completed 14 of them twice.
 """
 # ruff: noqa: T201  The counts are what `make soak` is run for.
 

@@ -5,7 +5,6 @@ import pty
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,13 +20,10 @@ from redis import Redis
 from redis_keys import CONFLICT, EVENT
 from sandbox_api import authorized
 from stored_events import HANDLED, INDEX, plant, plant_many
-from stores import store_on
 from waiting import until
 
-from credhook.console.jobs import Job, Stage
 from credhook.sandbox.local.environment import free_port
 from credhook.store import State
-from credhook.worker.commands.search import Selection, fingerprint, read_page
 
 PAGES = ("/", "/causes", "/events", "/endpoints", "/jobs")
 
@@ -148,22 +144,6 @@ def test_an_erasure_wants_the_number_typed(ada: httpx.Client, redis_client: Redi
     assert "Erased 3." in ended(ada, act(ada, "erase", ("state", "dead"), ("resource", "r1"), typed="3 ").url)
     assert not redis_client.exists(INDEX.dead, CONFLICT + "other")
     assert record(redis_client, "other")
-
-
-def test_an_erasure_that_is_stopped_in_its_last_batch_is_whole(redis_client: Redis) -> None:
-    class PressedMeanwhile(threading.Event):
-        def is_set(self) -> bool:
-            pressed = super().is_set()
-            self.set()
-            return pressed
-
-    plant_many(redis_client, 3, State.DEAD)
-    redis_client.hset(CONFLICT + "other", "some.type r1", 1)
-    store, chosen = store_on(redis_client), Selection(resource="r1")
-    counted = fingerprint(read_page(store, chosen).events)
-    job = Job("erase", chosen, "ada", counted, stopped=PressedMeanwhile())
-    job.run(store)
-    assert (job.stage, job.worked, redis_client.exists(CONFLICT + "other")) == (Stage.DONE, 3, 0)
 
 
 @pytest.mark.parametrize("verb", ["replay", "erase"])

@@ -81,8 +81,7 @@ class Planned:
         handlers: those that were made first.
         gates: handler → what it waits for.
         ends: handler → what it raises then.
-        notes: what they have done, in order.
-        stale: whether each run was told that its state is stale.
+        notes, stale: what they have done, in order; whether each run was told that its state is stale.
     """
 
     def __init__(self, *names: str) -> None:

@@ -1,12 +1,8 @@
 """Processes of ours that start at once: forked from one process, the zygote, that has imported everything.
 
-They are processes like any other, children of the process that starts them. Signals, exit codes, descriptors,
-environment, folder and session are real. Only the imports are not their own. Tests of the start itself start
-`sys.executable`.
-
-`python -P forked_process.py DESCRIPTOR` is the zygote. It receives commands over the socket of that descriptor and
-answers with the id of the new process. It forks twice, so that the process belongs to the nearest ancestor that adopts
-orphans.
+They are children of the process that starts them. Signals, exit codes, descriptors, environment, folder and session are
+real. Tests of the start itself start `sys.executable`. `python -P forked_process.py DESCRIPTOR` is the zygote. It
+forks twice, so that the process belongs to the nearest ancestor that adopts orphans.
 """
 
 import atexit
