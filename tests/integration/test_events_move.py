@@ -124,6 +124,7 @@ def test_what_is_in_both_queues_or_under_way_is_not_overwritten(redis_client: Re
     assert redis_client.hget(HERE.event + "other", "type") == DATA.encode()
     assert redis_client.exists(TYPO.event + "same") == 0
     assert redis_client.zscore(TYPO.open, "held")
+    assert b"rq:queue:credhok" in redis_client.smembers("rq:queues")  # So that the fleet's status shows the queue.
     assert redis_client.exists(*(TYPO.event + one for one in ("other", "held", "sealed", "broken", "odd"))) == 5
 
 

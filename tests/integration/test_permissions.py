@@ -118,7 +118,8 @@ def test_a_worker_waits_and_status_says_so_until_all_that_it_needs_is_allowed(
 
     harness.redis.execute_command("ACL SETUSER credhook-worker -multi -exec -config resetchannels")  # type: ignore[no-untyped-call]
     harness.happens("m1")
-    with harness.worker("worker", **users[Part.WORKER]) as worker:
+    admin = f"127.0.0.1:{free_port()}"
+    with harness.worker("worker", **users[Part.WORKER], CREDHOOK_ADMIN=admin) as worker:
         hints = until(lambda: re.findall(r'"hint":"([^"]*)","event":"redis_unusable"', worker.text), what="the hint")
         line = str(hints[0])
         assert "may not run MULTI, EXEC and REDIS_URL's user has no access to our channels" in line
@@ -126,6 +127,7 @@ def test_a_worker_waits_and_status_says_so_until_all_that_it_needs_is_allowed(
         remedy = line.rpartition("; ")[2].replace("<user>", "credhook-worker")
         harness.redis.execute_command(remedy)  # type: ignore[no-untyped-call]
         harness.reaches("m1", "done")
+        until(lambda: plain.get(f"http://{admin}/readyz").is_success, what="readiness without CONFIG")
     assert "all is well" not in told()
 
 

@@ -1,6 +1,7 @@
 """The two senders: what becomes of a request on its way, and of an answer that is too long, breaks off or stalls."""
 
 import asyncio
+import itertools
 import ssl
 import threading
 import traceback
@@ -238,6 +239,20 @@ async def test_a_patient_client_repeats_what_passes(statuses: list[int], patienc
         result = await outcome_of(api.users.list())
     assert len(statuses) - len(left) == asked
     assert (result == ()) == (left == [])
+
+
+def test_a_patient_client_pauses_though_the_platform_asks_for_no_pause() -> None:
+    asked = itertools.count()
+
+    def answer(_: httpx.Request) -> httpx.Response:
+        assert next(asked) < 20
+        return httpx.Response(503, headers={"Retry-After": "0"})
+
+    async def work() -> object:
+        async with async_api(answer, patience=3.0) as api:
+            return await outcome_of(api.users.list())
+
+    assert isinstance(in_own_time(work()), Unavailable)
 
 
 # Where it cannot be sent.

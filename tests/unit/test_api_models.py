@@ -76,6 +76,9 @@ def test_attributes_are_read_by_either_name(credential: dict[str, Any], attribut
     presentation = Presentation.model_validate({"id": "p", "status": "verified", "credentials": [credential]})
     assert presentation.credentials[0].attributes == attributes
     assert presentation.has_data is bool(attributes)
+    if credential:  # In place of the list, whatever else it has.
+        alone = Presentation.model_validate({"id": "p", "status": "verified", "credentials": {"new": 1, **credential}})
+        assert alone.credentials[0].attributes == attributes
 
 
 @pytest.mark.parametrize(
