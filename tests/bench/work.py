@@ -40,11 +40,6 @@ _LIMIT_SECONDS: Final = 30.0
 _SETTLE_SECONDS: Final = 15.0
 
 
-def queued(most: int, slots: int, latency: float) -> int:
-    """Return how many events are queued: no more than could be handled if only the API were waited for."""
-    return math.ceil(min(most, slots * _BUSY_SECONDS / latency)) if latency else most
-
-
 @contextmanager
 def answering(latency: float, folder: Path) -> Iterator[str]:
     """Run the stub of the platform's API on a free port. It answers after `latency` seconds. Yield its URL."""
@@ -80,7 +75,8 @@ def environment(competitor: Competitor, redis_url: str, api_url: str, events: in
 
 def measure(competitor: Competitor, most: int, latency: float, folder: Path) -> dict[str, Any]:
     """Fill a competitor's queue in an empty folder, start its worker, and watch it until it is done or out of time."""
-    events = queued(most, competitor.slots, latency)
+    # No more than could be handled if only the API were waited for.
+    events = math.ceil(min(most, competitor.slots * _BUSY_SECONDS / latency)) if latency else most
     try:
         with (
             local_redis(folder, options=machine.NO_REWRITES) as url,

@@ -44,19 +44,11 @@ def fill(redis: Redis, number: int) -> None:
         pipeline.execute()
 
 
-def lines(stdout: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in stdout.splitlines()]
-
-
 def asked(redis: Redis) -> tuple[int, int]:
     """Since the statistics were reset: how many records were looked at, and how many scripts were run."""
     stats: Any = redis.info("commandstats")
     looked = sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("hmget", "hgetall", "hget"))
     return looked, stats.get("cmdstat_evalsha", {"calls": 0})["calls"]
-
-
-def sweep(redis: Redis) -> None:
-    Sweeper(store_on(redis, retention=RETENTION), name="n", interval=1).run()
 
 
 def test_what_a_command_looks_at_is_what_it_returns_and_not_what_the_store_holds(
@@ -95,7 +87,7 @@ def test_pages_meet_no_event_twice_and_miss_none_while_others_arrive(
     before = set(listed(events("list", "--json", "--limit", "1000")))
     found: list[str] = []
     after: tuple[str, ...] = ()
-    while page := lines(events("list", "--json", "--limit", "7", *after).stdout):
+    while page := [json.loads(line) for line in events("list", "--json", "--limit", "7", *after).stdout.splitlines()]:
         found += (one["webhook_id"] for one in page)
         after = ("--after", page[-1]["cursor"])
         accept(redis_url, f"new_{len(found)}", DATA, f"p{len(found)}")
@@ -154,7 +146,7 @@ def test_events_without_records_leave_the_index_after_the_retention_and_others_s
     gone = INDEX.event_index(DATA, "r2")
     redis_client.zadd(gone, {f"gone{number}": number for number in range(700)})
     redis_client.zadd(INDEX.event_index(COMPLETED, "r1"), {"gone": 1})
-    sweep(redis_client)
+    Sweeper(store_on(redis_client, retention=RETENTION), name="n", interval=1).run()
     assert not redis_client.exists(gone)
     assert redis_client.zrange(INDEX.event_index(COMPLETED, "r1"), 0, -1) == [b"kept", b"young"]
     assert listed(events("list", "--json")) == ["young", "kept"]

@@ -42,16 +42,11 @@ def second(event, context):
     with harness.worker("worker", *FORK) as worker:
         for one in ("m1", "m2"):
             assert "attempts" not in harness.reaches(one, "done")
-        until(lambda: _waits(harness), what="an idle worker")
+        until(lambda: any(client["cmd"] == "blmove" for client in harness.redis.client_list()), what="an idle worker")
         assert worker.stop() == 0
     assert "Traceback" not in worker.text
     first, second, third, fourth = harness.notes()
     assert first == second != third == fourth
-
-
-def _waits(harness: Harness) -> bool:
-    """Return True if a worker blocks on the queue."""
-    return any(client["cmd"] in {"blmove", "brpoplpush"} for client in harness.redis.client_list())
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS, ids=["loop", "fork"])
