@@ -68,6 +68,7 @@ async def test_requests_that_come_at_once_each_get_their_own_outcome_and_a_scrip
     assert groups("500.0") - before == 5
     assert groups("500.0") == groups("+Inf")
     assert outcomes == [Outcome.ACCEPTED, Outcome.DUPLICATE, Outcome.DUPLICATE] * 700
+    await until_async(lambda: REGISTRY.get_sample_value("credhook_deliveries_in_flight") == 0, what="none in flight")
 
 
 async def test_a_request_that_went_away_is_written_with_its_group(inbox: Inbox, redis_client: Redis) -> None:

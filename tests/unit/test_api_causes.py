@@ -34,6 +34,7 @@ def test_the_hint_names_the_setting_that_is_the_likely_cause_and_not_the_other(
         (Unauthorized("x", operation="token", status=401), "token"),
         (Unavailable("x", operation="token", cause="refused"), "token"),
         (Unauthorized("x", operation="presentations.get", status=401), "401"),
+        (Unauthorized("x", operation="presentations.get", status=403), "403"),
         (Unavailable("x", operation="presentations.get", status=503), "5xx"),
         (ApiError("x", operation="presentations.get", status=409), "4xx"),
         (Unavailable("x", operation="presentations.get", cause="refused"), "none"),

@@ -278,8 +278,10 @@ async def test_runs_that_will_not_end_are_counted_until_they_do(is_async: bool) 
     seen = [(runs.hung, runs.are_too_many)]  # They may be cleaning up.
     clock.now += HUNG_AFTER_SECONDS + 1
     seen.append((runs.hung, runs.are_too_many))
+    runs.limit = 6
+    seen.append((runs.hung, runs.are_too_many))
     go.set()  # Before anything can fail: threads that wait would outlive the test.
-    assert seen == [(0, False), (3, True)]
+    assert seen == [(0, False), (3, True), (3, False)]
     await until_async(lambda: runs.hung == 0, what="their end")
     assert not runs.are_too_many
     assert await outcome(function, runs=runs) is None
