@@ -104,6 +104,7 @@ def set_(**otherwise: str) -> Break:
 def own_certificate(one: Clinic) -> dict[str, str]:
     file = one.folder / "own.pem"
     one.certificate(days=5).private_key_and_cert_chain_pem.write_to_path(str(file))
+    one.authority.cert_pem.write_to_path(str(file), append=True)
     return {"CREDHOOK_TLS_CERTFILE": str(file)}
 
 

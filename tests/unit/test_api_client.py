@@ -187,6 +187,7 @@ async def test_a_request_without_a_name_is_sent_and_read_like_any_other() -> Non
         sync = SyncApi(api)
         assert await api.request("POST", "/x/offers", {"a": [1, None], "b": None}) == {"data": {"id": 1}, "links": {}}
         assert await api.request("POST", "/x", UserRequest(email="a@b.example"))
+        assert await api.request("POST", "/x", {})
         assert await asyncio.to_thread(sync.request, "DELETE", "/x/a%20b") is None
         with pytest.raises(Unavailable, match=r"^request: the platform answered 503$") as caught:
             await api.request("GET", "/x?filter[id]=a&b=%2F")
@@ -195,6 +196,7 @@ async def test_a_request_without_a_name_is_sent_and_read_like_any_other() -> Non
     assert asked == [
         ("POST", f"{ROOT}/x/offers", b'{"a":[1,null],"b":null}', "Bearer t"),
         ("POST", f"{ROOT}/x", b'{"email":"a@b.example"}', "Bearer t"),
+        ("POST", f"{ROOT}/x", b"{}", "Bearer t"),
         ("DELETE", f"{ROOT}/x/a%20b", b"", "Bearer t"),
         ("GET", f"{ROOT}/x?filter[id]=a&b=%2F", b"", "Bearer t"),
     ]

@@ -148,6 +148,12 @@ def test_a_silent_worker_is_asked_where_it_is_and_then_ended(fleet: Fleet, logs:
         os.close(descriptor)
 
 
+def test_at_a_stop_a_worker_has_ten_seconds_more_than_its_events_to_hand_them_back(fleet: Fleet) -> None:
+    fleet.clock.after(1.0, lambda: setattr(fleet.workers[0], "_drains_for", 10.5))
+    assert fleet.run(5.0) == 0
+    assert fleet.workers[0].ended_at == 0.0  # Nobody has killed it.
+
+
 def test_a_worker_that_falls_silent_again_is_asked_again(fleet: Fleet, logs: list[Any]) -> None:
     fleet.beats = [((1.0, 20.0), (27.0, 40.0), (47.0, 60.0), (67.0, float("inf")))]
     alive: dict[float, bool] = {}
