@@ -56,16 +56,6 @@ def test_a_fork_counts_though_threads_of_its_parent_were_counting() -> None:
             thread.join()
 
 
-def count_in(folder: Path, name: str, place: str, monkeypatch: pytest.MonkeyPatch, pid: int = 1) -> None:
-    """One more, counted as a process in that place does: it is `1`, and anybody else its fork."""
-    with monkeypatch.context() as patched:
-        patched.setenv("PROMETHEUS_MULTIPROC_DIR", str(folder))
-        now = 1
-        value = MultiProcessValue(identity(place, lambda: now))  # type: ignore[no-untyped-call]
-        now = pid
-        value("counter", name, f"{name}_total", (), (), "Counted.").inc(1)
-
-
 @pytest.mark.parametrize(
     ("processes", "files"),
     [
@@ -76,7 +66,11 @@ def count_in(folder: Path, name: str, place: str, monkeypatch: pytest.MonkeyPatc
 def test_who_comes_after_a_dead_process_or_fork_counts_on_where_it_stood(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: list[tuple[str, int]], files: list[str]
 ) -> None:
-    for place, pid in processes:
-        count_in(tmp_path, "test_places", place, monkeypatch, pid)
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    for place, pid in processes:  # A process is `1`, and anybody else its fork.
+        pids = [1]
+        value = MultiProcessValue(identity(place, lambda pids=pids: pids[-1]))  # type: ignore[no-untyped-call]
+        pids.append(pid)
+        value("counter", "test_places", "test_places_total", (), (), "Counted.").inc(1)
     assert sorted(path.name for path in tmp_path.iterdir()) == files
     assert b"\ntest_places_total 4.0\n" in exposition(gathered(str(tmp_path)), ())
