@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -69,7 +70,7 @@ def test_who_comes_after_a_dead_process_or_fork_counts_on_where_it_stood(
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
     for place, pid in processes:  # A process is `1`, and anybody else its fork.
         pids = [1]
-        value = MultiProcessValue(identity(place, lambda pids=pids: pids[-1]))  # type: ignore[no-untyped-call]
+        value = MultiProcessValue(identity(place, partial(pids.__getitem__, -1)))  # type: ignore[no-untyped-call]
         pids.append(pid)
         value("counter", "test_places", "test_places_total", (), (), "Counted.").inc(1)
     assert sorted(path.name for path in tmp_path.iterdir()) == files
