@@ -128,7 +128,10 @@ def test_more_events_than_a_page_and_a_batch_hold_are_accepted_once(
             pipeline.hset(f"{EVENT}other{number}", mapping={"type": COMPLETED, "resource": f"other{number}"})
         pipeline.execute()
     deliver(redis_client, "m1", OFFERED, "iss_0")
+    redis_client.config_resetstat()
     result = events(*OFFERS, "--type", "issuance.completed", "--json", **leading_to(stub.url))
+    stats: Any = redis_client.info("commandstats")
+    assert stats["cmdstat_expire"]["calls"] >= 6  # The notes outlast each page of the store, and each batch.
     printed: Any = json.loads(result.stdout)
     assert (result.exit_code, printed["listed"], printed["happened"], printed["accepted"]) == (0, 150, 300, 299)
     assert len(backfilled_ids(redis_client)) == 299

@@ -102,6 +102,14 @@ def test_so_can_every_kind_of_connection(
         assert on_turning_loop(lambda loop: losses(connection, url, loop)) == []
 
 
+async def test_who_was_cancelled_before_may_still_ask(redis_url: str) -> None:
+    async with open_redis(redis_url) as redis:
+        asyncio.current_task().cancel()  # type: ignore[union-attr]
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
+        assert await redis.echo("cleaning up") == b"cleaning up"
+
+
 def test_a_time_out_around_a_question_is_one_whichever_turn_it_meets(redis_url: str) -> None:
     async def ask(redis: Redis, limit: asyncio.Timeout) -> bool:
         try:
