@@ -64,13 +64,10 @@ class Deaths:
     """Events without end, at least so many, until workers and Redis have died so many times.
 
     Attributes:
-        count: events at least.
-        of_workers: how often a worker process or a whole fleet is to be killed.
-        of_redis: how often Redis is.
+        of_workers, of_redis: how often a worker process or a whole fleet, and Redis, are to be killed.
         supplied: the webhook-ids that were accepted.
-        fleets: two supervisors, two worker processes each.
+        fleets: two supervisors, two worker processes each; `whole` counts those killed with their supervisor.
         died: process → when it was killed.
-        whole: how many fleets were killed with their supervisor.
     """
 
     rig: FleetHarness

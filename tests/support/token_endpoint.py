@@ -26,12 +26,9 @@ class Platform:
     """An identity provider and an API.
 
     Attributes:
-        granted: how many tokens were.
-        good: those that the API believes.
-        token_requests: what came to the token endpoint.
-        api_requests: what came to the API.
+        granted: how many tokens were; the API believes those in `good`. `lifetime`: of the tokens, in seconds.
+        token_requests, api_requests: what came to each.
         refuse_tokens: what the token endpoint answers instead of granting one, if anything.
-        lifetime: of the tokens, in seconds.
     """
 
     def __init__(self) -> None:
