@@ -4,14 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from accepting import everything
-from claiming import INDEX, lapse
+from claiming import COMPLETED, INDEX, URGENT, lapse
 from failing_scripts import FailingStore
 from pydantic import SecretStr
 from redis import Redis
 from redis_keys import EVENT
 from stores import run_accept
 
-from credhook.events import EVENT_TYPES
 from credhook.store import State
 from credhook.worker.attempt.details import Snapshots
 from credhook.worker.queue.claims import Claim, Claimant, Claims, Settlement
@@ -30,7 +29,8 @@ class BreakableStore:
         self.handled: set[str] = set()
         self.held: list[Claim] = []
         self.claims = self.worker("w")
-        self.sweeper = Sweeper(self.store, name="n", interval=1, wanted=dict.fromkeys(EVENT_TYPES, ("test.first",)))
+        wanted = dict.fromkeys((COMPLETED, URGENT), ("test.first",))
+        self.sweeper = Sweeper(self.store, name="n", interval=1, wanted=wanted)
         self.snapshots = Snapshots(self.store.for_async_code(), SecretStr("k" * 32))
 
     def worker(self, name: str, *, lease: float = 60.0) -> Claims:
