@@ -19,10 +19,8 @@ class Competitor:
     """A way to receive webhooks or to work on events.
 
     Attributes:
-        name: for options and in the file of results.
-        title: for people.
-        arguments: given to the interpreter to start it.
-        interpreter: begins its commands; makes the environment that they need, or raises `Missing`.
+        name, title: for options and the file of results, and for people.
+        interpreter: begins its commands; makes the environment that they need, or raises `Missing`. `arguments` follow.
         appendfsync: how its Redis is configured.
         settings: its own environment variables.
         jobs: of a receiver: the Redis list of its jobs, if it makes any.

@@ -62,6 +62,7 @@ def test_a_fleet_that_is_well(harness: Harness, tmp_path: Path) -> None:
     assert found["attention"] == []
     (one,) = found["workers"]
     assert (one["in_flight"], one["slots"], list(one["handlers"])) == (0, 100, ["test.first"])
+    assert 0 <= one["silent"] <= one["age"] < 3_600
     (platform,) = found["platforms"]  # From what the worker says: this command knows no platform.
     assert platform["breaker"] == "closed"
     assert found["counts"]["open"] == 0

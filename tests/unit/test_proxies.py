@@ -66,6 +66,7 @@ PROXIED = "http://all"
         (".example", "https://api.example", DIRECT),
         ("*", "https://api.example", DIRECT),
         ("api.example:443", "https://api.example", DIRECT),
+        ("api.example:80", "http://api.example", DIRECT),
         ("api.example:8443", "https://api.example:8443", DIRECT),
         ("10.0.0.7", "http://10.0.0.7", DIRECT),
         ("fd00::7", "http://[fd00::7]:8700", DIRECT),
