@@ -25,12 +25,12 @@ HANDLERS = {"test.f": ("openid4vc.issuance.completed",)}
 
 
 def receiver(**more: Any) -> ReceiverProcess:
-    said = {"queue": "q", "host": "r1", "version": "1", "age": 2 * DEPLOY_SECONDS, "durability": "strict"}
+    said = {"queue": "q", "host": "r1", "version": "1", "age": DEPLOY_SECONDS, "durability": "strict"}
     return ReceiverProcess(**{**said, "per_second": 2.5, "idle": 1.0, "config_fingerprint": {}, **more})
 
 
 def worker(**more: Any) -> WorkerProcess:
-    said = {"queue": "q", "host": "w1", "version": "1", "age": 2 * DEPLOY_SECONDS, "handlers": HANDLERS}
+    said = {"queue": "q", "host": "w1", "version": "1", "age": DEPLOY_SECONDS, "handlers": HANDLERS}
     platform = {"pid": 1, "platform": {"circuit": "c"}, "config_fingerprint": {}}
     return WorkerProcess(**{**said, **platform, "in_flight": 3, "slots": 100, **more})
 
@@ -159,11 +159,11 @@ other queue  typo: 3 events wait, the oldest since 5 min
 platform     breaker closed, no rate limit
 platform     breaker open, at most 2.5 requests/s
 receivers    2
-             r1 pid 5  1  up 20 min  queue q  2.5/s
-             r1 pid 0  1  up 20 min  queue b  7.0/s
+             r1 pid 5  1  up 10 min  queue q  2.5/s
+             r1 pid 0  1  up 10 min  queue b  7.0/s
 workers      2
-             w1 pid 1  1  up 20 min  queue b  3/100 in flight  a.f, test.f
-             w1 pid 2  1  up 20 min  ?/100 in flight  no handlers
+             w1 pid 1  1  up 10 min  queue b  3/100 in flight  a.f, test.f
+             w1 pid 2  1  up 10 min  ?/100 in flight  no handlers
 missing      w1 pid 7  1  last heard 3 min ago
 
 all is well
