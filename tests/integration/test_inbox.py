@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from accepting import inbox_on
+from accepting import inbox_on, record
 from prometheus_client import REGISTRY
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
@@ -69,6 +69,12 @@ async def test_requests_that_come_at_once_each_get_their_own_outcome_and_a_scrip
     assert groups("500.0") == groups("+Inf")
     assert outcomes == [Outcome.ACCEPTED, Outcome.DUPLICATE, Outcome.DUPLICATE] * 700
     await until_async(lambda: REGISTRY.get_sample_value("credhook_deliveries_in_flight") == 0, what="none in flight")
+
+
+async def test_traced_deliveries_that_come_together_each_keep_their_trace(inbox: Inbox, redis_client: Redis) -> None:
+    outcomes = await asyncio.gather(*(inbox.accept(one, EVENT, trace=f"trace {one}") for one in ("m1", "m2", "m3")))
+    assert outcomes == [Outcome.ACCEPTED] * 3
+    assert [record(redis_client, one)["trace"] for one in ("m1", "m3")] == ["trace m1", "trace m3"]
 
 
 async def test_a_request_that_went_away_is_written_with_its_group(inbox: Inbox, redis_client: Redis) -> None:

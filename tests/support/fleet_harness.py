@@ -94,15 +94,11 @@ class Stub:
     """The platform's API in a thread.
 
     Attributes:
-        answer: what a request for details is answered.
-        takes: seconds that it takes.
-        calls: all requests for details, in the order in which they came.
+        answer, takes: what a request for details is answered, after so many seconds.
+        calls, under_way: all requests for details, as they came, and how many are not answered yet.
         answered: status → how many were answered so.
-        token: what the token endpoint grants.
-        grant: what it answers instead.
+        token, grant: what the token endpoint grants, and what it answers instead.
         client_secrets: those that it accepts; None for all.
-        connections: those that are open.
-        under_way: how many requests for details are not answered yet.
     """
 
     def __init__(self) -> None:

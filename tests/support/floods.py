@@ -34,9 +34,7 @@ class Flood:
     """What one kind of hostile sender does.
 
     Attributes:
-        name: of it.
-        first: what each connection sends.
-        then: what each repeats after that, without end; nothing waits in silence.
+        first, then: what each connection sends, and repeats after that, without end; nothing waits in silence.
         pause: seconds between two repetitions; 0 sends as fast as it is taken.
         most: bytes after which a connection falls silent.
     """
