@@ -137,9 +137,10 @@ def test_an_erasure_wants_the_number_typed(ada: httpx.Client, redis_client: Redi
     plant_many(redis_client, 3, State.DEAD)
     plant(redis_client, "other", State.DONE)
     redis_client.hset(CONFLICT + "other", "some.type r1", 1)
-    refused = act(ada, "erase", ("state", "dead"), typed="30")
-    assert refused.status_code == 400
-    assert "Type the number" in refused.text
+    for typed in ({"typed": "30"}, {"typed": ""}, {}):
+        refused = act(ada, "erase", ("state", "dead"), **typed)
+        assert refused.status_code == 400
+        assert "Type the number" in refused.text
     assert redis_client.zcard(INDEX.dead) == 3
     assert "Erased 3." in ended(ada, act(ada, "erase", ("state", "dead"), ("resource", "r1"), typed="3 ").url)
     assert not redis_client.exists(INDEX.dead, CONFLICT + "other")

@@ -49,7 +49,6 @@ class Refusal:
     """One row.
 
     Attributes:
-        name: what is wrong with it.
         sent: the request's bytes, made when the test runs, since signatures age.
         status: what the sender is told.
         reason: what the log says; None where the server refuses before our code sees it.

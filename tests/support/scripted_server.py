@@ -41,9 +41,7 @@ class Answering(Server):
 
     Attributes:
         connections: how many were opened.
-        targets: of all requests but those for tokens.
-        heads: of all requests, their headers.
-        url: its root.
+        targets, heads: of all requests but those for tokens; of all requests, their headers.
     """
 
     def __init__(self, script: Script, tls: ssl.SSLContext | None) -> None:

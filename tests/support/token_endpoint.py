@@ -66,7 +66,6 @@ class Held:
     """A platform whose token endpoint answers when the test lets it.
 
     Attributes:
-        platform: what answers then.
         asked: set once the token endpoint has been asked.
         go: to be set for it to answer.
     """

@@ -34,7 +34,6 @@ class Collector:
     """What has come.
 
     Attributes:
-        url: where it listens.
         received: each request as it came.
         may_answer: it is silent until this is set.
     """

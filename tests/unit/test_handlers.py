@@ -88,6 +88,7 @@ def sends(mailer: Any, event: Any, context: Any) -> None: ...
     (Mailer, r"x\.Mailer is a class, which would only be instantiated"),
     (swapped, r"x\.swapped takes \(context, event\): swap"),
     (swapped_annotations, r"takes \(context, event\): swap"),
+    (partial(swapped_annotations), r"takes \(context, event\): swap"),
 ])  # fmt: skip
 def test_a_function_that_cannot_be_a_handler_is_refused(function: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from credhook import NotFound, TrustedEntityRequest, Unavailable, UserRequest
-from credhook.testing import FakeApi, event
+from credhook.testing import ApiCall, FakeApi, event
 from credhook.worker.handlers.registry import Context, FetchedEvent, SyncContext
 
 ADA = UserRequest(email="ada@example.com", external_identifier="crm/7")
@@ -46,8 +46,11 @@ def test_an_operation_that_the_sandbox_lacks_is_answered_as_told() -> None:
     with pytest.raises(NotFound):
         api.sync.request("POST", path, {"templateId": "t"})
     api.answer(path, {"data": {"id": "iss_1"}})
+    api.fail()  # Before what is answered there.
+    with pytest.raises(Unavailable):
+        api.sync.request("POST", path)
     assert api.sync.request("POST", path, {"templateId": "t"}) == {"data": {"id": "iss_1"}}
-    assert api.calls[1:] == (("POST", path, {"templateId": "t"}, 200),)
+    assert api.calls[2:] == (ApiCall("POST", path, {"templateId": "t"}, 200),)
 
 
 def test_each_has_a_state_of_its_own() -> None:
