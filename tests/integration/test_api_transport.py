@@ -10,7 +10,6 @@ import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -235,8 +234,7 @@ async def test_what_may_not_be_repeated_is_not_sent_twice_and_neither_is_what_ha
 
 async def test_a_task_that_was_cancelled_before_may_ask() -> None:
     async with serving(HELLO) as (server, transport):
-        task: Any = asyncio.current_task()
-        task.cancel()
+        asyncio.current_task().cancel()  # type: ignore[union-attr]
         with suppress(asyncio.CancelledError):
             await asyncio.sleep(60)
         assert (await get(transport, server.url)).body == b"hello"

@@ -88,7 +88,7 @@ def test_a_search_leads_to_an_event_or_to_those_of_a_resource(ada: httpx.Client,
 
 
 def test_pages_of_events_follow_each_other_without_one_missing_or_twice(ada: httpx.Client, redis_client: Redis) -> None:
-    plant_many(redis_client, 100, State.DONE)
+    plant_many(redis_client, 120, State.DONE)
     seen: list[str] = []
     path = "/events?state=done"
     assert "Replay these" not in ada.get("/events").text  # All there are.
@@ -100,7 +100,7 @@ def test_pages_of_events_follow_each_other_without_one_missing_or_twice(ada: htt
         seen += found
         older = re.search(r'rel="next" href="([^"]+)"', text)
         path = older[1].replace("&amp;", "&") if older else ""
-    assert seen == [f"msg_{number:05}" for number in reversed(range(100))]
+    assert seen == [f"msg_{number:05}" for number in reversed(range(120))]
 
 
 def test_a_filter_that_cannot_be_read_says_which(ada: httpx.Client) -> None:

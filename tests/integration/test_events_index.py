@@ -2,7 +2,7 @@
 
 import json
 import time
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from accepting import accept, everything, record
@@ -85,6 +85,7 @@ def test_pages_meet_no_event_twice_and_miss_none_while_others_arrive(
             plant(pipeline, f"same_{number}", State.DEAD, age=1_000)
         pipeline.execute()
     before = set(listed(events("list", "--json", "--limit", "1000")))
+    assert read_page(store_on(redis_client), Selection(limit=len(before))).after is None  # A full page may be the last.
     found: list[str] = []
     after: tuple[str, ...] = ()
     while page := [json.loads(line) for line in events("list", "--json", "--limit", "7", *after).stdout.splitlines()]:
@@ -117,7 +118,7 @@ def test_a_look_for_what_is_rare_says_how_far_it_has_come_and_goes_on_from_there
     assert short.looked_back_to is not None
     assert short.after is not None
     reached = short.looked_back_to - 1  # More of this millisecond may follow, so the next page begins with it.
-    last: Any = redis_client.zrangebyscore(INDEX.event_index(COMPLETED, "r1"), reached, reached)[0]
+    (last,) = cast(Any, redis_client.zrangebyscore(INDEX.event_index(COMPLETED, "r1"), reached, reached))
     redis_client.hset(EVENT + last.decode(), "h:a.rare", "done")
     rest = read_page(store_on(redis_client), Selection(handler="a.rare", limit=10, after=short.after))
     assert [one.webhook_id for one in rest.events] == [last.decode(), "rare"]

@@ -250,11 +250,7 @@ def test_a_patient_client_pauses_though_the_platform_asks_for_no_pause() -> None
         assert next(asked) < 20
         return httpx.Response(503, headers={"Retry-After": "0"})
 
-    async def work() -> object:
-        async with async_api(answer, patience=3.0) as api:
-            return await outcome_of(api.users.list())
-
-    assert isinstance(in_own_time(work()), Unavailable)
+    assert isinstance(in_own_time(outcome(answer, patience=3.0)), Unavailable)
 
 
 # Where it cannot be sent.
