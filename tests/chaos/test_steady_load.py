@@ -2,7 +2,7 @@
 
 Some deliveries come twice, some are of a type without a handler or of an unknown one, some are put off or given up. The
 test erases events older than a sixth of the run, since the shortest retention is an hour. The long form takes
-SOAK_MINUTES (30) at SOAK_RATE deliveries a second (200), and draws steady_load.svg in SOAK_FOLDER, if it is set.
+SOAK_MINUTES (30) at SOAK_RATE deliveries a second (200), and leaves steady_load.csv and .svg in SOAK_FOLDER.
 """
 
 import csv

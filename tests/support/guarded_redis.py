@@ -1,8 +1,8 @@
 """Our processes reach the tests' Redis as users with no more than the rules of `credhook doctor --acl`.
 
-What Redis has refused fails the last test of each test process. With `TEST_REDIS=tls`, they reach it over TLS with a
+What Redis has refused fails the last test of each test process. With `TEST_REDIS=tls`, ours reach it over TLS with a
 client certificate, which wants a Redis on PATH that is built with TLS: the wheel's is not. The tests themselves, `dev`,
-`demo`, `doctor` and servers that a test starts for itself have an administrator.
+`demo`, `doctor` on a host with every setting, and servers that a test starts for itself have an administrator.
 """
 
 import os

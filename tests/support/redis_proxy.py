@@ -29,7 +29,7 @@ class RedisProxy:
             in a row, and never a second try: the client tries a command twice.
         hold: scripts are not passed on while it is set: a Redis that has stalled.
         waitaof: what `WAITAOF` answers, for a Redis that does not know it; None passes it on.
-        lost, held, waited: how many replies were lost, scripts were held, and `WAITAOF` were asked.
+        lost, held, waited: numbers of lost replies, held scripts, and times that `WAITAOF` was asked.
         version: what INFO says instead of the truth.
         commands: how many were passed on.
     """

@@ -41,7 +41,7 @@ class Answering(Server):
 
     Attributes:
         connections: how many were opened.
-        targets, heads: of all requests but those for tokens; of all requests, their headers.
+        targets, heads: the targets of all requests but those for tokens; the headers of all.
     """
 
     def __init__(self, script: Script, tls: ssl.SSLContext | None) -> None:
