@@ -11,7 +11,7 @@ import httpx
 import pytest
 import trustme
 from one_shot_senders import OneShotSenders
-from reverse_proxies import ADDRESSES, Proxy, proxied
+from reverse_proxies import ADDRESSES, Proxy, needs, proxied
 from serving import Process, running
 from signing import SECRET, body, headers
 from waiting import until
@@ -49,12 +49,15 @@ def deployed(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, module_redis: str, authority: trustme.CA
 ) -> Iterator[tuple[Proxy, Receivers]]:
     """One proxy and its receivers for all tests. Those that end receivers for good come last."""
+    needs(request.param)
     folder = tmp_path_factory.mktemp(request.param)
     receivers = Receivers(folder, module_redis)
-    with proxied(request.param, folder, receivers.port, authority) as proxy:
-        yield proxy, receivers
-    for process in receivers.processes:
-        process.__exit__()
+    try:
+        with proxied(request.param, folder, receivers.port, authority) as proxy:
+            yield proxy, receivers
+    finally:
+        for process in receivers.processes:
+            process.__exit__()
 
 
 @pytest.fixture

@@ -61,7 +61,6 @@ def needs(name: str) -> None:
 @contextmanager
 def proxied(name: str, folder: Path, receivers_port: int, authority: trustme.CA) -> Iterator[Proxy]:
     """Run the proxy of that name until the end of the block. It is ready once a receiver is."""
-    needs(name)
     certificate, port = folder / "credhook.pem", free_port()
     authority.issue_cert("localhost", "inbox").private_key_and_cert_chain_pem.write_to_path(str(certificate))
     trust = ssl.create_default_context()
