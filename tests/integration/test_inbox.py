@@ -56,6 +56,18 @@ async def test_a_delivery_that_cannot_be_written_is_refused_alone(inbox: Inbox) 
     assert await inbox.accept("m1", EVENT) is Outcome.DUPLICATE
 
 
+async def test_an_outage_lasts_since_its_own_beginning(inbox: Inbox) -> None:
+    with capture_logs() as logs:
+        for _ in range(3):
+            await asyncio.sleep(0.3)
+            began = time.monotonic()
+            with pytest.raises(StoreUnavailable):
+                await inbox.accept("\ud800", EVENT)
+            await inbox.accept("m1", EVENT)
+            lasted = [line["seconds"] for line in logs if line["event"] == "redis_recovered"]
+            assert lasted.pop() <= time.monotonic() - began + 0.05
+
+
 async def test_requests_that_come_at_once_each_get_their_own_outcome_and_a_script_writes_at_most_500(
     inbox: Inbox,
 ) -> None:

@@ -17,7 +17,8 @@ def accounts(tmp_path: Path) -> Path:
     written = new(tmp_path, "accounts")
     assert (written.returncode, written.stderr) == (0, "")
     assert "cd accounts && credhook dev" in written.stdout
-    assert 'dependencies = ["credhook"]' in (tmp_path / "accounts" / "pyproject.toml").read_text()
+    for group in ('dependencies = ["credhook"]', 'dev = ["credhook[local,testing]"'):
+        assert group in (tmp_path / "accounts" / "pyproject.toml").read_text()
     return tmp_path / "accounts"
 
 

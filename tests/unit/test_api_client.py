@@ -162,6 +162,8 @@ async def test_a_list_that_does_not_end_is_given_up(size: int, pages: int) -> No
             await api.users.list()
         assert len(platform.asked) == pages
         assert (await api.users.page("page[after]=7")).following == "page%5Bafter%5D=8"
+    async with async_api(Pages(pages - 1, size)) as api:
+        assert len(await api.users.list()) == pages  # The last page may reach a bound.
 
 
 # Requests for operations that have no name.

@@ -299,14 +299,18 @@ async def test_one_run_is_too_many_once_its_event_has_waited_for_it_for_long() -
     await until_async(lambda: not runs.are_too_many, what="its end")
 
 
-async def test_a_run_that_takes_its_time_is_not_hung() -> None:
+@pytest.mark.parametrize("left", [False, True])
+async def test_a_run_that_takes_its_time_is_hung_only_if_it_was_left(left: bool) -> None:
     clock, go = Clock(), threading.Event()
     runs = Runs(1, clock)
     function, notes = slow_to_end(go, is_async=False)
     running = asyncio.create_task(outcome(function, runs=runs))
     await until_async(lambda: notes)
+    if left:
+        running.cancel()  # As when the lease is lost.
+        await asyncio.wait({running})
     clock.now += 1_000
     seen = runs.hung, runs.are_too_many
     go.set()
-    assert seen == (0, False)
-    assert await running is None
+    assert seen == (left, left)
+    assert left or await running is None

@@ -22,13 +22,13 @@ async def test_it_does_what_the_platform_does_and_remembers_what_it_was_asked() 
     assert (await api.users.create(ADA)).existed
     assert [user.email for user in await api.users.list()] == ["ada@example.com"]
     with pytest.raises(NotFound):
-        await api.users.external_identifier("grace")
+        await api.users.external_identifier("grace hopper")
     body = {"email": "ada@example.com", "externalIdentifier": "crm/7"}
     assert api.calls == (
         ("POST", USERS, body, 201),
         ("POST", USERS, body, 201),
         ("GET", USERS, None, 200),
-        ("GET", f"{USERS}/grace/external-identifier", None, 404),
+        ("GET", f"{USERS}/grace hopper/external-identifier", None, 404),
     )
 
 
