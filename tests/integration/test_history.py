@@ -59,6 +59,7 @@ async def test_attempts_are_told_with_what_failed_where_and_what_followed(
 ) -> None:
     TROUBLE.append(ValueError("nobody may see this"))
     assert (await made.next()).state is State.WAITING
+    assert redis_client.ttl(HISTORY + "e1") > 3_600  # The retention, which begins when the event is settled.
     waiting = shown(events)
     assert waiting["history"][0]["next_attempt_at"] == waiting["next_attempt_at"]
     assert events("replay", "--id", "e1", "--now", "--by", "ops@desk").stdout == "replayed 1\n"
