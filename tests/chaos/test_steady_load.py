@@ -2,7 +2,7 @@
 
 Some deliveries come twice, some are of a type without a handler or of an unknown one, some are put off or given up. The
 test erases events older than a sixth of the run, since the shortest retention is an hour. The long form takes
-SOAK_MINUTES (30) at SOAK_RATE deliveries a second (200), and leaves steady_load.csv and .svg in SOAK_FOLDER.
+SOAK_MINUTES (30) at SOAK_RATE deliveries a second (200), and leaves steady_load.csv in SOAK_FOLDER.
 """
 
 import csv
@@ -24,7 +24,6 @@ import pytest
 from fleet_harness import SHORT, SIZES, FleetHarness
 from floods import deliver, resident
 from harness import COMPLETED, DATA
-from line_chart import svg
 from other_version import Member
 from redis_keys import INDEX
 from scraping import Scrape
@@ -96,13 +95,11 @@ def sample(rig: FleetHarness, parts: Mapping[str, Process]) -> dict[str, float]:
     return figures | {"open events": float(open_events), "remembered events": float(sum(remembered))}
 
 
-def write(folder: Path, title: str, columns: dict[str, list[float]]) -> None:
-    """Write the samples as a table and as charts, one for each unit."""
+def write(folder: Path, columns: dict[str, list[float]]) -> None:
+    """Write the samples as a table, which any spreadsheet draws."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "steady_load.csv").open("w") as file:
         csv.writer(file).writerows([columns, *zip(*columns.values(), strict=True)])
-    units = {unit: {name: each for name, each in columns.items() if name.endswith(unit)} for unit in (*MORE, "events")}
-    (folder / "steady_load.svg").write_text(svg(title, columns["minutes"], units))
 
 
 @pytest.mark.timeout(MINUTES * 60 + 600)
@@ -133,7 +130,7 @@ def test_half_an_hour_of_load_leaves_nothing_behind(rig: FleetHarness, size: str
     columns = {name: [each[name] for each in samples] for name in samples[0]}
     title = f"{seconds / 60:.3g} minutes at {statuses[202] / elapsed:.0f} deliveries a second"
     if folder := os.environ.get("SOAK_FOLDER"):
-        write(Path(folder), title, columns)
+        write(Path(folder), columns)
     third = len(samples) // 3
     ends = (third + third // 2, third * 2, third * 3)
     medians = {name: [median(values[end - third // 2 : end]) for end in ends] for name, values in columns.items()}
