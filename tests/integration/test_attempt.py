@@ -20,7 +20,7 @@ from redis_keys import EVENT, INDEX, SNAPSHOT
 from stores import store_on
 from structlog.testing import capture_logs
 
-from credhook.store import State
+from credhook.store import GAVE_UP, State
 from credhook.worker.attempt.attempt import DONE, Attempt, Interruption
 from credhook.worker.attempt.details import Snapshots
 from credhook.worker.attempt.retry import GiveUp, Retry
@@ -102,12 +102,15 @@ async def test_nothing_is_fetched_once_every_handler_is_recorded_as_done(
     assert not redis_client.exists(SNAPSHOT + "e1")
 
 
-async def test_what_is_recorded_as_done_after_the_claim_does_not_run_again(made: Attempts, told: Planned) -> None:
+@pytest.mark.parametrize(("status", "state"), [(DONE, State.DONE), (GAVE_UP + "closed", State.DEAD)])
+async def test_what_is_recorded_as_ended_after_the_claim_does_not_run_again(
+    made: Attempts, told: Planned, status: str, state: State
+) -> None:
     """By a worker that had lost the event."""
     await made.accept("e1", DATA, "pre_1")
     claim = (await made.claim())._replace(first=False)
-    await made.claims.record(claim, "test.first", DONE)
-    assert (await made.next(Attempt(claim))).state is State.DONE
+    await made.claims.record(claim, "test.first", status)
+    assert (await made.next(Attempt(claim))).state is state
     assert told.ran == ["second"]
 
 
