@@ -1,6 +1,5 @@
 """`credhook dev` as its user has it: a folder with a module, a process, what it prints, and files that are saved."""
 
-import fcntl
 import json
 import os
 import re
@@ -8,7 +7,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import termios
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +15,7 @@ from typing import Any
 
 import plain
 from commands import credhook
-from forked_process import Forked
+from forked_process import Forked, take_terminal
 from waiting import until
 
 ROOT = Path(__file__).parents[2]
@@ -105,11 +103,6 @@ class Dev:
         return self.text
 
 
-def _take_terminal() -> None:
-    """Make standard input the new session's terminal, as a window does."""
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-
-
 @contextmanager
 def developing(
     folder: Path, *arguments: str, environ: dict[str, str] | None = None, terminal: int | None = None
@@ -126,7 +119,7 @@ def developing(
             stdout=file,
             stderr=file,
             start_new_session=True,
-            preexec_fn=None if terminal is None else _take_terminal,
+            preexec_fn=None if terminal is None else take_terminal,
         )
     try:
         yield Dev(folder, process, output)

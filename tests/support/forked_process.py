@@ -8,6 +8,7 @@ forks twice, so that the process belongs to the nearest ancestor that adopts orp
 import atexit
 import contextlib
 import ctypes
+import fcntl
 import functools
 import gc
 import importlib
@@ -20,18 +21,21 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, AnyStr, Final, NoReturn
 
 #: Bytes of a request, and descriptors with it, at most.
 _LONGEST, _MOST = 200_000, 64
 #: Variables that Python or an imported module reads before anything else.
-_READ_EARLY: Final = (
-    *("PYTHONHOME", "PYTHONDEVMODE", "PYTHONWARNINGS", "PYTHONIOENCODING", "PYTHONUTF8", "PYTHONHASHSEED"),
-    "PROMETHEUS_MULTIPROC_DIR",
+_READ_EARLY: Final = frozenset(
+    ("PYTHONHOME", "PYTHONDEVMODE", "PYTHONWARNINGS", "PYTHONIOENCODING", "PYTHONUTF8", "PYTHONHASHSEED")
 )
+#: Packages that are imported again where several processes count in one folder.
+_COUNTING: Final = {"credhook", "prometheus_client"}
 #: Modules that the commands import when they run.
 _IMPORTED: Final = (
     "uvloop",
@@ -45,9 +49,16 @@ _IMPORTED: Final = (
     "credhook.worker.process.main",
     "credhook.worker.tracing",
 )
+#: Commands that start further processes.
+_SUPERVISING: Final = {"credhook.worker", "credhook.receiver", "worker", "receiver", "dev", "demo"}
+#: Options of processes that such a command has started.
+_SUPERVISED: Final = {"--supervised", "--lifeline"}
 #: Signals that a new process may get before it has handlers.
 _SIGNALS: Final = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
+#: The system's name of a zygote that belongs to a process of ours.
+ZYGOTE: Final = "zygote"
+_PR_SET_NAME: Final = 15
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _libc = ctypes.CDLL(None, use_errno=True)
 _asking = threading.Lock()
@@ -57,37 +68,47 @@ class Forked(subprocess.Popen[AnyStr]):
     """A `subprocess.Popen` of `[sys.executable, …]`. It starts Python anew where the zygote cannot stand in."""
 
     def _execute_child(self, *given: Any) -> None:
-        # In the order of its parameters in the standard library.
-        arguments, prepare, folder, variables = (given[place] for place in (0, 2, 5, 6))
-        passed: tuple[int, ...] = given[4]
         from guarded_redis import guarded  # The zygote, which runs this file, finds no modules of tests.
 
-        environment = guarded(arguments, os.environ if variables is None else variables)
-        given = (*given[:6], environment, *given[7:])
-        safe_path = arguments[1] == "-P"
-        command = list(arguments[1 + safe_path :])
-        if not hasattr(_libc, "prctl") or prepare or _is_early(command, environment) or _inherited() != _zygote()[1]:
-            super()._execute_child(*given)  # type: ignore[misc]
-            return
-        streams: list[int] = [at if at >= 0 else own for own, at in enumerate((given[10], given[13], given[15]))]
-        request = {
-            "command": command,
-            "safe_path": safe_path,
-            "folder": str(Path(folder or ".").absolute()),
-            "environment": environment,
-            "descriptors": [0, 1, 2, *passed],
-            "session": given[21],
-        }
-        with _asking:
-            _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # The orphan becomes a child of this process.
-            try:
-                socket.send_fds(_zygote()[0], [json.dumps(request).encode()], [*streams, *passed])
-                self.pid = int(_zygote()[0].recv(32) or 0)
-            finally:
-                _libc.prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
-        assert self.pid, "the zygote is gone"
-        self._child_created = True
-        self._close_pipe_fds(*given[10:16])  # type: ignore[attr-defined]
+        environment = guarded(given[0], os.environ if given[6] is None else given[6])
+        _start(self, (*given[:6], environment, *given[7:]), super()._execute_child)  # type: ignore[misc]
+
+
+def _start(process: Any, given: tuple[Any, ...], start: Callable[..., None]) -> None:
+    """Start a process as `Popen` does, with the parameters of its `_execute_child` in the standard library."""
+    arguments, prepare, passed, folder, environment = given[0], given[2], given[4], given[5], given[6]
+    safe_path = arguments[1] == "-P"
+    command = list(arguments[1 + safe_path :])
+    if not hasattr(_libc, "prctl") or prepare not in {None, take_terminal} or _is_early(command, environment):
+        start(*given)
+        return
+    streams: list[int] = [at if at >= 0 else own for own, at in enumerate((given[10], given[13], given[15]))]
+    request = {
+        "command": command,
+        "safe_path": safe_path,
+        "folder": str(Path(folder or ".").absolute()),
+        "environment": environment,
+        "descriptors": [0, 1, 2, *passed],
+        "session": given[21],
+        "terminal": prepare is take_terminal,
+        "ignored": [one for one in signal.Signals if signal.getsignal(one) is signal.SIG_IGN],
+        "open_files": resource.getrlimit(resource.RLIMIT_NOFILE),
+    }
+    with _asking:
+        _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # The orphan becomes a child of this process.
+        try:
+            socket.send_fds(_zygote(), [json.dumps(request).encode()], [*streams, *passed])
+            process.pid = int(_zygote().recv(32) or 0)
+        finally:
+            _libc.prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+    assert process.pid, "the zygote is gone"
+    process._child_created = True
+    process._close_pipe_fds(*given[10:16])
+
+
+def take_terminal() -> None:
+    """Make standard input the new session's terminal, as a window does."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def run(*command: str, **options: Any) -> "subprocess.CompletedProcess[str]":
@@ -109,20 +130,14 @@ def _is_early(command: list[str], environment: dict[str, str]) -> bool:
     paths = environment.get("PYTHONPATH", "").split(os.pathsep)
     return (
         (command[0].startswith("-") and command[0] not in {"-m", "-c"})
-        or any(name in environment for name in _READ_EARLY)
+        or not _READ_EARLY.isdisjoint(environment)
         or any(Path(path, "sitecustomize.py").exists() for path in paths if path)
     )
 
 
-def _inherited() -> object:
-    """Return the state that a process takes over from its parent and a fork of the zygote would not."""
-    ignored = [one for one in signal.Signals if signal.getsignal(one) is signal.SIG_IGN]
-    return resource.getrlimit(resource.RLIMIT_NOFILE), ignored
-
-
 @functools.cache
-def _zygote() -> tuple[socket.socket, object]:
-    """Start the zygote. Return its socket, and the state that it took over."""
+def _zygote() -> socket.socket:
+    """Start the zygote, and return its socket."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "LC_ALL") if name in os.environ}
     with theirs:
@@ -134,7 +149,7 @@ def _zygote() -> tuple[socket.socket, object]:
         process.wait()
 
     atexit.register(end)
-    return ours, _inherited()
+    return ours
 
 
 def _load() -> None:
@@ -180,10 +195,39 @@ def _become(
     environment: dict[str, str],
     descriptors: list[int],
     session: bool,
+    terminal: bool,
+    ignored: list[int],
+    open_files: tuple[int, int],
 ) -> list[str]:
-    """Do what Python does before the command."""
+    """Do what `Popen` and Python do before the command. Return the command, or one of a fork of its own zygote."""
+    _libc.prctl(_PR_SET_NAME, b"python")
     if session:
         os.setsid()
+    _keep_descriptors(received, descriptors)
+    if terminal:
+        take_terminal()
+    may_start = _SUPERVISING & {*command[1:3]} and not _SUPERVISED & {*command}
+    if may_start and (of_fork := _lend_zygote()):
+        return of_fork
+    if "PROMETHEUS_MULTIPROC_DIR" in environment:
+        for name in [one for one in sys.modules if one.partition(".")[0] in _COUNTING]:
+            del sys.modules[name]
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    _set_paths(command[0], folder, environment.get("PYTHONPATH", ""), safe_path=safe_path)
+    for stream in (sys.stdout, sys.stderr):
+        at_once = stream is sys.stderr or os.isatty(stream.fileno()) or "PYTHONUNBUFFERED" in environment
+        stream.reconfigure(line_buffering=at_once)  # type: ignore[union-attr]  # They are Python's own.
+    resource.setrlimit(resource.RLIMIT_NOFILE, open_files)
+    for one in ignored:
+        signal.signal(one, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    return command
+
+
+def _keep_descriptors(received: list[int], descriptors: list[int]) -> None:
+    """Give the received descriptors these numbers, and close all others."""
     beyond = max(*received, *descriptors) + 1
     for place, each in enumerate(received):  # First out of each other's way.
         os.dup2(each, beyond + place)
@@ -191,18 +235,38 @@ def _become(
         os.dup2(beyond + place, number)
     for low, high in itertools.pairwise([*sorted(descriptors), os.sysconf("SC_OPEN_MAX")]):
         os.closerange(low + 1, high)
-    os.chdir(folder)
-    os.environ.clear()
-    os.environ.update(environment)
-    first = command[0]
+
+
+def _set_paths(first: str, folder: str, named: str, *, safe_path: bool) -> None:
+    """Begin `sys.path` as Python does for a command with this first word."""
     own = "" if first == "-c" else folder if first == "-m" else str(Path(folder, first).parent)
-    named = [str(Path(folder, one)) for one in environment.get("PYTHONPATH", "").split(os.pathsep) if one]
-    sys.path[:0] = [*([] if safe_path else [own]), *named]
-    for stream in (sys.stdout, sys.stderr):
-        at_once = stream is sys.stderr or os.isatty(stream.fileno()) or "PYTHONUNBUFFERED" in environment
-        stream.reconfigure(line_buffering=at_once)  # type: ignore[union-attr]  # They are Python's own.
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    return command
+    paths = [str(Path(folder, one)) for one in named.split(os.pathsep) if one]
+    sys.path[:0] = [*([] if safe_path else [own]), *paths]
+
+
+def _lend_zygote() -> list[str] | None:
+    """Give this process a zygote of its own for the processes of ours that it starts. Return their command in them."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    start = subprocess.Popen._execute_child  # type: ignore[attr-defined]
+
+    def start_ours(process: Any, *given: Any) -> None:
+        if list(given[0][:2]) == [sys.executable, "-P"]:
+            _start(process, given, functools.partial(start, process))
+        else:
+            start(process, *given)
+
+    if os.fork():
+        theirs.close()
+        subprocess.Popen._execute_child = start_ours  # type: ignore[attr-defined]
+        globals()["_zygote"] = lambda: ours
+        return None
+    ours.detach()
+    _libc.prctl(_PR_SET_NAME, ZYGOTE.encode())
+    os.closerange(0, theirs.fileno())
+    os.closerange(theirs.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
+    for _ in range(3):
+        os.open(os.devnull, os.O_RDWR)
+    return _serve(theirs)
 
 
 def _run(command: list[str]) -> int:

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import httpx
 import plain
-from forked_process import Forked
+from forked_process import ZYGOTE, Forked
 from growing_files import whole
 from signing import SECRET
 from waiting import until
@@ -83,9 +83,17 @@ def children(process: Process) -> list[int]:
     """The processes that it has started and that are there, or were until just now."""
     pid = process.process.pid
     try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     except OSError:
         return []
+    return [int(child) for child in found if _name(child) != ZYGOTE]
+
+
+def _name(pid: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
 
 
 def runs(pid: int) -> bool:
