@@ -222,7 +222,10 @@ def test_what_is_broken_is_named_with_its_remedy(one: Clinic, name: str) -> None
     assert "Traceback" not in said
 
 
-@pytest.mark.parametrize("rights", ["~other:* &* +@all", "~* resetchannels &other:* +@all", "~* &* +@all -hset"])
+@pytest.mark.parametrize(
+    "rights",
+    ["~other:* &* +@all", "~* &* +@all -hset", *(f"~* resetchannels &{one}:* +@all" for one in ("credhook", "rq"))],
+)
 def test_redis_takes_the_rules_that_are_named_and_then_all_is_allowed(one: Clinic, rights: str) -> None:
     limited = one.user(rights)
     _, found, _ = one.doctor(**limited)

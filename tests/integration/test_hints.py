@@ -93,15 +93,16 @@ def test_what_an_access_control_list_refuses(redis_client: Redis, redis_url: str
 def test_a_redis_that_asks_for_a_client_certificate(
     redis_url: str, authority: trustme.CA, ca: Path, tmp_path: Path
 ) -> None:
-    authority.issue_cert("credhook").private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "own.pem"))
+    for name, issuer in (("own.pem", authority), ("stranger.pem", trustme.CA())):
+        issuer.issue_cert("credhook").private_key_and_cert_chain_pem.write_to_path(str(tmp_path / name))
     port = int(redis_url.rpartition(":")[2].partition("/")[0])
     with tunnel(authority.issue_cert("127.0.0.1"), port, known=authority) as url:
         environment = {"REDIS_URL": url.replace("https", "rediss"), "SSL_CERT_FILE": str(ca)}
-        refused = credhook("events", "list", environment=environment)
-        shown = {"CREDHOOK_REDIS_CERTFILE": str(tmp_path / "own.pem")}
-        assert credhook("events", "list", environment=environment | shown).returncode == 0
-    assert refused.returncode == 1
-    assert "set CREDHOOK_REDIS_CERTFILE to one that it trusts" in refused.stderr
+        for name in ("", "stranger.pem", "own.pem"):
+            shown = {"CREDHOOK_REDIS_CERTFILE": str(tmp_path / name)} if name else {}
+            done = credhook("events", "list", environment=environment | shown)
+            assert done.returncode == (name != "own.pem")
+            assert ("set CREDHOOK_REDIS_CERTFILE to one that it trusts" in done.stderr) == bool(done.returncode)
 
 
 def test_a_redis_that_has_no_connection_left(redis_client: Redis, redis_url: str) -> None:

@@ -37,6 +37,7 @@ def test_its_tests_notice_a_handler_that_may_not_run_again(accounts: Path) -> No
 @pytest.mark.parametrize(("name", "said"), [
     ("my-handlers", "such as my_handlers"), ("class", "no name of a module"), ("../away", "no name of a module"),
     ("ä", "no name of a module"), ("accounts_", "no name of a module"), ("json", "installed here"),
+    ("time", "installed here"),
 ])  # fmt: skip
 def test_a_name_that_no_module_may_have_is_refused_in_one_line(tmp_path: Path, name: str, said: str) -> None:
     refused = new(tmp_path, name)

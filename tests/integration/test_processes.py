@@ -160,8 +160,12 @@ def test_no_delivery_is_lost_while_receivers_with_a_passed_socket_follow_each_ot
     authority.configure_trust(trust)
     authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(certificate))
     settings = {"REDIS_URL": redis_url} | ({"CREDHOOK_TLS_CERTFILE": str(certificate)} if tls else {})
+    # `ListenStream=PORT` is a socket of IPv6 that takes IPv4 as well.
+    dual = socket.has_dualstack_ipv6()
+    address = ("::ffff:127.0.0.1" if dual else "127.0.0.1", 0)
+    bound = socket.create_server(address, family=socket.AF_INET6 if dual else socket.AF_INET, dualstack_ipv6=dual)
 
-    with ExitStack() as processes, bind_setting("127.0.0.1:0", "PORT") as listener:
+    with ExitStack() as processes, bound as listener:
 
         def start(number: int) -> Process:
             process = processes.enter_context(passed(tmp_path / f"{number}.log", listener, settings))

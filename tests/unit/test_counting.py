@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from forked_process import run
 from prometheus_client.values import MultiProcessValue
 
 from credhook.metrics.counting import Count, Distribution, Level, exposition, gathered, identity
@@ -75,3 +76,11 @@ def test_who_comes_after_a_dead_process_or_fork_counts_on_where_it_stood(
         value("counter", "test_places", "test_places_total", (), (), "Counted.").inc(1)
     assert sorted(path.name for path in tmp_path.iterdir()) == files
     assert b"\ntest_places_total 4.0\n" in exposition(gathered(str(tmp_path)), ())
+
+
+def test_a_level_is_the_sum_over_the_processes(tmp_path: Path) -> None:
+    program = "from credhook.metrics.counting import Level; Level('test_sum', 'Set.').set(2)"
+    for place in "01":
+        environment = {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path), "PROMETHEUS_MULTIPROC_PLACE": place}
+        assert run("-c", program, env=environment).returncode == 0
+    assert b"\ntest_sum 4.0\n" in exposition(gathered(str(tmp_path)), ())

@@ -204,6 +204,8 @@ def test_every_event_is_one_line_with_all_its_fields_whatever_they_hold(
     ("got %s", ("m1",), {"event": "got m1"}),
     ("%d of %(done)s", (1,), {"event": "%d of %(done)s", "positional_args": [1]}),
     ("%(done)s of 2", ({"done": 1},), {"event": "1 of 2"}),
+    ("%(of)s", ({"done": 1},), {"event": "%(of)s", "positional_args": [{"done": 1}]}),
+    ("100% (of) %s", ("m1",), {"event": "100% (of) %s", "positional_args": ["m1"]}),
     ("got %s: %s", ("m1", ValueError("Jane Doe")), {"event": "got m1: ValueError"}),
     ("got %s", ("m1", ValueError("Jane Doe")), {"event": "got %s", "positional_args": ["m1", "ValueError"]}),
     ("100 %", (), {"event": "100 %"}),

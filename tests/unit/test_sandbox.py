@@ -305,3 +305,15 @@ def test_deliveries_that_are_held_back_go_out_the_last_first_or_after_a_while() 
         assert scene.came[-1][0] == REORDER_SECONDS
 
     play(act)
+
+
+def test_copies_wait_for_the_first_acknowledgement_after_a_restart_too() -> None:
+    async def act(scene: Scene) -> None:
+        scene.status, scene.faults.on = 500, Faults(duplicate=3)
+        webhook_id = scene.happens()
+        await asyncio.sleep(1.0)
+        async with scene.sender.sending():
+            await asyncio.sleep(1.0)
+        assert scene.came == [(0.0, webhook_id), (1.0, webhook_id)]
+
+    play(act)
