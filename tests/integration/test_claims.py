@@ -84,6 +84,7 @@ async def test_an_event_that_waited_for_another_is_queued_when_a_worker_that_dra
 async def test_a_claim_that_lapsed_before_the_next_event_was_taken_is_remembered(queue: EventQueue) -> None:
     await queue.accept("e 1/r", "e2/r")
     first = await queue.take_one("stalled")
+    assert [one["attempts"] for one in records(store_on(queue.redis), ["e 1"])] == [1]
     queue.lapse()
     other = queue.worker("other")
     second = await take_one(other)
@@ -485,8 +486,8 @@ async def test_an_event_that_was_alone_when_its_worker_died_is_isolated_from_the
     queue.lapse()
     queue.sweep()
     await queue.accept("good")
-    busy = await claims.take(10, urgent=0)
-    assert ([claim.event_id for claim in busy.claims], busy.poison_candidates) == (["good"], True)
+    found = await claims.take(10, urgent=0, idle=True)
+    assert ([claim.event_id for claim in found.claims], found.poison_candidates) == (["good"], True)
     await queue.accept("better")
     alone = await claims.take(10, urgent=0, idle=True)
     assert [(claim.event_id, claim.killed, claim.attempt) for claim in alone.claims] == [("bad", 1, 2)]

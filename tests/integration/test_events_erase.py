@@ -42,13 +42,15 @@ def test_nothing_of_an_erased_event_is_left(redis_client: Redis, redis_url: str,
     assert redis_client.hkeys(CONFLICT + "kept") == [f"{DATA} r_third".encode()]
 
 
-def test_the_job_of_an_event_that_a_worker_has_goes_soon_after_the_lease(
+def test_the_job_of_an_event_that_a_worker_has_goes_soon_after_the_lease_and_its_latest_state_at_once(
     redis_client: Redis, redis_url: str, events: Run
 ) -> None:
     accept(redis_url, "m1", COMPLETED, "r1")
+    redis_client.set(RESOURCE + "r1", "3:0")
     redis_client.zadd(INDEX.leases, {"m1": 1_000 * (redis_client.time()[0] + 60)})
     assert "a worker had" in events("erase", "--id", "m1", "--yes").stdout
     assert 50_000 < redis_client.pttl(f"rq:job:{job_id('m1')}") <= 65_000
+    assert not redis_client.exists(RESOURCE + "r1")
 
 
 def test_an_erasure_crosses_pages_and_spares_what_has_a_similar_name(redis_client: Redis, events: Run) -> None:

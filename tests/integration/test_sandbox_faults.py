@@ -96,3 +96,9 @@ def test_attributes_are_read_once(sandbox: Platform, api: httpx.Client) -> None:
     again = presentation(api, id_)
     assert (again["status"], again["credentials"][0]["attributes"]) == ("verified", {})
     assert again in listed(api, "presentations")
+    id_ = sandbox.make("openid4vc.verification.requested")
+    sandbox.faults(readOnce=True, detailsStaleMs=60_000)
+    sandbox.make("openid4vc.verification.data", resourceId=id_)
+    assert presentation(api, id_)["credentials"] == []
+    sandbox.faults(detailsStaleMs=0)
+    assert [one["attributes"] for one in presentation(api, id_)["credentials"]] == [{}]

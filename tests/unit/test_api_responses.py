@@ -134,6 +134,7 @@ SHAPES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"id": "p", "status": "verified", "credentials": {"pid": {"isValid": True, "attributes": {"a": 1}}}}, TRUSTED),
     ({"id": "p", "status": "verified", "credentials": ["eyJ.x"]}, DOUBTFUL),
     ({"id": "p", "status": "verified", "credentials": [{"attributes": [{"name": "a"}]}]}, DOUBTFUL),
+    ({"id": "p", "credentials": [{"attributes": {"a": 1}}, {"type": ["VC"]}]}, {"has_data": True}),
     ({"id": "p", "created_at": "unknown", "credentials": [{"is_valid": True}]}, {"created_at": None, "trusted": False}),
     ({"id": "p", "credentials": [{"type": ["VC"], "name": {}, "attributes": None, "issues": ""}]}, {"has_data": False}),
     ({"id": "p", "error": {"message": ["no"]}, "expiresAt": {}, "updatedAt": []}, {"updated_at": None}),
