@@ -100,13 +100,12 @@ def credentials(clock: Clock | None = None) -> CountedCredentials:
     return CountedCredentials(TOKEN_URL, "me", "s3cret", clock=clock or Clock())
 
 
-def behind(platform: Any, timeout: float = 10.0) -> HttpxTransport:
+def behind(platform: Any) -> HttpxTransport:
     """A transport to the platform, which is whatever `httpx.MockTransport` takes."""
-    return HttpxTransport(httpx.MockTransport(platform), timeout)
+    return HttpxTransport(httpx.MockTransport(platform), 10.0)
 
 
 def client(platform: Any, auth: ClientCredentials, *, url: str = API_URL, **options: Any) -> AsyncApi:
-    """A client of the platform."""
     return AsyncApi(url, auth, transport=behind(platform), **options)
 
 
@@ -139,7 +138,6 @@ def with_tokens(handler: Handler) -> Handler:
 
 
 def async_api(handler: Handler, **options: Any) -> AsyncApi:
-    """A client of that."""
     return client(with_tokens(handler), credentials(), **options)
 
 
