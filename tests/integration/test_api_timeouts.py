@@ -1,16 +1,15 @@
 """A platform that takes its time: what a request may take as a whole is bound, however it is spent."""
 
 import asyncio
-import socketserver
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from resource import RUSAGE_SELF, getrusage
-from typing import Any
+from socketserver import BaseRequestHandler
 
 import pytest
-from in_thread import in_thread
+from in_thread import Server, in_thread
 from scripted_server import PRESENTATION, TOKEN, answering, credentials, presentation
 from waiting import until_async
 
@@ -31,7 +30,7 @@ DRIPS = {
 }
 
 
-class Dripping(socketserver.ThreadingTCPServer):
+class Dripping(Server):
     """Answers byte by byte until the other end hangs up.
 
     Attributes:
@@ -41,8 +40,6 @@ class Dripping(socketserver.ThreadingTCPServer):
         ended: connections that the other end has hung up on.
     """
 
-    daemon_threads = True
-
     def __init__(self, begins: bytes, goes_on: bytes) -> None:
         super().__init__(("127.0.0.1", 0), _Connection)
         self.begins = begins
@@ -51,11 +48,8 @@ class Dripping(socketserver.ThreadingTCPServer):
         self.ended = threading.Semaphore(0)
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
 
-    def handle_error(self, *_: Any) -> None:
-        """Who hangs up is no news."""
 
-
-class _Connection(socketserver.BaseRequestHandler):
+class _Connection(BaseRequestHandler):
     server: Dripping
 
     def handle(self) -> None:
