@@ -3,8 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from resource import RUSAGE_SELF, getrusage
 from socketserver import BaseRequestHandler
 
@@ -69,12 +68,6 @@ class _Connection(BaseRequestHandler):
         self.server.ended.release()
 
 
-@contextmanager
-def dripping(what: str) -> Iterator[Dripping]:
-    with in_thread(Dripping(*DRIPS[what])) as server:
-        yield server
-
-
 async def timed_out(api_url: str, auth: ClientCredentials) -> Unavailable:
     """How a call ends, which has not ended before its time."""
     async with AsyncApi(api_url, auth, timeout=TIMEOUT) as api:
@@ -89,7 +82,7 @@ async def timed_out(api_url: str, auth: ClientCredentials) -> Unavailable:
 
 @pytest.mark.parametrize("what", DRIPS)
 async def test_an_answer_that_drips_is_hung_up_on_when_the_time_is_over(what: str) -> None:
-    with dripping(what) as platform:
+    with in_thread(Dripping(*DRIPS[what])) as platform:
         drips = 3 if DRIPS[what][1] else 0
         for _ in range(20):  # Until some have come within the time: each of them early enough for a bound on pauses.
             before = platform.dripped
@@ -125,7 +118,7 @@ async def test_a_flood_of_interim_answers_takes_neither_more_time_nor_memory(sta
 
 
 async def test_a_handshake_that_does_not_go_on_counts_as_well() -> None:
-    with dripping("nothing") as platform:
+    with in_thread(Dripping(*DRIPS["nothing"])) as platform:
         await timed_out(platform.url.replace("http:", "https:"), credentials())
         assert platform.ended.acquire(timeout=60)
 

@@ -14,14 +14,13 @@ from pathlib import Path
 import commands
 import pytest
 import trustme
-from scripted_server import TOKEN, Answering, answering, presentation
+from scripted_server import TOKEN, Answering, answering, presentation, tls_for
 
 
 @contextmanager
 def platform(authority: trustme.CA, clients: trustme.CA | None = None) -> Iterator[Answering]:
     """API and token endpoint over TLS, which want a certificate if they are told whose."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    authority.issue_cert("127.0.0.1").configure_cert(context)
+    context = tls_for(authority)
     if clients is not None:
         clients.configure_trust(context)
         context.verify_mode = ssl.CERT_REQUIRED
