@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 
 import pytest
 import trustme
-from scripted_server import RESET, TOKEN, answering, not_listening, presentation, silent
+from scripted_server import RESET, TOKEN, answering, not_listening, presentation, silent, tls_for
 
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import Unavailable, hint
@@ -16,16 +16,8 @@ from credhook.worker.api.token import ClientCredentials
 
 
 @contextmanager
-def saying(answer: bytes) -> Iterator[str]:
-    with answering(lambda *_: answer) as server:
-        yield server.url
-
-
-@contextmanager
-def untrusted() -> Iterator[str]:
-    theirs = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    trustme.CA().issue_cert("127.0.0.1").configure_cert(theirs)
-    with answering(lambda *_: presentation("p"), theirs) as server:
+def saying(answer: bytes, tls: ssl.SSLContext | None = None) -> Iterator[str]:
+    with answering(lambda *_: answer, tls) as server:
         yield server.url
 
 
@@ -54,7 +46,7 @@ TROUBLES: dict[str, Callable[[], AbstractContextManager[str]]] = {
     "closed": lambda: saying(b""),
     "reset": lambda: saying(RESET),
     "protocol": lambda: saying(b"HTTP/1.1 what\r\n\r\n"),
-    "certificate": untrusted,
+    "certificate": lambda: saying(presentation("p"), tls_for(trustme.CA())),
     "tls": in_clear,
     "timeout": silent,
 }

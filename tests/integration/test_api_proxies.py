@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 import trustme
 from http_proxy import REFUSED, proxying
-from scripted_server import PRESENTATION, TOKEN, Answering, answering, credentials, not_listening, presentation, silent
+from scripted_server import PRESENTATION, TOKEN, answering, credentials, not_listening, presentation, silent, tls_for
 
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import Unavailable, hint
@@ -22,12 +21,6 @@ from credhook.worker.api.token import ClientCredentials
 HOST = "platform.test"
 
 
-def theirs(authority: trustme.CA, host: str) -> ssl.SSLContext:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    authority.issue_cert(host).configure_cert(context)
-    return context
-
-
 @pytest.fixture(autouse=True)
 def trusted(ca: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(ca))
@@ -35,12 +28,6 @@ def trusted(ca: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def well(target: str, _: int) -> bytes:
     return presentation(target.removeprefix(PRESENTATION))
-
-
-@contextmanager
-def platform(scheme: str, authority: trustme.CA) -> Iterator[Answering]:
-    with answering(well, theirs(authority, HOST) if scheme == "https" else None) as server:
-        yield server
 
 
 def auth(url: str) -> ClientCredentials:
@@ -62,8 +49,9 @@ async def test_requests_go_through_the_proxy_and_its_credentials_no_further(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plain = credentials.replace("%40", "@").replace("%3A", ":").replace("%2F", "/")
-    tls = theirs(authority, "127.0.0.1") if encrypted else None
-    with platform(scheme, authority) as server, proxying(server.url, credentials=plain, tls=tls) as proxy:
+    of_proxy = tls_for(authority) if encrypted else None
+    of_platform = tls_for(authority, HOST) if scheme == "https" else None
+    with answering(well, of_platform) as server, proxying(server.url, credentials=plain, tls=of_proxy) as proxy:
         monkeypatch.setenv(f"{scheme}_proxy".upper(), proxy.url.replace(plain, credentials.replace(" ", "%20")))
         url = f"{scheme}://{HOST}"
         async with AsyncApi(url, auth(url)) as api:
@@ -89,9 +77,6 @@ async def test_this_host_is_reached_directly_whatever_no_proxy_says(monkeypatch:
         async with AsyncApi(server.url, auth(server.url)) as api:
             assert (await api.presentations.get("p")).id == "p"
         assert proxy.lines == []
-
-
-# A proxy that is none.
 
 
 @contextmanager
@@ -153,7 +138,7 @@ async def test_a_platform_that_is_not_to_be_trusted_is_so_through_a_proxy_as_wel
     authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its certificate is for another name, and the proxy is not to blame."""
-    with answering(well, theirs(authority, "other.test")) as server, proxying(server.url) as proxy:
+    with answering(well, tls_for(authority, "other.test")) as server, proxying(server.url) as proxy:
         monkeypatch.setenv("HTTPS_PROXY", proxy.url)
         with answering(well) as tokens:
             error = await error_of(f"https://{HOST}", auth(tokens.url))
@@ -171,7 +156,7 @@ async def test_a_platform_that_takes_too_long_is_not_taken_for_the_proxy(
         over.wait(60)
         return b""
 
-    with answering(stuck, theirs(authority, HOST)) as server, proxying(server.url) as proxy:
+    with answering(stuck, tls_for(authority, HOST)) as server, proxying(server.url) as proxy:
         monkeypatch.setenv("HTTPS_PROXY", proxy.url)
         for seconds in (1.0, 5.0, 30.0):  # As many as it takes to get there.
             error = await error_of(f"https://{HOST}", credentials(), timeout=seconds)

@@ -63,9 +63,6 @@ async def test_a_token_answer_that_is_none_ends_its_connection(monkeypatch: pyte
         assert server.connections == 2
 
 
-# Size.
-
-
 def many(count: int, *, of: bytes = b"{}") -> bytes:
     return b'{"data":{"id":"p","status":"x","credentials":[' + b",".join([of] * count) + b"]}}"
 
@@ -99,8 +96,6 @@ async def test_a_list_may_be_longer_than_a_resource_but_none_of_its_elements() -
             with pytest.raises(InvalidResponse, match=f"more than {MOST_LISTED} values"):
                 await api.issuances.list()
 
-
-# What an HTTP client likes to do by itself.
 
 ADA = {"data": {"id": "p", "status": "verified", "credentials": [{"attributes": {"name": "Ada Lovelace"}}]}}
 

@@ -6,7 +6,7 @@ platform if it is sent all the same. The sandbox's own tests hold its errors to 
 
 import json
 from collections.abc import AsyncIterator, Iterator
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager
 from copy import deepcopy
 from dataclasses import replace
 from datetime import datetime
@@ -132,25 +132,19 @@ class Bench:
         return uri
 
 
-@contextmanager
-def sync_api(api_url: str, auth: ClientCredentials, *, transport: PyreqwestTransport) -> Iterator[SyncApi]:
-    """Yield a client for this thread and others, with an event loop of the workers' kind. Close the transport, too."""
+@pytest.fixture(scope="module")
+def client(sandbox: Platform) -> Iterator[Bench]:
+    """A client for this thread and others, with an event loop of the workers' kind."""
+    wire = Recording()
+    auth = ClientCredentials(sandbox.environment["CREDHOOK_TOKEN_URL"], "sandbox", "sandbox")
 
     @asynccontextmanager
-    async def client() -> AsyncIterator[SyncApi]:
-        async with aclosing(transport), aclosing(auth), AsyncApi(api_url, auth, transport=transport) as api:
+    async def opened() -> AsyncIterator[SyncApi]:
+        async with aclosing(wire), aclosing(auth), AsyncApi(sandbox.url, auth, transport=wire) as api:
             yield SyncApi(api)
 
     options = {"use_uvloop": True}
-    with start_blocking_portal(backend_options=options) as portal, portal.wrap_async_context_manager(client()) as api:
-        yield api
-
-
-@pytest.fixture(scope="module")
-def client(sandbox: Platform) -> Iterator[Bench]:
-    wire = Recording()
-    auth = ClientCredentials(sandbox.environment["CREDHOOK_TOKEN_URL"], "sandbox", "sandbox")
-    with sync_api(sandbox.url, auth, transport=wire) as api:
+    with start_blocking_portal(backend_options=options) as portal, portal.wrap_async_context_manager(opened()) as api:
         yield Bench(sandbox, api, wire)
 
 

@@ -1,16 +1,14 @@
 """A platform that takes its time: what a request may take as a whole is bound, however it is spent."""
 
 import asyncio
-import socketserver
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from resource import RUSAGE_SELF, getrusage
-from typing import Any
+from socketserver import BaseRequestHandler
 
 import pytest
-from in_thread import in_thread
+from in_thread import Server, in_thread
 from scripted_server import PRESENTATION, TOKEN, answering, credentials, presentation
 from waiting import until_async
 
@@ -31,7 +29,7 @@ DRIPS = {
 }
 
 
-class Dripping(socketserver.ThreadingTCPServer):
+class Dripping(Server):
     """Answers byte by byte until the other end hangs up.
 
     Attributes:
@@ -41,8 +39,6 @@ class Dripping(socketserver.ThreadingTCPServer):
         ended: connections that the other end has hung up on.
     """
 
-    daemon_threads = True
-
     def __init__(self, begins: bytes, goes_on: bytes) -> None:
         super().__init__(("127.0.0.1", 0), _Connection)
         self.begins = begins
@@ -51,11 +47,8 @@ class Dripping(socketserver.ThreadingTCPServer):
         self.ended = threading.Semaphore(0)
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
 
-    def handle_error(self, *_: Any) -> None:
-        """Who hangs up is no news."""
 
-
-class _Connection(socketserver.BaseRequestHandler):
+class _Connection(BaseRequestHandler):
     server: Dripping
 
     def handle(self) -> None:
@@ -75,12 +68,6 @@ class _Connection(socketserver.BaseRequestHandler):
         self.server.ended.release()
 
 
-@contextmanager
-def dripping(what: str) -> Iterator[Dripping]:
-    with in_thread(Dripping(*DRIPS[what])) as server:
-        yield server
-
-
 async def timed_out(api_url: str, auth: ClientCredentials) -> Unavailable:
     """How a call ends, which has not ended before its time."""
     async with AsyncApi(api_url, auth, timeout=TIMEOUT) as api:
@@ -95,7 +82,7 @@ async def timed_out(api_url: str, auth: ClientCredentials) -> Unavailable:
 
 @pytest.mark.parametrize("what", DRIPS)
 async def test_an_answer_that_drips_is_hung_up_on_when_the_time_is_over(what: str) -> None:
-    with dripping(what) as platform:
+    with in_thread(Dripping(*DRIPS[what])) as platform:
         drips = 3 if DRIPS[what][1] else 0
         for _ in range(20):  # Until some have come within the time: each of them early enough for a bound on pauses.
             before = platform.dripped
@@ -131,7 +118,7 @@ async def test_a_flood_of_interim_answers_takes_neither_more_time_nor_memory(sta
 
 
 async def test_a_handshake_that_does_not_go_on_counts_as_well() -> None:
-    with dripping("nothing") as platform:
+    with in_thread(Dripping(*DRIPS["nothing"])) as platform:
         await timed_out(platform.url.replace("http:", "https:"), credentials())
         assert platform.ended.acquire(timeout=60)
 

@@ -204,9 +204,6 @@ async def test_no_value_becomes_another_header(value: str) -> None:
         assert (await get(transport, server.url)).body == b"hello"
 
 
-# Connections.
-
-
 @pytest.mark.parametrize("method", ["GET", "POST"])
 async def test_a_connection_that_the_server_has_ended_meanwhile_costs_no_attempt(method: str) -> None:
     """The end arrives together with the request, so that nobody could have known."""
@@ -238,9 +235,6 @@ async def test_a_task_that_was_cancelled_before_may_ask() -> None:
         with suppress(asyncio.CancelledError):
             await asyncio.sleep(60)
         assert (await get(transport, server.url)).body == b"hello"
-
-
-# Compression.
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])

@@ -14,22 +14,13 @@ from pathlib import Path
 import commands
 import pytest
 import trustme
-from scripted_server import TOKEN, Answering, answering, presentation
-
-
-@pytest.fixture
-def trusted(authority: trustme.CA, tmp_path: Path) -> Path:
-    """A file with the authority."""
-    path = tmp_path / "authority.pem"
-    authority.cert_pem.write_to_path(str(path))
-    return path
+from scripted_server import TOKEN, Answering, answering, presentation, tls_for
 
 
 @contextmanager
 def platform(authority: trustme.CA, clients: trustme.CA | None = None) -> Iterator[Answering]:
     """API and token endpoint over TLS, which want a certificate if they are told whose."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    authority.issue_cert("127.0.0.1").configure_cert(context)
+    context = tls_for(authority)
     if clients is not None:
         clients.configure_trust(context)
         context.verify_mode = ssl.CERT_REQUIRED
@@ -62,10 +53,8 @@ ANSWERED = "p"
 NO_TOKEN = r"Error: token: no answer \(\w+, "
 
 
-# Whom we trust.
-
-
-def test_ssl_cert_file_names_the_authorities(authority: trustme.CA, trusted: Path) -> None:
+def test_ssl_cert_file_names_the_authorities(authority: trustme.CA, tmp_path: Path) -> None:
+    trusted = tmp_path / "authority.pem"
     other = trustme.CA().cert_pem.bytes()
     before = "# é\n".encode("latin-1")
     with platform(authority) as server:
@@ -80,11 +69,11 @@ def test_ssl_cert_file_names_the_authorities(authority: trustme.CA, trusted: Pat
 
 
 @pytest.mark.skipif(not shutil.which("openssl"), reason="openssl, which names the files, is not installed")
-def test_ssl_cert_dir_holds_the_authorities(authority: trustme.CA, trusted: Path, tmp_path: Path) -> None:
+def test_ssl_cert_dir_holds_the_authorities(authority: trustme.CA, ca: Path, tmp_path: Path) -> None:
     folder = tmp_path / "authorities"
     folder.mkdir()
     trustme.CA(organization_name="Another").cert_pem.write_to_path(str(folder / "another.pem"))
-    shutil.copy(trusted, folder)
+    shutil.copy(ca, folder)
     subprocess.run(["openssl", "rehash", str(folder)], check=True, capture_output=True)
     with platform(authority) as server:
         assert asked(server, SSL_CERT_DIR=folder) == ANSWERED
@@ -92,12 +81,9 @@ def test_ssl_cert_dir_holds_the_authorities(authority: trustme.CA, trusted: Path
         assert re.match(NO_TOKEN + r"certificate\)", asked(another, SSL_CERT_DIR=folder))
 
 
-# Who we are.
-
-
 @pytest.mark.parametrize("files", ["one", "two", "two with byte order marks", "two without the last end of line"])
 def test_a_platform_that_wants_a_certificate_is_shown_ours(
-    authority: trustme.CA, trusted: Path, tmp_path: Path, files: str
+    authority: trustme.CA, ca: Path, tmp_path: Path, files: str
 ) -> None:
     clients = trustme.CA()
     ours, certificate, key = clients.issue_cert("me.example"), tmp_path / "certificate.pem", tmp_path / "key.pem"
@@ -110,15 +96,15 @@ def test_a_platform_that_wants_a_certificate_is_shown_ours(
         key.write_bytes(mark + ours.private_key_pem.bytes())
     settings = {"CREDHOOK_CLIENT_CERTFILE": certificate} | ({"CREDHOOK_CLIENT_KEYFILE": key} if files != "one" else {})
     with platform(authority, clients) as server:
-        assert asked(server, SSL_CERT_FILE=trusted, **settings) == ANSWERED
+        assert asked(server, SSL_CERT_FILE=ca, **settings) == ANSWERED
         assert len(server.heads) == 2
 
 
 @pytest.mark.parametrize("ours", ["none", "another authority's"])
 def test_a_platform_that_wants_another_certificate_is_an_error_that_names_the_setting(
-    authority: trustme.CA, trusted: Path, tmp_path: Path, ours: str
+    authority: trustme.CA, ca: Path, tmp_path: Path, ours: str
 ) -> None:
-    settings = {"SSL_CERT_FILE": trusted}
+    settings = {"SSL_CERT_FILE": ca}
     if ours != "none":
         settings["CREDHOOK_CLIENT_CERTFILE"] = tmp_path / "certificate.pem"
         blob = trustme.CA().issue_cert("me.example").private_key_and_cert_chain_pem

@@ -23,6 +23,7 @@ from redis.exceptions import (
 )
 from redis_keys import EVENT, job_id
 from redis_proxy import redis_proxy
+from redis_server import configured
 from store_rules import disagreements
 from stores import store_on
 from structlog.testing import capture_logs
@@ -41,9 +42,6 @@ from credhook.worker.queue.replay import Replay, Settled
 DONE = Settlement(State.DONE)
 #: Commands of a script at which it is broken off; none has more.
 COMMANDS = range(1, 30)
-
-
-# fences
 
 
 async def test_a_claim_from_before_an_erasure_cannot_settle_the_event_that_came_again(queue: EventQueue) -> None:
@@ -109,9 +107,6 @@ async def test_a_fence_rises_even_if_the_clock_has_gone_back(queue: EventQueue) 
     assert (await queue.take_one()).fence == earlier + 1
 
 
-# the order of one resource
-
-
 async def test_a_settlement_after_the_lease_leaves_the_resource_to_its_holder(queue: EventQueue) -> None:
     await queue.accept("e1/r")
     first = await queue.take_one("stalled")
@@ -168,10 +163,8 @@ async def test_an_event_that_came_twice_before_its_first_claim_is_a_first_one(qu
     assert (await queue.take_one()).first
 
 
-# urgent events: presented data may be readable once, or for minutes
-
-
 async def test_urgent_events_without_end_leave_one_slot_in_four_to_the_others(queue: EventQueue) -> None:
+    """They come first at all because presented data may be readable once, or for minutes."""
     await queue.accept(*(f"o{number}" for number in range(10)))
     await queue.accept(*(f"u{number}" for number in range(40)), kind=URGENT)
     claims, taken = queue.worker(), list[str]()
@@ -201,9 +194,6 @@ async def test_an_urgent_event_that_comes_back_is_urgent_still_and_its_hint_expi
     assert [claim.event_id for claim in (await claims.take(2, urgent=1)).claims] == ["u0", "m1"]
     assert queue.redis.llen(INDEX.urgent) == 2
     assert 0 < queue.redis.ttl(INDEX.urgent) <= 3_600
-
-
-# retries, and the time when they are due
 
 
 async def test_a_waiting_event_is_left_until_it_is_due(queue: EventQueue) -> None:
@@ -247,9 +237,6 @@ async def test_an_idle_worker_waits_no_longer_than_until_the_next_retry_is_due(q
     """Redis takes a thousandth of a second for no time-out, and waits for ever."""
     for seconds in (0.001, 0.0004, 0.0):
         await queue.worker("idle").wait_for_job(seconds)
-
-
-# leases and group commit
 
 
 class FakeClaims:
@@ -301,16 +288,13 @@ async def test_a_full_redis_takes_renewals_and_settlements_and_records_wait(queu
     await queue.accept("m1", "m2")
     claims = queue.worker()
     one, two = (await claims.take(2, urgent=0)).claims
-    queue.redis.config_set("maxmemory", 1)
-    try:
+    with configured(queue.redis, "maxmemory", "1"):
         with capture_logs() as lines:
             recording = asyncio.create_task(claims.record(one, "a.b", "done"))
             await until_async(lambda: lines, what="the refusal of the record")
         assert [line["event"] for line in lines] == ["store_unreachable"]
         assert await claims.renew([one, two]) == []
         assert await claims.settle(two, DONE) == (True, None)
-    finally:
-        queue.redis.config_set("maxmemory", 0)
     await asyncio.wait_for(recording, 60)
     assert queue.record("m1")["h:a.b"] == "done"
     assert queue.record("m2")["state"] == "done"
@@ -385,9 +369,6 @@ async def test_a_job_that_is_not_ours_is_refused_and_the_others_go_on(queue: Eve
 @pytest.mark.parametrize("updated_at", [datetime.min, None, "yesterday"])  # noqa: DTZ901  As a platform may write it.
 def test_a_time_that_no_clock_shows_is_no_time(updated_at: datetime | str | None) -> None:
     assert state_of(COMPLETED, updated_at) == (3, 0)
-
-
-# the sweeper
 
 
 def test_only_events_without_a_job_are_put_back_behind_a_long_queue(queue: EventQueue) -> None:
@@ -473,9 +454,6 @@ async def test_an_event_that_has_outlived_two_workers_is_put_back_after_a_delay(
     assert queue.sweep() == 0
     queue.redis.zadd(INDEX.leases, {late: (seconds - 6) * 1_000})
     assert queue.sweep() == 1
-
-
-# deaths of workers
 
 
 async def test_an_event_that_was_alone_when_its_worker_died_is_isolated_from_then_on(queue: EventQueue) -> None:
@@ -576,9 +554,6 @@ async def test_a_lock_is_kept_for_a_dead_worker_no_longer_than_its_lease(queue: 
     queue.lapse("e1")
     assert queue.die("dies") == 1
     assert (await queue.take_one()).event_id == "e2"
-
-
-# scripts that break off
 
 
 async def broken_settlement(queue: EventQueue, settlement: Settlement, number: int) -> tuple[Claims, Claim]:

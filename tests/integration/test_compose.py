@@ -30,11 +30,8 @@ def test_the_platform_delivers_through_every_service_and_a_stalled_worker_is_unh
         for address in ADDRESSES:
             here = {"0.0.0.0": address, "127.0.0.1": address, '"8000"': f'"{port}"', ":8000": f":{port}"}
             filled_in = {"CREDHOOK_WEBHOOK_SECRETS": sandbox.environment["CREDHOOK_WEBHOOK_SECRETS"]}
-            receivers.append(
-                start(
-                    Container(tmp_path, "receiver", here | {":9100": f":{free_port()}"} | redis, filled_in, log=address)
-                )
-            )
+            here |= {":9100": f":{free_port()}"} | redis
+            receivers.append(start(Container(tmp_path, "receiver", here, filled_in, log=address)))
         worker = start(Container(tmp_path, "worker", redis | {":9100": f":{admin}"}, platform))
         for container in (*receivers, worker):
             until(container.is_healthy, what="a healthy container")

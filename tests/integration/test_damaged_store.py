@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from accepting import everything, inbox_on
 from claiming import COMPLETED, INDEX, EventQueue
-from events_command import Run
+from events_command import Run, listed
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis_keys import CONFLICT, EVENT
@@ -63,8 +63,7 @@ async def test_an_unreadable_event_is_set_aside_alone_shown_replayed_once_it_is_
     assert queue.redis.zrange(INDEX.unreadable, 0, -1) == [b"bad"]
     assert queue.redis.zscore(INDEX.open, "bad") is None
     assert 0 < queue.redis.ttl(EVENT + "bad") <= 3_600
-    listed = [json.loads(line) for line in events("list", "--json").stdout.splitlines()]
-    assert sorted(one["webhook_id"] for one in listed) == ["bad", "good"]
+    assert sorted(listed(events("list", "--json"))) == ["bad", "good"]
     assert "bad" in events("list").stdout
     (shown,) = map(json.loads, events("list", "--json", "--state", "unreadable").stdout.splitlines())
     assert shown.pop("cursor")
@@ -74,9 +73,8 @@ async def test_an_unreadable_event_is_set_aside_alone_shown_replayed_once_it_is_
     assert shown["error"].startswith("Unreadable: ")
     # Setting it aside has mended what every state has for itself.
     if how.partition("=")[0] not in {"without state", "state", "due", "attempts", "fence"}:
-        assert events("replay", "--state", "unreadable").stdout == (
-            "replayed 0, left 1 (1 whose record cannot be read)\n"
-        )
+        left = "replayed 0, left 1 (1 whose record cannot be read)\n"
+        assert events("replay", "--state", "unreadable").stdout == left
     queue.redis.delete(EVENT + "bad")
     queue.redis.hset(EVENT + "bad", mapping=whole)
     events("replay", "--id", "bad")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from dev_process import left_running
+from fleet_harness import SHORT, SIZES
 from waiting import until
 
 ROOT = Path(__file__).parents[2]
@@ -30,10 +31,6 @@ def start(tmp_path: Path) -> "subprocess.Popen[str]":
     )  # fmt: skip
 
 
-def test_ctrl_c_at_some_moment_leaves_nothing(tmp_path: Path) -> None:
-    interrupted(tmp_path, random.uniform(0.0, 3.0))
-
-
 def test_ctrl_c_after_its_end_does_not_break_off_the_removal(tmp_path: Path) -> None:
     demo = start(tmp_path)
     assert demo.stdout is not None
@@ -49,19 +46,14 @@ def test_ctrl_c_after_its_end_does_not_break_off_the_removal(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.soak
-@pytest.mark.timeout(1800)
-def test_ctrl_c_at_any_moment_leaves_nothing(tmp_path: Path) -> None:
-    for tenth in range(60):
-        interrupted(tmp_path, tenth / 10)
-
-
-def interrupted(tmp_path: Path, seconds: float) -> None:
-    demo = start(tmp_path)
-    try:
-        demo.wait(seconds)
-    except subprocess.TimeoutExpired:
-        demo.send_signal(signal.SIGINT)
-    output, _ = demo.communicate(timeout=60)
-    until(lambda: not left_running(tmp_path), what=f"the end after {seconds} s and {output}")
-    assert list(tmp_path.iterdir()) == [], (seconds, output)
+@pytest.mark.parametrize("size", SIZES)
+def test_ctrl_c_at_any_moment_leaves_nothing(tmp_path: Path, size: str) -> None:
+    for seconds in [random.uniform(0.0, 3.0)] if size == SHORT else [tenth / 10 for tenth in range(60)]:
+        demo = start(tmp_path)
+        try:
+            demo.wait(seconds)
+        except subprocess.TimeoutExpired:
+            demo.send_signal(signal.SIGINT)
+        output, _ = demo.communicate(timeout=60)
+        until(lambda: not left_running(tmp_path), what=f"the end after {seconds} s and {output}")
+        assert list(tmp_path.iterdir()) == [], (seconds, output)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import trustme
 from dev_process import developing, nothing_is_left
-from sandbox_api import CREDS, authorized
+from sandbox_api import registered
 from serving import Platform
 from tunnel import tunnel
 
@@ -17,20 +17,16 @@ from credhook.sandbox.local.environment import free_port
 def test_the_platform_delivers_to_the_author_for_as_long_as_the_session_lasts(
     folder: Path, sandbox: Platform, authority: trustme.CA
 ) -> None:
-    def urls() -> list[str]:
-        with authorized(sandbox) as api:
-            return [endpoint["url"] for endpoint in api.get(f"{CREDS}/endpoints").json()]
-
     port = free_port()
     with tunnel(authority.issue_cert("127.0.0.1"), port) as root:
         options = "accounts", "--to-platform", f"{root}/webhooks", "--port", str(port)
         with developing(folder, *options, environ=sandbox.environment) as dev:
             dev.ready(1)
-            assert urls() == [f"{root}/webhooks"]
+            assert [one["url"] for one in registered(sandbox)] == [f"{root}/webhooks"]
             resource = sandbox.make()
             dev.shows(rf"issuance\.completed +{resource}  done  handlers=mine\.seen")
             assert "credhook trigger" not in dev.text
             dev.stop(signal.SIGTERM)
             assert dev.process.returncode == 0, dev.text
-    assert urls() == []
+    assert registered(sandbox) == []
     assert nothing_is_left(folder)

@@ -14,9 +14,10 @@ from credhook.sandbox.local.dev import saved
 SLOW = MODULE.replace("import pathlib, time", "import asyncio, pathlib, time") + "    await asyncio.sleep(0.2)\n"
 
 
-def saved_during(folder: Path, *, saves: int, events: int) -> str:
-    """Save the module so often while so many events come; counts."""
-    folder.mkdir()
+@pytest.mark.parametrize(
+    ("saves", "events"), [(3, 30), pytest.param(50, 1_000, marks=[pytest.mark.soak, pytest.mark.timeout(1_800)])]
+)
+def test_saves_while_events_come_lose_none_and_repeat_none_that_is_done(folder: Path, saves: int, events: int) -> None:
     (folder / "accounts.py").write_text(SLOW)
     with developing(folder, "accounts") as dev:
         dev.ready(1)
@@ -36,7 +37,7 @@ def saved_during(folder: Path, *, saves: int, events: int) -> str:
     after = [webhook_id for webhook_id, began in runs if float(began) > settled[webhook_id] + 0.001]
     assert after == []
     assert text.count(" done ") == events
-    return f"{saves} saves, {events} events, {len(runs)} runs, none after its event was done"
+    print(f"{saves} saves, {events} events, {len(runs)} runs, none after its event was done")  # noqa: T201  For `make soak`.
 
 
 def test_a_test_that_is_saved_is_no_reason_to_start_anew(tmp_path: Path) -> None:
@@ -45,13 +46,3 @@ def test_a_test_that_is_saved_is_no_reason_to_start_anew(tmp_path: Path) -> None
     for name in ("test_accounts.py", "accounts_test.py", "conftest.py", "notes.txt", "contest.py"):
         (tmp_path / name).touch()
     assert until(lambda: next(saves), what="the last") == ["contest.py"]
-
-
-def test_three_saves_during_thirty_events_lose_none_and_repeat_none_that_is_done(tmp_path: Path) -> None:
-    saved_during(tmp_path / "project", saves=3, events=30)
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(1800)
-def test_fifty_saves_during_a_thousand_events(tmp_path: Path) -> None:
-    print(saved_during(tmp_path / "project", saves=50, events=1_000))  # noqa: T201  It prints the counts.

@@ -4,21 +4,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
+from floods import deliver
 from redis import Redis
 from redis_proxy import redis_proxy
-from serving import Receiver, receiver
-from signing import body, headers
+from serving import receiver
 
 from credhook.sandbox.local.environment import local_redis
 from credhook.store.health import Facts, checks, read
 
 SAFE = Facts(version=(7, 2), appendonly=True, fsync="always", eviction="noeviction", cluster=False)
-
-
-def post(process: Receiver, webhook_id: str = "m") -> int:
-    return httpx.post(process.url, content=body(), headers=headers(webhook_id, body()), timeout=60).status_code
 
 
 @pytest.mark.parametrize(
@@ -96,11 +91,11 @@ def test_on_everysec_with_waitaof_strict_waits_for_it(tmp_path: Path) -> None:
     with local_redis(tmp_path, options=("--appendfsync", "everysec")) as url, redis_proxy(url) as proxy:
         proxy.version, proxy.waitaof = b"7.2.5", (1, 0)
         with receiver(tmp_path, proxy.url) as process:
-            assert post(process) == 202
+            assert deliver(process.port, "m") == 202
             assert proxy.waited > 0
             with Redis.from_url(url) as redis:  # A group of duplicates alone would write nothing to be waited for.
                 assert 0 < redis.ttl("credhook:credhook:synced") <= 60
             proxy.waitaof = (0, 0)  # It has not reached the disk in time.
-            assert post(process, "n") == 503
+            assert deliver(process.port, "n") == 503
             proxy.waitaof = (1, 0)
-            assert post(process, "n") == 202
+            assert deliver(process.port, "n") == 202

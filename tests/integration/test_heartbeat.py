@@ -4,9 +4,8 @@ import json
 from typing import Any
 
 import pytest
-from accepting import inbox_on, record
+from claiming import EventQueue
 from redis import Redis
-from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import ConnectionError  # noqa: A004  Redis's own.
 from redis_keys import job_id
 from scraping import worker_settings
@@ -14,16 +13,14 @@ from stored_events import INDEX
 from stores import store_on
 from structlog.testing import capture_logs
 
-from credhook.events import Event
 from credhook.store.announcements import announced
 from credhook.worker.commands.history import records
 from credhook.worker.handlers.registry import Handlers, Registry
 from credhook.worker.process.heartbeat import Heartbeat
-from credhook.worker.queue.claims import Claimant, Claims
 from credhook.worker.queue.leases import reclaim
 
 COMPLETED = "openid4vc.issuance.completed"
-LEASE, SILENCE = 15.0, 6.0
+SILENCE = 6.0
 
 
 class Member:
@@ -42,11 +39,6 @@ class Member:
     def falls_silent(self, seconds: float = SILENCE + 1) -> None:
         """Let its last beat have been so many seconds ago."""
         self.redis.zincrby(INDEX.workers, -1_000 * seconds, self.token)
-
-
-async def hold(async_redis: AsyncRedis, token: str, number: int) -> list[str]:
-    claims = Claims(store_on(async_redis), lease=LEASE, worker=Claimant(token, token))
-    return [claim.event_id for claim in (await claims.take(number, urgent=0)).claims]
 
 
 async def one(event: Any, context: Any) -> None: ...
@@ -72,14 +64,12 @@ def test_a_process_announces_itself_for_a_day(redis_client: Redis) -> None:
 
 
 async def test_the_events_of_a_silent_process_go_first_and_count_no_failure(
-    async_redis: AsyncRedis, redis_client: Redis
+    queue: EventQueue, redis_client: Redis
 ) -> None:
-    async with inbox_on(async_redis) as inbox:
-        for event_id in ("m1", "m2", "later"):
-            await inbox.accept(event_id, Event(COMPLETED, f"iss_{event_id}"))
+    await queue.accept("m1", "m2", "later")
     gone, here = Member(redis_client, "gone"), Member(redis_client, "here")
     gone.beats()
-    assert await hold(async_redis, "gone", 2) == ["m1", "m2"]
+    assert [claim.event_id for claim in (await queue.worker("gone").take(2, urgent=0)).claims] == ["m1", "m2"]
     here.beats(SILENCE + 1)
     gone.falls_silent()
     with capture_logs() as logs:
@@ -87,10 +77,10 @@ async def test_the_events_of_a_silent_process_go_first_and_count_no_failure(
     assert [entry["event"] for entry in logs] == ["worker_missed", "death_noted"]
     assert (logs[1]["events"], logs[1]["put_back"]) == (2, 2)
     assert redis_client.lindex(INDEX.jobs, -1) == job_id("later").encode()
-    assert sorted(await hold(async_redis, "here", 2)) == ["m1", "m2"]
+    assert sorted(claim.event_id for claim in (await queue.worker("here").take(2, urgent=0)).claims) == ["m1", "m2"]
     assert [one["attempts"] for one in records(store_on(redis_client), ("m1", "m2"))] == [2, 2]
     for event_id in ("m1", "m2"):
-        assert not {"deaths", "killed"} & record(redis_client, event_id).keys()
+        assert not {"deaths", "killed"} & queue.record(event_id).keys()
     assert sorted(redis_client.hkeys(INDEX.handlers)) == [b"gone", b"here"]  # It is missed.
 
 

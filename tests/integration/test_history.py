@@ -13,6 +13,7 @@ from harness import COMPLETED
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis_keys import EVENT, HISTORY
+from redis_server import configured
 from stored_events import plant
 from stores import store_on
 
@@ -111,12 +112,9 @@ async def test_a_delivery_that_comes_again_with_another_resource_is_shown(
 async def test_a_delivery_that_comes_again_to_a_full_redis_is_acknowledged(
     made: Attempts, async_redis: AsyncRedis, redis_client: Redis
 ) -> None:
-    redis_client.config_set("maxmemory", 1)
-    try:
+    with configured(redis_client, "maxmemory", "1"):
         async with inbox_on(async_redis) as inbox:
             assert await inbox.accept("e1", Event(COMPLETED, "r1")) is Outcome.DUPLICATE
-    finally:
-        redis_client.config_set("maxmemory", 0)
 
 
 async def test_one_that_is_handed_back_and_whose_worker_dies_says_so(

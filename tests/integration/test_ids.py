@@ -7,7 +7,7 @@ from html import unescape
 from urllib.parse import unquote
 
 from console import console
-from events_command import Run
+from events_command import Run, listed
 from fleet_harness import FleetHarness, issuance
 from harness import PLAIN
 from serving import receiver
@@ -64,8 +64,7 @@ def test_any_text_is_an_id_from_the_delivery_to_the_erasure(rig: FleetHarness, e
     for webhook_id, resource_id in FETCHED:
         shown = json.loads(events("show", "--json", webhook_id).stdout)
         assert (shown["resource_id"], shown["conflicts"]) == (resource_id, []), webhook_id
-        listed = events("list", "--json", "--resource", resource_id).stdout.splitlines()
-        assert [json.loads(line)["webhook_id"] for line in listed] == [webhook_id]
+        assert listed(events("list", "--json", "--resource", resource_id)) == [webhook_id]
     for webhook_id, resource_id in QUARANTINED:
         kept = rig.record(webhook_id)
         assert kept["state"] == "quarantined"

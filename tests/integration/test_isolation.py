@@ -179,9 +179,6 @@ def test_burst_ends_when_the_queue_is_empty(harness: Harness, isolation: tuple[s
     assert len(harness.notes()) == 3
 
 
-# Forks keep to what the fleet knows of the platform.
-
-
 @pytest.fixture
 def rig(rig: FleetHarness) -> FleetHarness:
     rig.plugin('@handlers.on("*")\nasync def handled(event, context): ...\n')

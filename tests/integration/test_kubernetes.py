@@ -117,9 +117,8 @@ def test_a_pod_can_do_no_more_than_it_must(objects: dict[str, dict[str, Any]], n
         "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"]},
     }
-    assert (
-        pod["securityContext"].items() >= {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}.items()
-    )
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert f"--uid {pod['securityContext']['runAsUser']} " in (FOLDER.parent / "Dockerfile").read_text()
     assert pod["automountServiceAccountToken"] is pod["enableServiceLinks"] is False
     assert container["resources"]["limits"].keys() == {"memory"}
@@ -134,10 +133,8 @@ def test_what_refers_to_pods_finds_them(objects: dict[str, dict[str, Any]]) -> N
     for name, one in objects.items():
         kind, spec = name.partition("/")[0], one.get("spec", {})
         if kind in {"Deployment", "PodDisruptionBudget"}:
-            assert (
-                spec["selector"]["matchLabels"]
-                == template_of(objects, f"Deployment/{one['metadata']['name']}")["metadata"]["labels"]
-            )
+            template = template_of(objects, f"Deployment/{one['metadata']['name']}")
+            assert spec["selector"]["matchLabels"] == template["metadata"]["labels"]
         elif kind in {"HorizontalPodAutoscaler", "ScaledObject"}:  # An update with `replicas` would undo its work.
             assert "replicas" not in objects[f"Deployment/{spec['scaleTargetRef']['name']}"]["spec"]
         elif kind == "NetworkPolicy":

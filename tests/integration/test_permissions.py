@@ -7,17 +7,17 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import httpx
 import plain
 import pytest
 from commands import credhook
 from console import console
 from events_command import process
+from floods import deliver
 from harness import DATA, Harness
 from redis.asyncio import Redis as AsyncRedis
 from redis_keys import INDEX, job_id
 from serving import receiver
-from signing import SECRET, body, headers
+from signing import SECRET, body
 from waiting import until
 
 from credhook.sandbox.local.environment import free_port, local_redis
@@ -80,7 +80,7 @@ def test_an_event_from_its_delivery_to_its_end(
         changes = Keys("credhook").changes
         until(lambda: harness.redis.pubsub_numsub(changes)[0][1], what="tail's subscription")
         sent = body(event_type=DATA, resource_id=harness.sandbox.make(DATA))
-        httpx.post(server.url, content=sent, headers=headers(event_id, sent)).raise_for_status()
+        assert deliver(server.port, event_id, sent) == 202
         harness.reaches(event_id, "done")
         assert denied(harness) == []
         assert tail.stdout is not None

@@ -67,7 +67,6 @@ async def end_of(api: AsyncApi) -> object:
 
 @asynccontextmanager
 async def member(redis_url: str, url: str, *, rate: float | None = None, watches: bool = True) -> AsyncIterator[Member]:
-    """Yield a member of the fleet."""
     async with open_redis(redis_url) as client:
         one = Member(CircuitBreaker(store_on(client), api_url=url, rate=rate, timeout=5.0), url)
         watching = asyncio.create_task(one.breaker.watch() if watches else asyncio.sleep(0))
@@ -108,9 +107,6 @@ def stub(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> Stub:
     return stub
 
 
-# Pauses that the platform asks for.
-
-
 async def test_a_pause_reaches_the_other_processes(redis_url: str, stub: Stub) -> None:
     stub.answer = lambda _: Answer(503, retry_after="3600")
     async with members(4, redis_url, stub.url) as fleet:
@@ -138,9 +134,6 @@ async def test_each_time_out_of_the_settings_reaches_its_place(redis_url: str, s
     async with build_worker(settings, Registry([])) as parts:
         made = parts.processor
         assert (made.breaker._timeout, made.settings.handler_timeout, made.claims.lease) == (3.0, 5.0, 7.0)
-
-
-# The breaker.
 
 
 async def test_failures_that_are_published_at_the_same_moment_all_count(
@@ -190,9 +183,6 @@ async def test_a_probe_that_is_cancelled_or_given_back_lets_the_next_try(
         assert await one.breaker.admit(1) == 1
 
 
-# The rate.
-
-
 async def test_handlers_calls_wait_for_their_turn_from_loop_and_thread(redis_url: str, stub: Stub) -> None:
     async with members(2, redis_url, stub.url, rate=20) as (one, other):
         began = time.monotonic()
@@ -213,9 +203,6 @@ async def test_a_turn_beyond_the_timeout_is_refused_at_once(redis_url: str, stub
             assert refused.retry_after is not None
             assert 50 < refused.retry_after <= 100  # The whole pause: the call did not wait for a part of it.
             assert "CREDHOOK_RATE" in str(refused)
-
-
-# Rare interleavings of the probe with other calls and with messages to the fleet.
 
 
 async def test_a_process_that_was_refused_during_a_probe_may_probe_next_with_a_handlers_call(
@@ -289,9 +276,6 @@ async def test_failures_during_a_publication_are_published_next(
         await one.breaker.aclose()
         assert one.breaker._circuit == Circuit(score=3)
         assert redis_client.hget(circuit_key(stub.url, "credhook"), "score") == b"3"
-
-
-# Redis.
 
 
 async def test_while_all_is_well_calls_cost_no_round_trip(redis_url: str, redis_client: Redis, stub: Stub) -> None:

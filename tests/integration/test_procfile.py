@@ -4,9 +4,10 @@ import re
 import socket
 from pathlib import Path
 
+import pytest
 from one_shot_senders import OneShotSenders
 from redis import Redis
-from sandbox_api import authorized
+from sandbox_api import registered
 from serving import Executed, Platform, Process
 from signing import SECRET
 from waiting import until
@@ -48,17 +49,11 @@ def test_web_listens_everywhere_and_stops_under_load_without_a_loss(
     assert set(load.outcomes) <= {"ConnectionRefusedError", "ConnectionResetError"}
 
 
+@pytest.mark.usefixtures("swept")
 def test_release_registers_the_public_url_and_nothing_in_a_review_app(tmp_path: Path, sandbox: Platform) -> None:
-    def registered() -> list[dict[str, str]]:
-        with authorized(sandbox) as api:
-            found: list[dict[str, str]] = api.get("/me-creds/api/endpoints").raise_for_status().json()
-            for one in found:
-                api.delete(f"/me-creds/api/endpoints/{one['id']}")
-        return found
-
     url = {"CREDHOOK_PUBLIC_URL": "https://inbox.example/webhooks"}
     for settings, said in (({}, "no endpoint is registered\n"), (url, "create  a new endpoint, credhook-1-credhook")):
         with started(tmp_path, "release", **sandbox.environment, **settings) as process:
             assert process.process.wait(60) == 0
             assert said in process.text
-        assert [one["url"] for one in registered()] == [*settings.values()]
+        assert [one["url"] for one in registered(sandbox)] == [*settings.values()]

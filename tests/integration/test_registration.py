@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from commands import Done, credhook
-from sandbox_api import authorized
+from sandbox_api import registered
 from serving import Platform
 
 BUILT_IN = "credhook.worker.handlers.logging_handler"
@@ -25,12 +25,6 @@ def endpoints(sandbox: Platform) -> Iterator[Run]:
     yield run
     for one in registered(sandbox):
         assert run("delete", str(one["id"])).returncode == 0
-
-
-def registered(sandbox: Platform) -> list[dict[str, object]]:
-    with authorized(sandbox) as api:
-        found: list[dict[str, object]] = api.get("/me-creds/api/endpoints").raise_for_status().json()
-    return found
 
 
 def test_apply_twice_changes_nothing_and_a_change_of_types_replaces_the_endpoint_and_says_what_overlaps(

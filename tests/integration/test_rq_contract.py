@@ -80,7 +80,7 @@ async def test_a_job_is_what_enqueue_writes_but_for_empty_fields(redis_client: R
 async def test_rq_reads_the_job_back(redis_client: Redis, async_redis: AsyncRedis) -> None:
     for event_id in ("msg_1", "a:b", "~!@#" * 60):
         await written_by_us(async_redis, event_id)
-        job = Job.fetch(job_id("q", event_id), connection=redis_client, serializer=JSONSerializer)
+        job = our_job(redis_client, event_id)
         assert job.func_name == JOB_FUNCTION
         assert event_of("q", job.id) == event_id
         assert job.kwargs == {}
@@ -108,7 +108,6 @@ def test_job_ids_are_of_rqs_alphabet_and_never_meet() -> None:
 
 @pytest.fixture
 def claims(async_redis: AsyncRedis) -> Claims:
-    """Claims of a worker of ours."""
     return Claims(store_on(async_redis, "q"), lease=5.0, worker=Claimant("our-worker", "token"))
 
 

@@ -5,15 +5,16 @@ import re
 from pathlib import Path
 from typing import Any
 
-import httpx
 from accepting import accept, everything
 from commands import Done, credhook
+from floods import deliver
 from harness import DATA, Harness
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis_keys import job_id
+from redis_server import configured
 from serving import receiver
-from signing import body, headers
+from signing import body
 from stored_events import INDEX
 from stores import store_on
 from waiting import until
@@ -47,18 +48,13 @@ def named(found: Any) -> list[str]:
 
 def test_a_fleet_that_is_well(harness: Harness, tmp_path: Path) -> None:
     url = harness.redis_url
-    harness.redis.config_set("maxmemory", "1gb")
-    try:
-        with receiver(tmp_path, url) as server, harness.worker() as worker:
-            until(lambda: '"worker_started"' in worker.text, what="the worker")
-            resource = harness.sandbox.make()
-            sent = body(resource_id=resource)
-            httpx.post(server.url, content=sent, headers=headers("m", sent)).raise_for_status()
-            harness.reaches("m", "done")
-            found = facts(url)
-            shown = status(url)
-    finally:
-        harness.redis.config_set("maxmemory", 0)
+    limited = configured(harness.redis, "maxmemory", "1gb")
+    with limited, receiver(tmp_path, url) as server, harness.worker() as worker:
+        until(lambda: '"worker_started"' in worker.text, what="the worker")
+        assert deliver(server.port, "m", body(resource_id=harness.sandbox.make())) == 202
+        harness.reaches("m", "done")
+        found = facts(url)
+        shown = status(url)
     assert found["attention"] == []
     (one,) = found["workers"]
     assert (one["in_flight"], one["slots"], list(one["handlers"])) == (0, 100, ["test.first"])

@@ -3,8 +3,6 @@
 import os
 import re
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import commands
 import plain
@@ -64,12 +62,10 @@ def rig(rig: FleetHarness, collector: Collector) -> FleetHarness:
     return rig
 
 
-@contextmanager
-def front(rig: FleetHarness, **settings: str) -> Iterator[Receiver]:
+def front(rig: FleetHarness, **settings: str) -> Receiver:
     """The receiver, traced as the workers are."""
     traced = {name: value for name, value in rig.environment.items() if name.startswith("OTEL_")}
-    with receiver(rig.folder, rig.redis_url, options=(), **traced, **settings) as process:
-        yield process
+    return receiver(rig.folder, rig.redis_url, options=(), **traced, **settings)
 
 
 def deliver(process: Receiver, webhook_id: str, resource: str = "pre_1", **more: str) -> int:

@@ -35,9 +35,11 @@ def accept(redis_url: str, webhook_id: str, event_type: str, resource_id: str, *
 
 
 @asynccontextmanager
-async def inbox_on(redis: AsyncRedis, *, queue: str = "credhook", durability: str = "standard") -> AsyncIterator[Inbox]:
+async def inbox_on(
+    redis: AsyncRedis, *, queue: str = "credhook", durability: str = "standard", retention: int = 3_600
+) -> AsyncIterator[Inbox]:
     """The receiver's inbox, for the length of the block; it closes the client's connections, not the client."""
-    inbox = Inbox(store_on(redis, queue), durability=durability)
+    inbox = Inbox(store_on(redis, queue, retention=retention), durability=durability)
     try:
         yield inbox
     finally:

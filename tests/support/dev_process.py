@@ -18,7 +18,6 @@ from commands import credhook
 from forked_process import Forked, take_terminal
 from waiting import until
 
-ROOT = Path(__file__).parents[2]
 COMPLETED = "openid4vc.issuance.completed"
 
 #: Writes down when each run has begun, in the clock that Redis has as well.

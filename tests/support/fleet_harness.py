@@ -16,19 +16,17 @@ from urllib.parse import parse_qs
 
 import httptools
 import pytest
-from accepting import record
+from accepting import inbox_on, record
 from anyio.from_thread import start_blocking_portal
 from growing_files import whole_lines
 from harness import Workers
 from platform_settings import leading_to
 from redis.asyncio import Redis as AsyncRedis
 from serving import Process
-from stores import store_on
 from structlog.testing import capture_logs
 from waiting import until
 
 from credhook.events import Event
-from credhook.receiver.inbox import Inbox
 
 SHORT, LONG = "short", "long"
 SIZES = [SHORT, pytest.param(LONG, marks=[pytest.mark.soak, pytest.mark.timeout(1_800)])]
@@ -65,8 +63,6 @@ class Call(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The answer to a request."""
-
     status: int = 200
     body: object = None
     retry_after: str = ""
@@ -76,9 +72,9 @@ def issuance(resource: str, status: str = "completed", **more: object) -> Answer
     return Answer(body={"data": {"id": resource, "status": status, "credentials": [], **more}})
 
 
-def presentation(resource: str, attributes: dict[str, object] | None, status: str = "verified") -> Answer:
+def presentation(resource: str, attributes: dict[str, object] | None) -> Answer:
     credentials = [{"isValid": True, "type": "Person", "attributes": attributes}]
-    return Answer(body={"data": {"id": resource, "status": status, "credentials": credentials}})
+    return Answer(body={"data": {"id": resource, "status": "verified", "credentials": credentials}})
 
 
 def granted(token: str) -> Answer:
@@ -191,8 +187,6 @@ class _Connection(asyncio.Protocol):
 
 
 class Note(NamedTuple):
-    """A note of a handler."""
-
     at: float
     words: tuple[str, ...]
 
@@ -213,11 +207,8 @@ class FleetHarness(Workers):
         """Write down events (webhook-id, type, resource) as the receiver does; again if need be, since it dedupes."""
 
         async def write() -> None:
-            inbox = Inbox(store_on(AsyncRedis.from_url(self.redis_url), retention=86_400))
-            try:
+            async with inbox_on(AsyncRedis.from_url(self.redis_url), retention=86_400) as inbox:
                 await asyncio.gather(*(inbox.accept(one, Event(kind, resource)) for one, kind, resource in events))
-            finally:
-                await inbox.aclose()
 
         with capture_logs():  # Thousands of lines that nobody reads.
             asyncio.run(write())
@@ -228,7 +219,6 @@ class FleetHarness(Workers):
             until(lambda process=process: process.text.count('"worker_started"') >= each, what="the workers")  # type: ignore[misc]
 
     def records(self, webhook_ids: Iterable[str]) -> dict[str, dict[str, str]]:
-        """Return the store's record of each event."""
         ids = list(webhook_ids)
         pipeline = self.redis.pipeline(transaction=False)
         for webhook_id in ids:

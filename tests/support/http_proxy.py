@@ -37,7 +37,8 @@ class Proxy(Server):
         self.to = server.hostname or "", server.port or 0
         self.credentials = credentials
         self.says = says
-        self.tls = tls
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_side=True)
         self.lines: list[str] = []
         self.heads: list[bytes] = []
         self.hung_up = threading.Semaphore(0)
@@ -49,18 +50,9 @@ class _Connection(BaseHTTPRequestHandler):
     server: Proxy
     protocol_version = "HTTP/1.1"
 
-    def setup(self) -> None:
-        if self.server.tls is not None:
-            self.request = self.server.tls.wrap_socket(self.request, server_side=True)
-        super().setup()
-
     def handle(self) -> None:
         with suppress(OSError):
             super().handle()
-
-    def finish(self) -> None:
-        super().finish()
-        self.request.close()  # The server knows the socket below TLS only.
 
     def take(self) -> None:
         self.server.lines.append(f"{self.command} {self.path}")

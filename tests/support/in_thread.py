@@ -27,8 +27,6 @@ def in_thread(server: S) -> Iterator[S]:
 
 
 class Asked(NamedTuple):
-    """An HTTP request."""
-
     method: str
     path: str
     headers: Message

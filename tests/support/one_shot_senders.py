@@ -13,14 +13,12 @@ from refusals import request, signed
 class OneShotSenders:
     """Deliver from several threads for the length of the block; `outcomes` counts status lines and errors."""
 
-    def __init__(
-        self, port: int, trust: ssl.SSLContext | None = None, *, host: str = "127.0.0.1", threads: int = 4
-    ) -> None:
+    def __init__(self, port: int, trust: ssl.SSLContext | None = None, *, host: str = "127.0.0.1") -> None:
         self.outcomes: Counter[str] = Counter()
         self._port, self._trust, self._host = port, trust, host
         self._number = itertools.count()
         self._over = threading.Event()
-        self._threads = [threading.Thread(target=self._send) for _ in range(threads)]
+        self._threads = [threading.Thread(target=self._send) for _ in range(4)]
 
     def __enter__(self) -> Self:
         for each in self._threads:

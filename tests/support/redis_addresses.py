@@ -23,7 +23,6 @@ def over_tcp(folder: Path, url: str) -> Iterator[Reached]:
 
 @contextmanager
 def over_a_unix_socket(folder: Path, url: str) -> Iterator[Reached]:
-    del url
     yield f"unix://{folder}/redis.sock", {}
 
 

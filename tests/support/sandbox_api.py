@@ -29,6 +29,13 @@ def authorize(client: httpx.Client) -> None:
     client.headers["authorization"] = f"Bearer {granted['access_token']}"
 
 
+def registered(sandbox: Platform) -> list[dict[str, Any]]:
+    """The webhook endpoints that the platform has."""
+    with authorized(sandbox) as api:
+        found: list[dict[str, Any]] = api.get(f"{CREDS}/endpoints").raise_for_status().json()
+    return found
+
+
 def data(answer: httpx.Response, status: int = 200) -> Any:
     """What is in the envelope of a success."""
     assert answer.status_code == status, answer.text

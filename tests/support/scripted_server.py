@@ -7,8 +7,9 @@ import socketserver
 import ssl
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 
+import trustme
 from in_thread import Server, in_thread
 
 from credhook.worker.api.token import ClientCredentials, Token
@@ -110,10 +111,15 @@ class _Connection(socketserver.StreamRequestHandler):
         return self.server.script(target, len(self.server.targets) - 1)
 
 
-@contextmanager
-def answering(script: Script, tls: ssl.SSLContext | None = None) -> Iterator[Answering]:
-    with in_thread(Answering(script, tls)) as server:
-        yield server
+def tls_for(authority: trustme.CA, host: str = "127.0.0.1") -> ssl.SSLContext:
+    """TLS as a server with a certificate for this host has it."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert(host).configure_cert(context)
+    return context
+
+
+def answering(script: Script, tls: ssl.SSLContext | None = None) -> AbstractContextManager[Answering]:
+    return in_thread(Answering(script, tls))
 
 
 def credentials() -> ClientCredentials:

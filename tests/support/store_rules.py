@@ -42,10 +42,8 @@ def wrong_expiries(redis: Redis, *, began: float, retention: int, pause: float =
     wrong = []
     for key in redis.scan_iter(PREFIX + "*"):
         left: float = redis.pttl(key) / 1_000
-        elapsed, phrases = (
-            time.monotonic() - began + _ROUNDED,
-            EXPIRIES.get(pattern_of(key.decode()), "not in the table"),
-        )
+        elapsed = time.monotonic() - began + _ROUNDED
+        phrases = EXPIRIES.get(pattern_of(key.decode()), "not in the table")
         if not any(_fits(left, phrase, elapsed, retention, pause) for phrase in phrases.split("; ")):
             wrong.append(f"{key!r} has {left} s left: {phrases}")
     return wrong

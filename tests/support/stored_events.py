@@ -9,12 +9,11 @@ from accepting import everything
 from harness import COMPLETED
 from redis import Redis
 from redis_keys import EVENT
+from store_rules import LISTS, OPEN
 
 from credhook.store import Keys, State
 
 INDEX = Keys("credhook")
-OPEN = {State.ACCEPTED, State.WAITING}
-SETS = {State.DEAD: INDEX.dead, State.DATA_GONE: INDEX.dead, State.QUARANTINED: INDEX.quarantined}
 HANDLED = {"a.good": "done", "a.bad": "dead: ValueError"}
 
 
@@ -44,8 +43,8 @@ def plant(
         redis.expire(EVENT + webhook_id, 3_600)
     if state is State.UNHANDLED:
         redis.zadd(INDEX.unhandled + kind, {webhook_id: now})
-    if state in SETS:
-        redis.zadd(SETS[state], {webhook_id: now})
+    if state in LISTS:
+        redis.zadd(LISTS[state], {webhook_id: now})
 
 
 def plant_many(redis: Redis, number: int, state: State, **more: Any) -> None:

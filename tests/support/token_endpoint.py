@@ -12,7 +12,7 @@ import httpx
 from fake_children import Clock
 
 from credhook.events import RESOURCES
-from credhook.worker.api.client import AsyncApi
+from credhook.worker.api.client import AsyncApi, Permit
 from credhook.worker.api.http.exchange import Transport
 from credhook.worker.api.http.httpx_transport import HttpxTransport
 from credhook.worker.api.operations import Namespace, Operation, reading
@@ -100,14 +100,36 @@ def credentials(clock: Clock | None = None) -> CountedCredentials:
     return CountedCredentials(TOKEN_URL, "me", "s3cret", clock=clock or Clock())
 
 
-def behind(platform: Any, timeout: float = 10.0) -> HttpxTransport:
+def behind(platform: Any) -> HttpxTransport:
     """A transport to the platform, which is whatever `httpx.MockTransport` takes."""
-    return HttpxTransport(httpx.MockTransport(platform), timeout)
+    return HttpxTransport(httpx.MockTransport(platform), 10.0)
 
 
 def client(platform: Any, auth: ClientCredentials, *, url: str = API_URL, **options: Any) -> AsyncApi:
-    """A client of the platform."""
     return AsyncApi(url, auth, transport=behind(platform), **options)
+
+
+class Book(Permit):
+    """A guard that lets everything pass, and writes down what it hears.
+
+    Attributes:
+        acquired: the operations that it let pass.
+        heard: all that its permits were told.
+    """
+
+    def __init__(self) -> None:
+        self.acquired: list[str] = []
+        self.heard: list[tuple[object, ...]] = []
+
+    async def __call__(self, operation: str) -> Permit:
+        self.acquired.append(operation)
+        return self
+
+    def ended(self, status: int | None, *, retry_after: float | None = None, cause: str = "") -> None:
+        self.heard.append((cause,) if status is None else (status, retry_after))
+
+    def cancelled(self) -> None:
+        self.heard.append(("cancelled",))
 
 
 class BrokenBody(httpx.AsyncByteStream):
@@ -139,7 +161,6 @@ def with_tokens(handler: Handler) -> Handler:
 
 
 def async_api(handler: Handler, **options: Any) -> AsyncApi:
-    """A client of that."""
     return client(with_tokens(handler), credentials(), **options)
 
 

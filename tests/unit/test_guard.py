@@ -6,9 +6,9 @@ from contextlib import suppress
 
 import httpx
 import pytest
-from token_endpoint import BrokenBody, client
+from token_endpoint import Book, BrokenBody, client
 
-from credhook.worker.api.client import AsyncApi, Permit
+from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import ApiError, Unauthorized
 from credhook.worker.api.token import ClientCredentials
 
@@ -19,29 +19,6 @@ GOOD = {"data": {"id": "p", "status": "verified"}}
 TOKEN = {"access_token": "t", "expires_in": 300, "token_type": "Bearer"}
 
 Answer = Callable[[httpx.Request], httpx.Response]
-
-
-class Book(Permit):
-    """A guard that lets everything pass, and writes down what it hears.
-
-    Attributes:
-        acquired: the operations that it let pass.
-        heard: all that its permits were told.
-    """
-
-    def __init__(self) -> None:
-        self.acquired: list[str] = []
-        self.heard: list[tuple[object, ...]] = []
-
-    async def __call__(self, operation: str) -> Permit:
-        self.acquired.append(operation)
-        return self
-
-    def ended(self, status: int | None, *, retry_after: float | None = None, cause: str = "") -> None:
-        self.heard.append((cause,) if status is None else (status, retry_after))
-
-    def cancelled(self) -> None:
-        self.heard.append(("cancelled",))
 
 
 def guarded(answer: Callable[[httpx.Request], object], book: Book) -> AsyncApi:

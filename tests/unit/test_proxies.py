@@ -11,6 +11,9 @@ from credhook.worker.api.http.transport import Proxies
 
 VARIABLES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY", "REQUEST_METHOD")
 DIRECT = None
+#: This host, which nothing need name, and what only looks like it.
+HERE = ("localhost", "127.0.0.1", "127.8.9.10:8700", "[::1]", "[::1]:8700")
+ALMOST_HERE = ("127.example", "127.0.0.1.example", "localhost.example", "10.0.0.7", "[fd00::1]")
 
 
 @pytest.fixture(autouse=True)
@@ -44,9 +47,11 @@ def found(monkeypatch: pytest.MonkeyPatch, url: str, environment: Mapping[str, s
         ({"ALL_PROXY": "http://all"}, "https://api.example", "http://all"),
         ({"ALL_PROXY": "http://all", "HTTPS_PROXY": "http://one"}, "https://api.example", "http://one"),
         ({"ALL_PROXY": "socks5://all", "HTTPS_PROXY": "http://one"}, "https://api.example", "http://one"),
+        *(({"ALL_PROXY": "http://all"}, f"{scheme}://{host}", DIRECT) for scheme in ("http", "https") for host in HERE),
+        *(({"ALL_PROXY": "http://all"}, f"https://{host}", "http://all") for host in ALMOST_HERE),
     ],
 )
-def test_the_variable_for_the_scheme_comes_before_that_for_all(
+def test_the_variable_for_the_scheme_comes_before_that_for_all_and_none_is_for_this_host(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], url: str, proxy: str | None
 ) -> None:
     assert found(monkeypatch, url, environment) == proxy
@@ -81,19 +86,6 @@ def test_what_no_proxy_names_is_reached_directly(
     monkeypatch: pytest.MonkeyPatch, exceptions: str, url: str, proxy: str | None
 ) -> None:
     assert found(monkeypatch, url, {"ALL_PROXY": "http://all", "NO_PROXY": exceptions}) == proxy
-
-
-@pytest.mark.parametrize("scheme", ["http", "https"])
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.8.9.10:8700", "[::1]", "[::1]:8700"])
-def test_this_host_is_reached_directly_though_nothing_says_so(
-    monkeypatch: pytest.MonkeyPatch, scheme: str, host: str
-) -> None:
-    assert found(monkeypatch, f"{scheme}://{host}", {"ALL_PROXY": "http://all"}) == DIRECT
-
-
-@pytest.mark.parametrize("host", ["127.example", "127.0.0.1.example", "localhost.example", "10.0.0.7", "[fd00::1]"])
-def test_what_only_looks_like_it_is_not(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
-    assert found(monkeypatch, f"https://{host}", {"ALL_PROXY": "http://all"}) == PROXIED
 
 
 @pytest.mark.parametrize(

@@ -291,9 +291,6 @@ def test_the_receiver_holds_no_api_credentials_and_the_worker_no_signing_secrets
     assert not {name for name in WorkerSettings.model_fields if "webhook" in name or "path_secret" in name}
 
 
-# Variables that are not settings.
-
-
 def test_what_is_known_is_what_is_read() -> None:
     read = {
         str(one.validation_alias)

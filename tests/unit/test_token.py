@@ -19,8 +19,6 @@ from credhook.worker.api.models import Presentation
 from credhook.worker.api.token import ClientCredentials, Token, TokenAuth, granted
 from credhook.worker.settings import PlatformSettings
 
-# The request, byte by byte.
-
 
 @pytest.mark.parametrize("method", ["post", "basic"])
 async def test_a_secret_that_cannot_be_sent_is_an_error_that_does_not_show_it(method: TokenAuth) -> None:
@@ -55,9 +53,6 @@ async def test_the_settings_say_how_and_for_what_a_token_is_asked() -> None:
         ("resource", "https://one.example/x"),
         ("resource", "urn:two"),
     ]
-
-
-# What the token endpoint may answer.
 
 
 @pytest.mark.parametrize(
@@ -211,9 +206,6 @@ async def test_a_process_that_is_refused_a_token_asks_again_until_it_has_one() -
     keeping.cancel()
 
 
-# Who is cancelled, and who is not.
-
-
 @pytest.mark.parametrize("who", [[0], [1], [4], range(5)], ids=["who asked first", "another", "the last", "all"])
 async def test_cancelling_who_waits_does_not_take_the_fetch_away_from_others_and_whoever_comes_next(
     who: Sequence[int],
@@ -263,9 +255,6 @@ async def test_the_lifetime_counts_from_the_question_not_from_the_answer() -> No
         clock.now += 171
         await api.presentations.get("p")
     assert platform.granted == 2
-
-
-# After a 401.
 
 
 async def test_after_a_401_one_fresh_token_and_one_retry_with_the_same_body() -> None:
@@ -333,9 +322,6 @@ async def test_many_requests_refused_at_once_fetch_one_token() -> None:
         auth.invalidate(Token("token-1", renew_at=1.0))  # By a request whose refusal came later than the others'.
         await api.presentations.get("p")
     assert platform.granted == 2
-
-
-# What nobody gets to see.
 
 
 @pytest.mark.parametrize("method", ["post", "basic"])
