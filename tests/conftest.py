@@ -20,6 +20,7 @@ from redis import Redis
 from serving import Platform, platform
 
 from credhook.sandbox.local.environment import local_redis
+from credhook.store.connection import open_redis
 
 # Under nohup or in the background, these signals are ignored, and every started process would inherit that.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -95,7 +96,8 @@ def redis_client(redis_url: str) -> Iterator[Redis]:
 
 @pytest.fixture
 async def async_redis(redis_url: str) -> AsyncIterator[redis.asyncio.Redis]:
-    async with redis.asyncio.Redis.from_url(redis_url) as client:
+    """The processes' own client: a task that waits for redis-py's may outlive its cancellation."""
+    async with open_redis(redis_url) as client:
         yield client
 
 
