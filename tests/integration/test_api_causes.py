@@ -50,6 +50,8 @@ TROUBLES: dict[str, Callable[[], AbstractContextManager[str]]] = {
     "tls": in_clear,
     "timeout": silent,
 }
+#: Words of the URL say nothing of the cause.
+PATH = "/proxy/dns-error"
 HINTS = {"certificate": "SSL_CERT_FILE", "timeout": "CREDHOOK_FETCH_TIMEOUT"}
 
 
@@ -65,7 +67,7 @@ async def test_whoever_does_not_answer_is_named_with_the_cause_and_the_variable(
     operation: str, named: str, other: str, cause: str
 ) -> None:
     with answering(lambda *_: presentation("p")) as well, TROUBLES[cause]() as url:
-        api_url, token_url = (well.url, url + "/another-token") if operation == "token" else (url, well.url + TOKEN)
+        api_url, token_url = (well.url, url + PATH) if operation == "token" else (url + PATH, well.url + TOKEN)
         auth = ClientCredentials(token_url, "me", "s3cret")
         async with AsyncApi(api_url, auth, timeout=0.3 if cause == "timeout" else 5.0) as api:
             with pytest.raises(Unavailable) as caught:

@@ -78,9 +78,12 @@ async def test_a_replay_empties_a_cause_and_what_still_fails_comes_back(
         await made.next()
     assert events("replay", "--state", "dead").stdout == "replayed 3\n"
     assert [one["standing"] for one in causes(redis_client).values()] == [set()] * 3
+    for one in causes(redis_client).values():
+        redis_client.hset(INDEX.cause(one["id"]), "since", "0.1.0")
     await made.next()
     found = causes(redis_client)
     assert [found["test.first", "ValueError"][name] for name in ("failures", "standing")] == ["2", {"e1"}]
+    assert found["test.first", "ValueError"]["since"] == "0.1.0" != found["test.first", "ValueError"]["version"]
     BROKEN["on"] = False
     await made.next()
     await made.next()

@@ -265,6 +265,16 @@ def test_endpoints_are_planned_and_made_so_once(
         assert (told["who"], told["create"], told["delete"]) == ("ada", 1, 1)
 
 
+def test_handlers_that_want_no_type_are_no_reason_for_an_endpoint(tmp_path: Path, harness: Harness) -> None:
+    (harness.folder / "plugin.py").write_text("from credhook import Handlers\nhandlers = Handlers('none')\n")
+    settings = harness.environment | {"CREDHOOK_PUBLIC_URL": "https://inbox.example", "PYTHONPATH": str(harness.folder)}
+    redis_url = settings.pop("REDIS_URL")
+    with console(tmp_path, redis_url, **settings) as running, running.operator() as ada:
+        page = ada.get("/endpoints").text
+    assert "want no event type" in page
+    assert "Apply" not in page
+
+
 def test_without_a_platform_the_endpoints_say_what_to_set(ada: httpx.Client) -> None:
     page = ada.get("/endpoints").text
     assert "CREDHOOK_API_URL: is not set" in page

@@ -5,6 +5,7 @@ import pty
 import re
 import select
 import signal
+import termios
 import time
 from pathlib import Path
 
@@ -156,6 +157,8 @@ def test_keys_make_things_happen_replay_debug_and_quit(folder: Path) -> None:
         dev.ready(2)
         os.write(ours, b"q")
         assert dev.process.wait(60) == 0
+    shell = termios.ICANON | termios.ECHO
+    assert termios.tcgetattr(theirs)[3] & shell == shell
     assert nothing_is_left(folder)
 
 

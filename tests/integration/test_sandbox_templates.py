@@ -38,6 +38,7 @@ def test_an_archived_template_can_be_read_and_not_issued_by(sandbox: Platform, a
     assert data(api.get(f"{CREDS}/templates/credentials/{id_}"))["archivedAt"] == archived
     assert data(api.post(f"/sandbox/templates/{id_}/archive"))["archivedAt"] == archived
     missing(api.post("/sandbox/events", json=wanted))
+    data(api.post("/sandbox/events", json=wanted | {"eventType": "openid4vc.verification.data"}), 201)
     missing(api.post("/me-wallet/api/credentials", json={"credentialOffer": offer}))
     sandbox.faults(hideArchived=True)
     missing(api.get(f"{CREDS}/templates/credentials/{id_}"))

@@ -49,11 +49,12 @@ def test_chance_decides_about_the_jitter_alone(attempt: int, jitter: float, chan
 
 
 def test_a_loop_begins_anew_after_a_success() -> None:
-    waits = Waits(Backoff(first=0.1, longest=0.4), clock=iter((100.0, 107.0, 110.0)).__next__)
+    waits = Waits(Backoff(first=0.1, longest=0.4), clock=iter((100.0, 107.0, 110.0, 113.0)).__next__)
     assert waits.reset() == 0.0
     assert [waits.next() for _ in range(4)] == [0.1, 0.2, 0.4, 0.4]
     assert [waits.reset(), waits.reset()] == [7.0, 0.0]
     assert [waits.next(), waits.next()] == [0.1, 0.2]
+    assert waits.reset() == 3.0
 
 
 def test_each_wait_of_a_loop_has_a_chance_of_its_own() -> None:

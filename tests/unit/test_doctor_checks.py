@@ -60,7 +60,12 @@ def test_a_clock_that_is_off(ahead: float, verdict: str, what: str) -> None:
 
 @pytest.mark.parametrize(
     ("days", "verdict", "what"),
-    [(-0.1, "fail", "has expired"), (13.9, "warn", "left: 13)"), (14.1, "ok", "valid until")],
+    [
+        (-0.1, "fail", "has expired"),
+        (0.5, "warn", "left: 0)"),
+        (13.9, "warn", "left: 13)"),
+        (14.1, "ok", "valid until"),
+    ],
 )
 def test_a_certificate_is_remarked_on_two_weeks_before_its_end(days: float, verdict: str, what: str) -> None:
     found = of_certificate("certificate.redis", datetime.now(UTC) + timedelta(days=days), "renew it")

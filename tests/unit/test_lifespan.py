@@ -101,6 +101,7 @@ async def test_what_has_started_is_shut_down_the_last_first_whatever_one_of_them
             plugin("third", lambda: 3, fails),
             plugin("fourth", None, ended.append),
             plugin("fifth", lambda: 5, ended.append),
+            plugin("sixth", lambda: None, ended.append),
         ]
     )
     await span.start()
@@ -108,7 +109,7 @@ async def test_what_has_started_is_shut_down_the_last_first_whatever_one_of_them
         await span.stop()
     await asyncio.sleep(0)
     enough.set()
-    assert (ended, cancelled) == ([5, None, 1], [2])
+    assert (ended, cancelled) == ([None, 5, None, 1], [2])
     assert [line["plugin"] for line in lines] == ["third", "second"]
 
 

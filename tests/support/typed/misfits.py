@@ -43,6 +43,11 @@ def returns_something(event: FetchedEvent[Issuance], context: SyncContext) -> in
     return 1
 
 
+@handlers.on("openid4vc.issuance.completed")  # refused
+def returns_some(event: FetchedEvent[Issuance], context: SyncContext) -> list[int]:
+    return [1]
+
+
 @handlers.on("openid4vc.issuance.completed", time_out=5)  # refused
 async def of_a_misspelt_option(event: FetchedEvent[Issuance], context: AsyncContext) -> None: ...
 
