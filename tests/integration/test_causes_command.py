@@ -39,7 +39,15 @@ def failed(redis_client: Redis, events: Run) -> Redis:
     plant(redis_client, "moved", State.DEAD)
     plant(redis_client, "settled", State.DONE)  # By a worker of the version before.
     now = int(time.time()) * 1_000
-    standing = {"m1": now, "m2": now, "m3": -now, "settled": -now, "expired": now - 10**7, "forgotten": -1, "moved": 1}
+    standing = {
+        "m1": now - 60_000,
+        "m2": now,
+        "m3": -now,
+        "settled": -now,
+        "expired": now - 10**7,
+        "forgotten": -1,
+        "moved": 1,
+    }
     standing["gone"] = -now
     cause(redis_client, BAD, "a.bad", standing, last=2_000, failures=7)
     redis_client.hset(EVENT + "moved", "c:a.bad", "0721e2e5")

@@ -164,6 +164,7 @@ def test_what_is_there_is_taken_in_whatever_shape(document: dict[str, Any], expe
 @pytest.mark.parametrize(
     ("attributes", "expected"),
     [
+        (rb'{"a": "x\uD83D"}', {"a": "x\ufffd"}),
         (rb'{"a": "x\ud83d", "b": "\ud83d\ude00", "c": "\\ud83d"}', {"a": "x\ufffd", "b": "😀", "c": r"\ud83d"}),
         (
             rb'{"a": "\\\ud83d\ud83d\ude00\ude00", "b": "\\\\ud83d\ude00"}',
