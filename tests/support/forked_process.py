@@ -2,7 +2,8 @@
 
 They are children of the process that starts them. Signals, exit codes, descriptors, environment, folder and session are
 real. Tests of the start itself start `sys.executable`. `python -P forked_process.py DESCRIPTOR` is the zygote. It
-forks twice, so that the process belongs to the nearest ancestor that adopts orphans.
+forks twice, so that the process belongs to the nearest ancestor that adopts orphans. A supervisor, and `credhook dev`,
+have a zygote of their own for what they start.
 """
 
 import atexit
@@ -76,7 +77,8 @@ class Forked(subprocess.Popen[AnyStr]):
 
 def _start(process: Any, given: tuple[Any, ...], start: Callable[..., None]) -> None:
     """Start a process as `Popen` does, with the parameters of its `_execute_child` in the standard library."""
-    arguments, prepare, passed, folder, environment = given[0], given[2], given[4], given[5], given[6]
+    arguments, prepare, passed, folder = given[0], given[2], given[4], given[5]
+    environment = dict(os.environ if given[6] is None else given[6])
     safe_path = arguments[1] == "-P"
     command = list(arguments[1 + safe_path :])
     if not hasattr(_libc, "prctl") or prepare not in {None, take_terminal} or _is_early(command, environment):
