@@ -2,8 +2,11 @@
 
 import io
 import json
+import os
+import pty
 import re
 import sys
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ from credhook.logs import configure_logs
 from credhook.sandbox.local import dev
 from credhook.sandbox.local.environment import CREDHOOK, CannotStart, LocalEnvironment, Stopped
 from credhook.worker.handlers import loading
+from credhook.worker.process import breakpoints
 
 
 @pytest.fixture(autouse=True)
@@ -203,3 +207,18 @@ def test_a_url_is_registered_no_longer_than_the_session_lasts_however_that_ends_
     with ends, dev._registered(LocalEnvironment(folder, {}, "", ""), "https://a.example"):
         pass
     assert registered == {"e0"}
+
+
+def test_a_debugger_tells_that_its_process_is_well_for_as_long_as_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(breakpoints, "PULSE_SECONDS", 0.01)
+    ours, theirs = pty.openpty()
+    pulses = threading.Semaphore(0)
+    stopped = threading.Thread(target=breakpoints.Debugger(theirs, pulses.release).set_trace)
+    stopped.start()
+    for _ in range(3):
+        assert pulses.acquire(timeout=60)
+    os.write(ours, b"c\n")
+    stopped.join(60)
+    assert not stopped.is_alive()
+    for each in (ours, theirs):
+        os.close(each)
