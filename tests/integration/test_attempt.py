@@ -299,6 +299,16 @@ async def test_of_two_states_the_later_counts_and_at_the_same_moment_the_higher_
     assert redis_client.get("credhook:credhook:resource:iss_1") == kept.encode()
 
 
+@pytest.mark.parametrize("kinds", [("data", "verified"), ("verified", "data")])
+async def test_of_the_two_events_of_a_presentation_none_makes_the_other_stale(
+    made: Attempts, told: Planned, kinds: tuple[str, str]
+) -> None:
+    for number, kind in enumerate(kinds):
+        await made.accept(f"e{number}", f"openid4vc.verification.{kind}", "pre_1")
+        await made.next()
+    assert told.stale == [False] * 4
+
+
 async def test_details_serve_the_event_that_follows_only_if_they_are_later(made: Attempts, stub: Stub) -> None:
     await made.accept("e1", DATA, "pre_1")
     await made.accept("e2", DATA, "pre_1")

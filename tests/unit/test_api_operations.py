@@ -70,11 +70,11 @@ async def test_every_path_goes_below_the_base_url(root: str, url: str) -> None:
 
 
 async def test_details_are_read_where_the_settings_say() -> None:
-    paths = {"issuance_path": "/v2/issued/{id}", "presentation_path": "/v2/shown/{id}"}
+    paths = {"issuance_path": "/v2/issued/{id}", "presentation_path": "/v2/shown/{id}/details"}
     reads: list[tuple[Callable[[AsyncApi], Made], bytes]] = [
         (lambda api: api.issuances.get("acme:i"), b"/tenant/v2/issued/acme%3Ai"),
         (lambda api: api.issuances.list(), b"/tenant/v2/issued"),
-        (lambda api: api.presentations.get("p"), b"/tenant/v2/shown/p"),
+        (lambda api: api.presentations.get("p"), b"/tenant/v2/shown/p/details"),
         (lambda api: api.presentations.page(""), b"/tenant/v2/shown"),
         (lambda api: api.presentations.page("page%5Bafter%5D=2"), b"/tenant/v2/shown?page%5Bafter%5D=2"),
     ]

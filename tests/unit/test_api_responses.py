@@ -300,6 +300,7 @@ def test_errors_keep_what_they_say_when_copied_and_pickled(error: type[ApiError]
         ("Sun, 01 Nov 2026 09:00:00 GMT", 0.0),
         ("Sunday, 01-Nov-26 10:00:30 GMT", 30.0),
         ("Sun, 01 Nov 2026 12:00:30 +0200", 30.0),
+        ("Sun, 01 Nov 2026 10:00:30 -0000", 30.0),  # It says nothing of a zone.
         ("9" * 400, 999_999_999.0),
         ("-5", None),
         ("1.5", None),

@@ -70,6 +70,7 @@ def test_everything_can_be_said_otherwise() -> None:
     (credential,) = details.credentials
     assert (credential.attributes, credential.is_valid) == ({"name": "Grace"}, False)
     assert not details.trusted
+    assert not details_of(VERIFIED, attributes={}).has_data
 
 
 @pytest.mark.parametrize(("arguments", "more", "why"), [
