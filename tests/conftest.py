@@ -54,6 +54,11 @@ def pytest_collection() -> Generator[None, object, object]:
     return collected
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the tests whose set-up takes longest: if several processes ran them, each would make it."""
+    items.sort(key=lambda item: item.path.name != "test_wheel.py")
+
+
 @pytest.fixture(autouse=True)
 def _own_logs() -> Iterator[None]:
     with own_logs():

@@ -126,6 +126,12 @@ def test_an_authority_that_python_3_13_refuses(missing: str) -> None:
     assert "SSL_CERT_FILE" not in said
 
 
+def test_a_redis_that_ends_a_connection_over_tls() -> None:
+    ended = ssl.SSLEOFError(8, "EOF occurred in violation of protocol")
+    ended.reason = "UNEXPECTED_EOF_WHILE_READING"
+    assert "maxclients" in store_hint(ended)
+
+
 @pytest.mark.parametrize("silent", [TimeoutError(), RedisTimeout()], ids=["connecting", "reading"])
 def test_a_redis_that_is_silent(silent: Exception) -> None:
     assert "no answer in time" in store_hint(silent)

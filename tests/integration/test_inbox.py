@@ -145,18 +145,21 @@ async def test_replicated_acknowledges_what_a_replica_has_and_needs_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("credhook.receiver.inbox.REDIS_TIMEOUT", 1.0)
-    folders = [tmp_path / name for name in ("master", "replica")]
+    folders = [tmp_path / name for name in ("master", "replica", "another")]
     for folder in folders:
         folder.mkdir()
     with (
         local_redis(folders[0], options=("--appendonly", "no")) as url,
         local_redis(folders[1], options=("--appendonly", "no")) as other,
+        local_redis(folders[2], options=("--appendonly", "no")) as third,
         Redis.from_url(other) as replica,
+        Redis.from_url(third) as another,
     ):
+        port = url.rpartition(":")[2].partition("/")[0]
         async with AsyncRedis.from_url(url) as client, inbox_on(client, durability="replicated") as inbox:
             with pytest.raises(StoreUnavailable, match="0 of 1 replicas"):
                 await inbox.accept("m0", EVENT)
-            replica.replicaof("127.0.0.1", url.rpartition(":")[2].partition("/")[0])
+            replica.replicaof("127.0.0.1", port)
             until(lambda: replica.info("replication")["master_link_status"] == "up")
             assert await inbox.accept("m1", EVENT) is Outcome.ACCEPTED
             assert replica.exists("credhook:credhook:event:m1")  # At once.
@@ -173,6 +176,15 @@ async def test_replicated_acknowledges_what_a_replica_has_and_needs_no_file(
             async with inbox_on(client, durability="replicated:2") as wary:
                 with pytest.raises(StoreUnavailable, match="1 of 2 replicas"):
                     await wary.accept("m3", EVENT)
+                another.replicaof("127.0.0.1", port)
+                until(lambda: another.info("replication")["master_link_status"] == "up")
+                assert await wary.accept("m4", EVENT) is Outcome.ACCEPTED
+                os.kill(process, signal.SIGSTOP)
+                try:
+                    with pytest.raises(StoreUnavailable, match="1 of 2 replicas"):
+                        await wary.accept("m5", EVENT)
+                finally:
+                    os.kill(process, signal.SIGCONT)
         replica.replicaof("NO", "ONE")
         async with AsyncRedis.from_url(other) as client, inbox_on(client) as inbox:
             with pytest.raises(StoreUnavailable, match="CREDHOOK_DURABILITY=replicated"):

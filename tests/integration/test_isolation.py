@@ -58,6 +58,8 @@ def test_a_planted_job_is_refused_and_kept_aside(harness: Harness, isolation: tu
     ours = queue.enqueue("os.system", args=(f"touch {planted}",), job_id=job_id("m2"))
     callbacks = ("success_callback_name", "failure_callback_name", "stopped_callback_name")
     harness.redis.hset(ours.key, mapping=dict.fromkeys(callbacks, "plugin.note"))
+    read = EventJob.fetch(ours.id, connection=harness.redis, serializer=JSONSerializer)
+    assert [read.success_callback, read.failure_callback, read.stopped_callback] == [None] * 3
     harness.happens("m1")
     with harness.worker("worker", *isolation) as worker:
         harness.reaches("m1", "done")
