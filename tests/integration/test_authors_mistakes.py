@@ -5,10 +5,13 @@ import re
 from pathlib import Path
 
 import commands
+import plain
 import pytest
 from accepting import record
 from harness import Harness
 from waiting import until
+
+from credhook.sandbox.local.environment import free_port
 
 HEAD = "from credhook import Handlers, Retry\n\nhandlers = Handlers('accounts')\n\n"
 ONE = "@handlers.on('*')\nasync def one(event, context): ...\n"
@@ -139,10 +142,12 @@ def test_what_goes_wrong_while_they_run_is_said_with_its_place_and_remedy(harnes
 def test_a_start_up_that_fails_is_said_with_its_place_and_keeps_the_events_waiting(harness: Harness) -> None:
     failing = "@handlers.startup\ndef connect():\n    if not Path('up').exists():\n        raise OSError('Jane Doe')\n"
     write(harness.folder, "from pathlib import Path\n" + failing + ONE)
-    with harness.worker() as worker:
+    admin = f"127.0.0.1:{free_port()}"
+    with harness.worker(CREDHOOK_ADMIN=admin) as worker:
         harness.happens("m1")
-        until(lambda: worker.text.count('"startup_failed"') >= 2, what="a second try")
+        until(lambda: worker.text.count('"startup_failed"') >= 3, what="a third try")
         assert record(harness.redis, "m1")["state"] == "accepted"
+        assert "have not started yet" in plain.get(f"http://{admin}/readyz").text
         (harness.folder / "up").write_text("")
         harness.reaches("m1", "done")
         assert worker.stop() == 0
