@@ -178,6 +178,19 @@ def test_jobs_run_one_after_the_other_and_stop_between_two_batches(go: threading
     queue.stop()
 
 
+def test_the_end_of_the_console_stops_those_that_wait_as_well(go: threading.Event) -> None:
+    queue = Jobs(None)  # type: ignore[arg-type]  # Nothing asks for either.
+    first, second = added(queue), added(queue)
+    until(lambda: first.stage is Stage.RUNNING, what="the first job")
+    ending = threading.Thread(target=queue.stop)
+    ending.start()
+    until(first.stopped.is_set)
+    go.set()
+    ending.join(60)
+    assert [job.stage for job in (first, second)] == [Stage.STOPPED] * 2
+    assert [job.worked for job in (first, second)] == [200, 0]
+
+
 def test_a_job_that_ends_badly_says_why_and_lets_the_next_one_run(go: threading.Event) -> None:
     queue = Jobs(None)  # type: ignore[arg-type]  # Nothing asks for either.
     go.set()

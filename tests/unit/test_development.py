@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 import structlog
+from serving import runs
+from waiting import until
 
 from credhook.logs import configure_logs
 from credhook.sandbox.local import dev
@@ -222,3 +224,14 @@ def test_a_debugger_tells_that_its_process_is_well_for_as_long_as_it_waits(monke
     assert not stopped.is_alive()
     for each in (ours, theirs):
         os.close(each)
+
+
+def test_what_does_not_end_is_killed_with_all_that_it_started(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("credhook.sandbox.local.environment.STOP_SECONDS", 0.1)
+    local = LocalEnvironment(folder, {}, "", "")
+    ignoring = "import os, signal; signal.signal(15, signal.SIG_IGN); print(os.fork(), flush=True); signal.pause()"
+    local.start("stubborn", sys.executable, "-c", ignoring)
+    until(lambda: local.tail("stubborn").count("\n") == 1)  # The last end of line is left out.
+    pids = local.tail("stubborn").split()
+    local.stop()
+    until(lambda: not any(runs(int(pid)) for pid in pids))
