@@ -196,6 +196,14 @@ async def test_an_urgent_event_that_comes_back_is_urgent_still_and_its_hint_expi
     assert 0 < queue.redis.ttl(INDEX.urgent) <= 3_600
 
 
+async def test_a_claim_of_rqs_has_the_resources_latest_state_too(queue: EventQueue) -> None:
+    await queue.accept("m1/r", "m2/r")
+    await queue.worker().settle(await queue.take_one(), Settlement(State.DONE, latest=(3, 7)))
+    claim = await queue.worker("").claim("m2")
+    assert isinstance(claim, Claim)
+    assert claim.latest == (3, 7)
+
+
 async def test_a_waiting_event_is_left_until_it_is_due(queue: EventQueue) -> None:
     await queue.accept("m1")
     claim = await queue.take_one()

@@ -218,6 +218,7 @@ def test_a_group_is_caused_where_its_members_were_raised() -> None:
     assert first.where == f"{__name__} another, {__name__} one"
     assert re.fullmatch(r"unit/test_attempt\.py:\d+ another, unit/test_attempt\.py:\d+ one", first.at)
     assert group(one, another).cause == first.cause != group(one, one).cause == group(one, one, one).cause
+    assert failed(one, ExceptionGroup("", [ValueError()])).where == f"{__name__} one"  # Its member has no place here.
     assert failure_of(ExceptionGroup("", [PlatformPaused("it is"), ConcurrencyReached()]), HANDLER) is None
     assert failure_of(ExceptionGroup("", [PlatformPaused("it is"), ValueError()]), HANDLER) is not None
 

@@ -3,7 +3,7 @@
 import re
 import threading
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -128,6 +128,7 @@ def test_times_are_in_utc_and_numbers_in_groups() -> None:
     at = "2026-11-22T12:04:05.123Z"
     assert time("2026-11-22T13:04:05.123+01:00") == f'<time datetime="{at}" title="{at}">22 Nov 12:04:05</time>'
     assert "12:00:00.000Z" in time(NOW)
+    assert time(NOW.astimezone(timezone(timedelta(hours=2)))) == time(NOW)
     assert (number(None), number(7), number(1_234_567)) == ("?", "7", "1\u202f234\u202f567")
 
 

@@ -55,10 +55,12 @@ def test_an_error_is_its_class_and_its_places_and_nothing_that_it_says(stream: t
     except ValueError as error:
         structlog.get_logger("a").error("handler_failed", exc_info=error, error="ValueError 404", hint="")
         logging.getLogger("other").exception("failed")
+        raised = sys.exc_info()
+    logging.getLogger("other").error("failed", exc_info=raised)
     text = output.getvalue()
     assert text.startswith("{") == (stream is io.StringIO)
-    assert text.count("\n") == 2
-    assert text.count("ValueError") == 2
+    assert text.count("\n") == 3
+    assert text.count("ValueError") == 3
     assert ("ValueError 404" in text, "hint" in text) == (True, False)
     assert "test_logs.py" in text
     assert "Jane" not in text
