@@ -44,11 +44,13 @@ _IMPORTED: Final = (
     "uvicorn.protocols.http.httptools_impl",
     "credhook.metrics.counting",
     "credhook.receiver.tracing",
+    "credhook.sandbox.app",
     "credhook.tracing.spans",
     "credhook.worker.handlers.logging_handler",
     "credhook.worker.process.admin",
     "credhook.worker.process.main",
     "credhook.worker.tracing",
+    "opentelemetry.exporter.otlp.proto.http.trace_exporter",
 )
 #: Commands that start further processes.
 _SUPERVISING: Final = {"credhook.worker", "credhook.receiver", "worker", "receiver", "dev", "demo"}
@@ -160,6 +162,8 @@ def _load() -> None:
     for module in (*(module for module, _ in commands.values()), *_IMPORTED):
         with contextlib.suppress(ModuleNotFoundError):  # An extra is not installed.
             importlib.import_module(module)
+    importlib.import_module("credhook.store.announcements").version()  # It reads all of the code.
+    importlib.import_module("credhook.worker.attempt.attempt").distribution("")  # And this, all that is installed.
     gc.collect()
     gc.freeze()
 

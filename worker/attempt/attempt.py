@@ -90,10 +90,14 @@ def failure_of(error: Exception, handler: Handler | None = None, milliseconds: f
     return Failure(handler.name, error_class(error), where, at, distribution(module), milliseconds)
 
 
+#: It reads the files of everything that is installed.
+_distributions: Final = cache(packages_distributions)
+
+
 @cache
 def distribution(module: str) -> str:
     """Return the installed distribution of a module with its version, or "" if the module is a loose file."""
-    names = packages_distributions().get(module.partition(".")[0])
+    names = _distributions().get(module.partition(".")[0])
     return f"{names[0]} {version(names[0])}" if names else ""
 
 
