@@ -57,6 +57,13 @@ def test_a_handler_that_blocks_the_loop_is_named_and_its_process_replaced(harnes
     assert harness.notes() == ["run 1", "run 2"]
 
 
+def test_in_development_it_is_named_as_soon_although_leases_are_long(harness: Harness) -> None:
+    harness.plugin(BLOCKING)
+    harness.happens("m1")
+    with harness.worker(CREDHOOK_DEV="1", CREDHOOK_LEASE="300") as worker:
+        until(lambda: '"loop_blocked"' in worker.text)
+
+
 @pytest.mark.parametrize(
     ("whom", "number"),
     [

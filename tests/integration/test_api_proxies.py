@@ -14,7 +14,7 @@ from http_proxy import REFUSED, proxying
 from scripted_server import PRESENTATION, TOKEN, answering, credentials, not_listening, presentation, silent, tls_for
 
 from credhook.worker.api.client import AsyncApi
-from credhook.worker.api.errors import Unavailable, hint
+from credhook.worker.api.errors import InvalidResponse, Unavailable, hint
 from credhook.worker.api.token import ClientCredentials
 
 #: No name server knows it, so only a proxy gets there.
@@ -77,6 +77,19 @@ async def test_this_host_is_reached_directly_whatever_no_proxy_says(monkeypatch:
         async with AsyncApi(server.url, auth(server.url)) as api:
             assert (await api.presentations.get("p")).id == "p"
         assert proxy.lines == []
+
+
+async def test_details_of_another_id_end_the_connection_through_the_proxy(
+    authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter([presentation("stranger"), presentation("mine")])
+    with answering(lambda *_: next(answers), tls_for(authority, HOST)) as server, proxying(server.url) as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", proxy.url)
+        async with AsyncApi(f"https://{HOST}", auth(f"https://{HOST}")) as api:
+            with pytest.raises(InvalidResponse):
+                await api.presentations.get("mine")
+            assert (await api.presentations.get("mine")).id == "mine"
+        assert proxy.lines == [f"CONNECT {HOST}:443"] * 2
 
 
 @contextmanager
