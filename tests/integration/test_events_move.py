@@ -53,7 +53,8 @@ def test_every_state_keeps_its_place_and_its_progress(redis_client: Redis, redis
     redis_client.hset(TYPO.event + "waiting", mapping={"state": "waiting", "due": NOW + 600_000, "attempts": 4})
     redis_client.rpush(TYPO.history + "dead", "1 {}")
     redis_client.hset(TYPO.conflict + "dead", f"{DATA} r9", 5)
-    redis_client.set(TYPO.resource + "r-done", "3:5")
+    newer = {HERE.resource + "r-dead": "3:9"}
+    redis_client.mset({TYPO.resource + "r-done": "3:5", TYPO.resource + "r-dead": "1:1"} | newer)
     redis_client.rpush(TYPO.urgent, job_id("erased"))
     redis_client.hset(TYPO.event + "dead", "backfilled", 1)
     accepted(redis_client, "old", ("odd", "of.tomorrow", "r"))  # It has no open event.
@@ -75,13 +76,13 @@ def test_every_state_keeps_its_place_and_its_progress(redis_client: Redis, redis
         assert sorted(redis_client.zrange(key, 0, -1)) == [b"new", b"waiting"]
     assert redis_client.lrange(HERE.history + "dead", 0, -1) == [b"1 {}"]
     assert redis_client.hgetall(HERE.conflict + "dead") == {f"{DATA} r9".encode(): b"5"}
-    assert redis_client.get(HERE.resource + "r-done") == b"3:5"
+    assert redis_client.mget(HERE.resource + "r-done", HERE.resource + "r-dead") == [b"3:5", b"3:9"]
     assert 1_200_000 < redis_client.ttl(HERE.backfilled) <= 1_209_600  # Twice the retention time.
     assert redis_client.lrange(HERE.jobs, 0, -1) == [job_id("new").encode()]
     assert redis_client.zscore(HERE.scheduled, job_id("waiting")) == (NOW + 600_000) / 1_000
     shown = credhook("events", "list", "--json", environment={"REDIS_URL": redis_url}).stdout
     assert {json.loads(line)["webhook_id"] for line in shown.splitlines()} == before.keys()
-    left = [line for line in everything(redis_client).splitlines() if TYPO.prefix in line and "r-done" not in line]
+    left = [line for line in everything(redis_client).splitlines() if TYPO.prefix in line and TYPO.resource not in line]
     assert [line for line in left if "schema" not in line] == []
     assert b"rq:queue:credhok" not in redis_client.smembers("rq:queues")
     accepted(redis_client, HERE.queue, ("done", COMPLETED, "r-done"))  # A repeated delivery is a duplicate.
