@@ -17,6 +17,7 @@ import httpx
 import plain
 import pytest
 from anyio.from_thread import start_blocking_portal
+from presets import FUTURE, MDOC, SD_JWT
 from pydantic import TypeAdapter, ValidationError
 from serving import Platform
 
@@ -50,32 +51,7 @@ TYPES = (
     *(f"openid4vc.verification.{word}" for word in ("requested", "verified", "failed", "expired", "data")),
 )
 
-FUTURE = {"days": 0, "months": 6, "years": 1}
-
 #: Requests that the specification allows, with every field that it names. `unique` renews what must not repeat.
-SD_JWT: dict[str, Any] = {
-    "credentialFormat": "sd-jwt",
-    "templateName": "Badge",
-    "code": "badge",
-    "templateDescription": "Says that somebody wears one.",
-    "templateAttributes": {
-        "a": {"type": "string", "name": "n", "description": "d", "required": True, "alwaysDisclosed": True}
-    },
-    "issuerConfig": {"signer": "certificate", "keyType": "P-256"},
-    "validUntil": {"start": "issuance", "future": FUTURE},
-}
-MDOC: dict[str, Any] = {
-    "credentialFormat": "mdoc",
-    "templateName": "Permit",
-    "code": "permit",
-    "templateDescription": "Says that somebody may enter.",
-    "type": "org.example.permit.1",
-    "templateAttributes": {
-        "org.example": {"properties": {"a": {"type": "string", "name": "n", "description": "d", "required": True}}}
-    },
-    "validUntil": {"future": FUTURE},
-    "issuerConfig": {"signer": "certificate", "keyType": "Ed25519"},
-}
 ENDPOINT: dict[str, Any] = {"url": "https://127.0.0.1:9/hooks", "id": "e", "filterTypes": ["openid4vc.issuance.failed"]}
 ENTITY: dict[str, Any] = {"name": "Issuer", "dids": [{"did": "did:web:a.example", "name": "A"}], "certificates": []}
 USER: dict[str, Any] = {
@@ -387,13 +363,6 @@ REQUESTS: dict[str, tuple[dict[str, Any], TypeAdapter[Any], Operation[Any], tupl
     "offer": ({"credentialOffer": "openid-credential-offer://?x"}, TypeAdapter(OfferRequest), Wallet.accept, ()),
 }
 
-
-def call_of(request: str, document: object) -> Call[Any]:
-    """Return a call with this body, whether or not it is allowed."""
-    allowed, reader, operation, names = REQUESTS[request]
-    return replace(operation(*names, reader.validate_python(allowed)), body=json.dumps(document).encode())
-
-
 SD_JWT_ATTRIBUTE, MDOC_ATTRIBUTE = "templateAttributes/a", "templateAttributes/org.example/properties/a"
 
 #: Request, field, values that it may have, values that it may not.
@@ -487,8 +456,8 @@ RULES = [
 ]
 
 
-def written(request: str, field: str, value: Any) -> dict[str, Any]:
-    document = deepcopy(unique(REQUESTS[request][0]))
+def written(allowed: dict[str, Any], field: str, value: Any) -> dict[str, Any]:
+    document = deepcopy(unique(allowed))
     *folders, last = field.split("/")
     place = document
     for folder in folders:
@@ -511,18 +480,18 @@ def written(request: str, field: str, value: Any) -> dict[str, Any]:
 def test_a_field_holds_what_the_specification_says(
     bench: Bench, request_: str, field: str, value: Any, may: bool
 ) -> None:
-    document = written(request_, field, value)
-    reader = REQUESTS[request_][1]
+    allowed, reader, operation, names = REQUESTS[request_]
+    document = written(allowed, field, value)
     if may:
-        call = REQUESTS[request_][2](reader.validate_python(document))
-        shown = bench.api.send(call).model_dump(mode="json", exclude_unset=True)
+        shown = bench.api.send(operation(reader.validate_python(document))).model_dump(mode="json", exclude_unset=True)
         assert json.loads(bench.request.content) == document
         assert request_ == "user" or all(shown[name] == sent for name, sent in document.items() if name != "type")
     else:
         with pytest.raises(ValidationError):
             reader.validate_python(document)
+        call = operation(*names, reader.validate_python(allowed))
         with pytest.raises(InvalidRequest) as caught:
-            bench.api.send(call_of(request_, document))
+            bench.api.send(replace(call, body=json.dumps(document).encode()))
         assert (caught.value.status, caught.value.errors[0].code) == (400, "VALIDATION_ERROR")
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+from presets import MDOC, SD_JWT
 from pydantic import TypeAdapter, ValidationError
 from starlette.exceptions import HTTPException
 from virtual_time import in_own_time
@@ -143,39 +144,26 @@ def test_other_text_is_refused_without_being_repeated(text: str) -> None:
     assert len(text) < 10 or text not in str(refusal.value)
 
 
-FUTURE = {"days": 0, "months": 6, "years": 1}
-SD_JWT: dict[str, Any] = {
-    "credentialFormat": "sd-jwt",
-    "templateName": "Badge",
-    "code": "badge-1",
-    "templateDescription": "A badge.",
-    "templateAttributes": {
-        "name": {"type": "string", "name": "Name", "required": True, "alwaysDisclosed": True},
-        "address": {"type": "object", "properties": {"street": {"type": "string"}, "since": {"type": "date"}}},
-        "tags": {"type": "array", "items": {"type": "string"}},
-        "anything": {"type": "array"},
-    },
-}
-MDOC: dict[str, Any] = {
-    "credentialFormat": "mdoc",
-    "templateName": "Permit",
-    "code": "permit-1",
-    "templateDescription": "A permit.",
-    "type": "org.example.permit",
-    "templateAttributes": {"org.example": {"properties": {"portrait": {"type": "binary"}, "zones": {"type": "array"}}}},
-    "validUntil": {"future": FUTURE},
-}
+def template(document: dict[str, Any], attributes: dict[str, Any]) -> Any:
+    """Return the attributes as the sandbox reads them in a preset."""
+    wanted = document | {"templateAttributes": attributes}
+    return TypeAdapter[NewSdJwtPreset | NewMdocPreset](NewPreset).validate_python(wanted).template_attributes
 
-preset = TypeAdapter[NewSdJwtPreset | NewMdocPreset](NewPreset).validate_python
+
+BADGE = {
+    "name": {"type": "string", "name": "Name", "required": True, "alwaysDisclosed": True},
+    "address": {"type": "object", "properties": {"street": {"type": "string"}, "since": {"type": "date"}}},
+    "tags": {"type": "array", "items": {"type": "string"}},
+    "anything": {"type": "array"},
+}
+ZONES = {"portrait": {"type": "binary"}, "zones": {"type": "array"}}
+STRICT = {"holder": {"type": "string", "required": True}, "zones": {"type": "array"}}
 
 
 def test_claims_fit_a_template_or_do_not() -> None:
-    badge, permit = preset(SD_JWT).template_attributes, preset(MDOC).template_attributes
-    group = {"properties": {"holder": {"type": "string", "required": True}, "zones": {"type": "array"}}}
-    strict = preset(MDOC | {"templateAttributes": {"org.example": group}}).template_attributes
-    numbers = preset(
-        SD_JWT | {"templateAttributes": {"n": {"type": "number"}, "b": {"type": "boolean"}}}
-    ).template_attributes
+    badge = template(SD_JWT, BADGE)
+    permit, strict = (template(MDOC, {"org.example": {"properties": each}}) for each in (ZONES, STRICT))
+    numbers = template(SD_JWT, {"n": {"type": "number"}, "b": {"type": "boolean"}})
     whole = {"name": "Ada", "address": {"street": "x", "since": "2020-02-20"}, "tags": ["a"], "anything": [1, "b"]}
     fitting: list[tuple[Any, Any]] = [
         (whole, badge),
