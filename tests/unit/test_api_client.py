@@ -12,6 +12,7 @@ from unittest.mock import AsyncMock
 
 import httpx
 import pytest
+from platform_settings import leading_to
 from token_endpoint import (
     TOKEN_URL,
     BrokenBody,
@@ -76,11 +77,8 @@ async def test_whatever_httpx_raises_is_an_error_of_ours(failure: Exception, err
 
 def told(**more: str) -> PlatformSettings:
     """Settings, without an environment."""
-    named = {
-        "CREDHOOK_API_URL": "https://api.example/x",
+    named = leading_to("https://api.example/x") | {
         "CREDHOOK_TOKEN_URL": TOKEN_URL,
-        "CREDHOOK_CLIENT_ID": "me",
-        "CREDHOOK_CLIENT_SECRET": "s3cret",
         "CREDHOOK_ISSUANCE_PATH": "/issued/{id}",
         "CREDHOOK_PRESENTATION_PATH": "/shown/{id}",
         "CREDHOOK_FETCH_TIMEOUT": "2.5",
@@ -89,23 +87,16 @@ def told(**more: str) -> PlatformSettings:
 
 
 async def test_a_sender_is_built_from_settings() -> None:
-    seen: list[httpx.Request] = []
-
-    async def remember(request: httpx.Request) -> httpx.Response:
-        seen.append(request)
-        response = await with_tokens(lambda _: httpx.Response(200, json=GOOD))(request)
-        assert isinstance(response, httpx.Response)
-        return response
-
-    transport = behind(remember)
+    platform = Platform()
+    transport = behind(platform)
     transport.aclose = AsyncMock()  # type: ignore[method-assign]
     auth = ClientCredentials.from_settings(told())
     async with AsyncApi.from_settings(told(), auth=auth, transport=transport) as api:
         await api.presentations.get("p")
     async with AsyncApi.from_settings(told(), transport=transport) as other:
         await asyncio.to_thread(SyncApi(other).issuances.get, "p")
-    token = httpx.URL(TOKEN_URL).path
-    assert [request.url.path for request in seen] == [token, "/x/shown/p", token, "/x/issued/p"]
+    assert [request.url for request in platform.token_requests] == [TOKEN_URL] * 2
+    assert [request.url.path for request in platform.api_requests] == ["/x/shown/p", "/x/issued/p"]
     assert transport_from(told())._timeout == 2.5
     assert transport.aclose.await_count == 2
 
@@ -332,9 +323,6 @@ async def test_a_body_is_read_up_to_four_mebibytes_and_then_refused() -> None:
     assert "longer than 4194304 bytes" in str(refused)
     assert stream.given <= LONGEST_BODY + 2 * 65_536
     assert stream.closed
-
-
-async def test_a_body_of_just_four_mebibytes_is_read() -> None:
     body = httpx.Response(200, json=GOOD).content
     body += b" " * (LONGEST_BODY - len(body))
     assert (await outcome(lambda _: httpx.Response(200, content=body))).id == "p"
