@@ -72,9 +72,6 @@ async def test_whatever_httpx_raises_is_an_error_of_ours(failure: Exception, err
         assert "secret" not in "".join(traceback.format_exception(outcome))
 
 
-# Settings.
-
-
 def told(**more: str) -> PlatformSettings:
     """Settings, without an environment."""
     named = leading_to("https://api.example/x") | {
@@ -106,8 +103,6 @@ async def test_the_settings_decide_if_ids_must_match() -> None:
     async with AsyncApi.from_settings(told(CREDHOOK_MATCH_IDS="0"), transport=transport) as api:
         assert (await api.presentations.get("q")).id == "p"
 
-
-# Lists, read to their end.
 
 LISTED: dict[str, dict[str, Any]] = {
     "issuances": {"status": "x"},
@@ -156,8 +151,6 @@ async def test_a_list_that_does_not_end_is_given_up(size: int, pages: int) -> No
     async with async_api(Pages(pages - 1, size)) as api:
         assert len(await api.users.list()) == pages  # The last page may reach a bound.
 
-
-# Requests for operations that have no name.
 
 ROOT = "https://api.example/tenant"
 

@@ -111,8 +111,6 @@ EVENT = event("openid4vc.issuance.completed")
 
 
 class Tables:
-    """A database."""
-
     def __init__(self) -> None:
         self.rows: dict[str, list[str]] = {"accounts": [], "mails": []}
 
