@@ -126,10 +126,7 @@ class Tables:
 
 tables = Tables()
 #: How a test empties the database and reads it.
-IN_TABLES: dict[str, Any] = {
-    "fresh": lambda: tables.rows.update(accounts=[], mails=[]),
-    "effects": lambda: tables.rows,
-}
+IN_TABLES: Any = {"fresh": lambda: tables.rows.update(accounts=[], mails=[]), "effects": lambda: tables.rows}
 
 
 @handlers.on("openid4vc.issuance.completed")
