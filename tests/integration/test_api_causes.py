@@ -1,13 +1,13 @@
 """Why a platform does not answer, told apart over real sockets, for API and token endpoint."""
 
-import socket
 import ssl
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from socketserver import BaseRequestHandler
 
 import pytest
 import trustme
+from in_thread import Server, in_thread
 from scripted_server import RESET, TOKEN, answering, not_listening, presentation, silent, tls_for
 
 from credhook.worker.api.client import AsyncApi
@@ -21,22 +21,18 @@ def saying(answer: bytes, tls: ssl.SSLContext | None = None) -> Iterator[str]:
         yield server.url
 
 
+class Refusing(BaseRequestHandler):
+    """HTTP where TLS was expected: the greeting is a bad request to it."""
+
+    def handle(self) -> None:
+        self.request.recv(65_536)
+        self.request.sendall(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
+
+
 @contextmanager
 def in_clear() -> Iterator[str]:
-    """An HTTP server where TLS was expected: the greeting is a bad request to it."""
-
-    def greet() -> None:
-        with suppress(OSError):
-            while True:
-                connection, _ = listening.accept()
-                with connection:
-                    connection.recv(65_536)
-                    connection.sendall(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
-
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        threading.Thread(target=greet, daemon=True).start()
-        yield f"https://127.0.0.1:{listening.getsockname()[1]}"
-        listening.shutdown(socket.SHUT_RDWR)
+    with in_thread(Server(("127.0.0.1", 0), Refusing)) as server:
+        yield f"https://127.0.0.1:{server.server_address[1]}"
 
 
 #: By the word for it, a place that does not answer.

@@ -98,41 +98,36 @@ def saying(words: bytes) -> Iterator[str]:
         yield proxy.url
 
 
-Trouble = Callable[[], AbstractContextManager[str]]
-
 #: Whatever is asked for through it.
-TROUBLES: dict[str, Trouble] = {
+TROUBLES: dict[str, Callable[[], AbstractContextManager[str]]] = {
     "wants to know who we are": lambda: saying(REFUSED),
     "is not there": not_listening,
     "has a name that nobody knows": lambda: nullcontext("http://proxy.invalid:3128"),
     "is of another kind": lambda: nullcontext("socks5://127.0.0.1:1080"),
 }
 #: Where the proxy's own words can be told from the platform's.
-OF_TUNNELS: dict[str, Trouble] = {
+OF_TUNNELS = TROUBLES | {
     "says nothing": silent,
     "hangs up": lambda: saying(b""),
     "speaks something else": lambda: saying(b"SSH-2.0-OpenSSH_9.2\r\n"),
     "does not reach the platform": lambda: saying(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 3\r\n\r\nno\n"),
     "forbids it": lambda: saying(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"),
 }
-CASES = [("http", what, trouble) for what, trouble in TROUBLES.items()] + [
-    ("https", what, trouble) for what, trouble in (TROUBLES | OF_TUNNELS).items()
-]
 
 
 @pytest.mark.parametrize("operation", ["token", "presentations.get"])
 @pytest.mark.parametrize(
-    ("scheme", "trouble"), [(case[0], case[2]) for case in CASES], ids=[str(case[:2]) for case in CASES]
+    ("scheme", "trouble"), [*(("http", each) for each in TROUBLES), *(("https", each) for each in OF_TUNNELS)]
 )
 async def test_a_proxy_that_does_not_help_is_named_as_the_cause(
-    operation: str, scheme: str, trouble: Trouble, monkeypatch: pytest.MonkeyPatch
+    operation: str, scheme: str, trouble: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with answering(well) as here, trouble() as proxy_url:
+    with answering(well) as here, OF_TUNNELS[trouble]() as proxy_url:
         monkeypatch.setenv("ALL_PROXY", proxy_url)
         there = f"{scheme}://{HOST}"
         api_url, token_url = (here.url, there) if operation == "token" else (there, here.url)
         with_token = credentials() if operation != "token" else auth(token_url)
-        error = await error_of(api_url, with_token, timeout=0.5 if trouble is silent else 60.0)
+        error = await error_of(api_url, with_token, timeout=0.5 if trouble == "says nothing" else 60.0)
         assert here.targets == []
     assert (error.operation, error.cause, error.status) == (operation, "proxy", None)
     for text in (hint(error), str(error)):

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import tracemalloc
-from typing import Any
 
 import pytest
 from scripted_server import CUT, GRANTED, PRESENTATION, TOKEN, Answering, answering, ok, presentation
@@ -16,9 +15,9 @@ from credhook.worker.api.responses import MOST_LISTED, MOST_VALUES
 from credhook.worker.api.token import ClientCredentials
 
 
-def sending(server: Answering, *, token: str = TOKEN, **options: Any) -> AsyncApi:
+def sending(server: Answering, *, token: str = TOKEN) -> AsyncApi:
     """A client for API and token endpoint of the server."""
-    return AsyncApi(server.url, ClientCredentials(server.url + token, "me", "s3cret"), timeout=5.0, **options)
+    return AsyncApi(server.url, ClientCredentials(server.url + token, "me", "s3cret"), timeout=5.0)
 
 
 async def test_details_of_another_id_are_a_failed_fetch_and_end_their_connection() -> None:
@@ -63,8 +62,8 @@ async def test_a_token_answer_that_is_none_ends_its_connection(monkeypatch: pyte
         assert server.connections == 2
 
 
-def many(count: int, *, of: bytes = b"{}") -> bytes:
-    return b'{"data":{"id":"p","status":"x","credentials":[' + b",".join([of] * count) + b"]}}"
+def many(count: int) -> bytes:
+    return b'{"data":{"id":"p","status":"x","credentials":[' + b",".join([b"{}"] * count) + b"]}}"
 
 
 async def test_more_values_than_a_resource_may_have_are_refused_before_anything_is_made_of_them() -> None:

@@ -17,6 +17,7 @@ import httpx
 import plain
 import pytest
 from anyio.from_thread import start_blocking_portal
+from presets import FUTURE, MDOC, SD_JWT
 from pydantic import TypeAdapter, ValidationError
 from serving import Platform
 
@@ -50,32 +51,7 @@ TYPES = (
     *(f"openid4vc.verification.{word}" for word in ("requested", "verified", "failed", "expired", "data")),
 )
 
-FUTURE = {"days": 0, "months": 6, "years": 1}
-
 #: Requests that the specification allows, with every field that it names. `unique` renews what must not repeat.
-SD_JWT: dict[str, Any] = {
-    "credentialFormat": "sd-jwt",
-    "templateName": "Badge",
-    "code": "badge",
-    "templateDescription": "Says that somebody wears one.",
-    "templateAttributes": {
-        "a": {"type": "string", "name": "n", "description": "d", "required": True, "alwaysDisclosed": True}
-    },
-    "issuerConfig": {"signer": "certificate", "keyType": "P-256"},
-    "validUntil": {"start": "issuance", "future": FUTURE},
-}
-MDOC: dict[str, Any] = {
-    "credentialFormat": "mdoc",
-    "templateName": "Permit",
-    "code": "permit",
-    "templateDescription": "Says that somebody may enter.",
-    "type": "org.example.permit.1",
-    "templateAttributes": {
-        "org.example": {"properties": {"a": {"type": "string", "name": "n", "description": "d", "required": True}}}
-    },
-    "validUntil": {"future": FUTURE},
-    "issuerConfig": {"signer": "certificate", "keyType": "Ed25519"},
-}
 ENDPOINT: dict[str, Any] = {"url": "https://127.0.0.1:9/hooks", "id": "e", "filterTypes": ["openid4vc.issuance.failed"]}
 ENTITY: dict[str, Any] = {"name": "Issuer", "dids": [{"did": "did:web:a.example", "name": "A"}], "certificates": []}
 USER: dict[str, Any] = {
@@ -89,16 +65,17 @@ CERTIFICATE = {"certificate": "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTI
 
 
 class Recording(PyreqwestTransport):
-    """The network, remembering each exchange with the API and with the token endpoint."""
+    """The network, remembering each answer of the API and of the token endpoint, with its request."""
 
     def __init__(self) -> None:
         super().__init__(10.0)
-        self.exchanges: list[tuple[httpx.Request, httpx.Response]] = []
+        self.answers: list[httpx.Response] = []
 
     async def send(self, request: Request) -> Response:
         response = await super().send(request)
         sent = httpx.Request(request.method, request.url, headers=dict(request.headers), content=request.body)
-        self.exchanges.append((sent, httpx.Response(response.status, headers=response.headers, content=response.body)))
+        self.answers.append(httpx.Response(response.status, headers=response.headers, content=response.body))
+        self.answers[-1].request = sent
         return response
 
 
@@ -109,12 +86,8 @@ class Bench:
         self.platform, self.api, self.wire = platform, api, wire
 
     @property
-    def request(self) -> httpx.Request:
-        return self.wire.exchanges[-1][0]
-
-    @property
     def answer(self) -> httpx.Response:
-        return self.wire.exchanges[-1][1]
+        return self.wire.answers[-1]
 
     @property
     def body(self) -> Any:
@@ -171,10 +144,6 @@ def unique(document: dict[str, Any]) -> dict[str, Any]:
 
 def preset(document: dict[str, Any]) -> Any:
     return TypeAdapter[Any](PresetRequest).validate_python(document)
-
-
-def user(**fields: Any) -> UserRequest:
-    return UserRequest.model_validate(fields)
 
 
 def is_timestamp(text: object) -> bool:
@@ -250,8 +219,8 @@ def test_a_presets_issuer_is_there_even_if_none_was_asked_for_and_may_be_null_in
 
 def test_a_user_has_an_id_names_an_address_and_is_enabled(bench: Bench) -> None:
     wanted = unique(USER)
-    assert not bench.api.users.create(user(**wanted)).existed
-    assert bench.api.users.create(user(**wanted)).existed
+    assert not bench.api.users.create(UserRequest.model_validate(wanted)).existed
+    assert bench.api.users.create(UserRequest.model_validate(wanted)).existed
     found = next(each for each in bench.api.users.list() if each.username == wanted["username"])
     shown = next(each for each in bench.body["data"] if each["username"] == wanted["username"])
     assert set(shown) == {"id", "username", "email", "firstName", "lastName", "enabled"}
@@ -262,7 +231,7 @@ def test_a_user_has_an_id_names_an_address_and_is_enabled(bench: Bench) -> None:
 
 def test_a_link_names_the_user_and_the_tenants_provider_and_is_idempotent(bench: Bench) -> None:
     name = f"user-{uuid4().hex}"
-    bench.api.users.create(user(username=name))
+    bench.api.users.create(UserRequest(username=name))
     for enabled in (True, True, False, False, True):
         link = bench.api.users.link_identity(name, enabled=enabled)
         assert set(bench.body["data"]) == {"username", "idpAlias", "linked"}
@@ -273,7 +242,7 @@ def test_a_link_names_the_user_and_the_tenants_provider_and_is_idempotent(bench:
 def test_names_with_characters_that_urls_reserve_are_found(bench: Bench) -> None:
     for mark in ("a+b@c.example", "a b", "a/b", "ä%2fb", "a?b=c&d#e;f", "日本"):
         wanted = {"username": f"{mark}{uuid4().hex}".lower(), "externalIdentifier": f"crm/{mark}{uuid4().hex}"}
-        bench.api.users.create(user(**wanted))
+        bench.api.users.create(UserRequest.model_validate(wanted))
         assert bench.api.users.by_external_identifier(wanted["externalIdentifier"]).username == wanted["username"]
         found = bench.api.users.external_identifier(wanted["username"])
         assert found.external_identifier == wanted["externalIdentifier"]
@@ -387,13 +356,6 @@ REQUESTS: dict[str, tuple[dict[str, Any], TypeAdapter[Any], Operation[Any], tupl
     "offer": ({"credentialOffer": "openid-credential-offer://?x"}, TypeAdapter(OfferRequest), Wallet.accept, ()),
 }
 
-
-def call_of(request: str, document: object) -> Call[Any]:
-    """Return a call with this body, whether or not it is allowed."""
-    allowed, reader, operation, names = REQUESTS[request]
-    return replace(operation(*names, reader.validate_python(allowed)), body=json.dumps(document).encode())
-
-
 SD_JWT_ATTRIBUTE, MDOC_ATTRIBUTE = "templateAttributes/a", "templateAttributes/org.example/properties/a"
 
 #: Request, field, values that it may have, values that it may not.
@@ -487,8 +449,8 @@ RULES = [
 ]
 
 
-def written(request: str, field: str, value: Any) -> dict[str, Any]:
-    document = deepcopy(unique(REQUESTS[request][0]))
+def written(allowed: dict[str, Any], field: str, value: Any) -> dict[str, Any]:
+    document = deepcopy(unique(allowed))
     *folders, last = field.split("/")
     place = document
     for folder in folders:
@@ -511,18 +473,18 @@ def written(request: str, field: str, value: Any) -> dict[str, Any]:
 def test_a_field_holds_what_the_specification_says(
     bench: Bench, request_: str, field: str, value: Any, may: bool
 ) -> None:
-    document = written(request_, field, value)
-    reader = REQUESTS[request_][1]
+    allowed, reader, operation, names = REQUESTS[request_]
+    document = written(allowed, field, value)
     if may:
-        call = REQUESTS[request_][2](reader.validate_python(document))
-        shown = bench.api.send(call).model_dump(mode="json", exclude_unset=True)
-        assert json.loads(bench.request.content) == document
+        shown = bench.api.send(operation(reader.validate_python(document))).model_dump(mode="json", exclude_unset=True)
+        assert json.loads(bench.answer.request.content) == document
         assert request_ == "user" or all(shown[name] == sent for name, sent in document.items() if name != "type")
     else:
         with pytest.raises(ValidationError):
             reader.validate_python(document)
+        call = operation(*names, reader.validate_python(allowed))
         with pytest.raises(InvalidRequest) as caught:
-            bench.api.send(call_of(request_, document))
+            bench.api.send(replace(call, body=json.dumps(document).encode()))
         assert (caught.value.status, caught.value.errors[0].code) == (400, "VALIDATION_ERROR")
 
 

@@ -61,13 +61,6 @@ class Server:
         finally:
             writer.close()
 
-    async def aclose(self) -> None:
-        """Drop the connections, with all that the client has not read."""
-        for writer in self.writers:
-            writer.transport.abort()
-            with suppress(ConnectionError):
-                await writer.wait_closed()
-
 
 @asynccontextmanager
 async def serving(
@@ -82,7 +75,10 @@ async def serving(
     finally:
         await transport.aclose()
         listening.close()
-        await server.aclose()
+        for writer in server.writers:
+            writer.transport.abort()  # With all that the client has not read.
+            with suppress(ConnectionError):
+                await writer.wait_closed()
 
 
 async def get(transport: PyreqwestTransport, url: str, **headers: str) -> Response:

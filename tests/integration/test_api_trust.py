@@ -14,7 +14,8 @@ from pathlib import Path
 import commands
 import pytest
 import trustme
-from scripted_server import TOKEN, Answering, answering, presentation, tls_for
+from platform_settings import leading_to
+from scripted_server import Answering, answering, presentation, tls_for
 
 
 @contextmanager
@@ -30,14 +31,7 @@ def platform(authority: trustme.CA, clients: trustme.CA | None = None) -> Iterat
 
 def environment(server: Answering, **more: Path) -> dict[str, str]:
     kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
-    return {
-        **kept,
-        "CREDHOOK_API_URL": server.url,
-        "CREDHOOK_TOKEN_URL": server.url + TOKEN,
-        "CREDHOOK_CLIENT_ID": "me",
-        "CREDHOOK_CLIENT_SECRET": "s3cret",
-        **{name: str(path) for name, path in more.items()},
-    }
+    return kept | leading_to(server.url) | {name: str(path) for name, path in more.items()}
 
 
 def asked(server: Answering, **more: Path) -> str:

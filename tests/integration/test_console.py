@@ -241,10 +241,7 @@ def test_endpoints_are_planned_and_made_so_once(
 ) -> None:
     url = "https://inbox.example/webhooks/abcdefghijklmnopqrstuvwxyz"
     settings = harness.environment | {"CREDHOOK_PUBLIC_URL": url, "PYTHONPATH": str(harness.folder)}
-    with (
-        console(tmp_path, **{"redis_url": settings.pop("REDIS_URL"), **settings}) as running,
-        running.operator() as ada,
-    ):
+    with console(tmp_path, harness.redis_url, **settings) as running, running.operator() as ada:
         for number in (1, 2):  # The plan would now delete an endpoint, and then another one in its place.
             page = ada.get("/endpoints").text
             assert "create  a new endpoint" in page
@@ -268,8 +265,7 @@ def test_endpoints_are_planned_and_made_so_once(
 def test_handlers_that_want_no_type_are_no_reason_for_an_endpoint(tmp_path: Path, harness: Harness) -> None:
     (harness.folder / "plugin.py").write_text("from credhook import Handlers\nhandlers = Handlers('none')\n")
     settings = harness.environment | {"CREDHOOK_PUBLIC_URL": "https://inbox.example", "PYTHONPATH": str(harness.folder)}
-    redis_url = settings.pop("REDIS_URL")
-    with console(tmp_path, redis_url, **settings) as running, running.operator() as ada:
+    with console(tmp_path, harness.redis_url, **settings) as running, running.operator() as ada:
         page = ada.get("/endpoints").text
     assert "want no event type" in page
     assert "Apply" not in page

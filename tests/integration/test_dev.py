@@ -64,11 +64,8 @@ def a_handler_that_gives_up_is_dead_with_its_reason(dev: Dev) -> None:
 
 
 def a_save_lets_the_handler_that_runs_finish(dev: Dev) -> None:
-    dev.save(
-        MODULE.replace(
-            "    with open", "    import asyncio\n    open('begun', 'w')\n    await asyncio.sleep(2)\n    with open"
-        )
-    )
+    slow = "    import asyncio\n    open('begun', 'w')\n    await asyncio.sleep(2)\n    with open"
+    dev.save(MODULE.replace("    with open", slow))
     dev.ready(5)
     seen = (dev.folder / "seen").read_text().count("\n")
     (resource,) = dev.happens()

@@ -51,10 +51,10 @@ class Clinic:
     environment: dict[str, str]
     stack: ExitStack = field(default_factory=ExitStack)
 
-    def doctor(self, *options: str, **otherwise: str) -> tuple[int, dict[str, dict[str, str]], str]:
+    def doctor(self, **otherwise: str) -> tuple[int, dict[str, dict[str, str]], str]:
         """Exit code, findings by name, and all that it has said."""
         environment = {**self.environment, **otherwise}
-        done = commands.credhook("doctor", "--json", *options, environment=environment, folder=self.folder)
+        done = commands.credhook("doctor", "--json", environment=environment, folder=self.folder)
         findings = [json.loads(line) for line in done.stdout.splitlines()]
         return done.returncode, {one["name"]: one for one in findings}, done.stdout + done.stderr
 

@@ -11,11 +11,8 @@ from accepting import accept
 from events_command import process
 from harness import COMPLETED, DATA, Harness
 from redis import Redis
+from redis_keys import INDEX
 from waiting import until
-
-from credhook.store import Keys
-
-CHANGES = Keys("credhook").changes
 
 FAILING = """
 @handlers.on("*")
@@ -40,7 +37,7 @@ def watching(redis: Redis, url: str, *options: str) -> "Iterator[subprocess.Pope
 
 
 def listeners(redis: Redis) -> int:
-    return int(redis.pubsub_numsub(CHANGES)[0][1])
+    return int(redis.pubsub_numsub(INDEX.changes)[0][1])
 
 
 def said(running: "subprocess.Popen[str]", lines: int) -> str:
@@ -106,12 +103,11 @@ def test_what_nobody_watches_is_told_to_nobody(redis_client: Redis, redis_url: s
 def test_a_connection_that_is_lost_is_said_and_made_anew(redis_client: Redis, redis_url: str) -> None:
     with watching(redis_client, redis_url, "--id", "m1", "--id", "m2", "--resource", "r1") as running:
         redis_client.client_kill_filter(_type="pubsub")
-        assert running.stdout is not None
         assert running.stderr is not None
         told = [running.stderr.readline() for _ in range(3)]
         for one, resource in ("m0", "r1"), ("m2", "r2"), ("m1", "r1"):
             accept(redis_url, one, COMPLETED, resource)
-        assert running.stdout.readline().rstrip().endswith("accepted     issuance.completed        r1  m1")
+        assert said(running, 1).endswith("accepted     issuance.completed        r1  m1\n")
         assert ended(running) == ("", "")
     assert told[1:] == [
         "Redis does not answer (ConnectionError); trying again\n",

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import httpx
 import plain
 import pytest
 import trustme
@@ -83,9 +82,7 @@ def test_a_stop_answers_what_was_begun_and_lets_nobody_in(
         for place, connection in enumerate(begun):
             connection.sendall(request(*signed(f"m{place}")))
         # Answered after them, since they were sent after them: all twenty have been read and wait for Redis.
-        with httpx.Client(
-            verify=False, timeout=60, headers={"connection": "close"}
-        ) as client:  # So that each process is asked.
+        with plain.Client(headers={"connection": "close"}) as client:  # So that each process is asked.
             for _ in range(20 if options else 1):
                 assert client.get(process.url.replace("/webhooks", "/healthz")).is_success
         os.killpg(process.process.pid, signal.SIGHUP)  # There is no terminal that was closed.
@@ -251,9 +248,7 @@ def test_a_socket_that_was_passed_to_the_parent_is_not_taken() -> None:
 
 
 def test_a_taken_port_is_one_clear_line(tmp_path: Path, redis_url: str) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         environment = {"REDIS_URL": redis_url, "PORT": port, "CREDHOOK_WEBHOOK_SECRETS": SECRET}
         with running(tmp_path / "taken.log", "receiver", environment=environment) as process:

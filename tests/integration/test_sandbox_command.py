@@ -4,6 +4,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import forked_process
@@ -12,13 +13,8 @@ import pytest
 from sandbox_api import CREDS, authorized, data
 from serving import Platform, platform
 
-TRIGGER = "import sys; from credhook.cli import main; main(['trigger', *sys.argv[1:]])"
-
-
-def trigger(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    return forked_process.run("-c", TRIGGER, *arguments)
-
-
+TRIGGER = ("-m", "credhook", "trigger")
+trigger = partial(forked_process.run, *TRIGGER)
 PRINTED = [
     "CREDHOOK_API_URL=http://127.0.0.1:8711",
     "CREDHOOK_TOKEN_URL=http://127.0.0.1:8711/realms/sandbox/protocol/openid-connect/token",
@@ -89,7 +85,7 @@ def test_an_address_or_a_file_that_cannot_be_used_is_one_line(tmp_path: Path) ->
 
 
 SANDBOX = ("-m", "credhook.sandbox", "--port", "0")
-OFFER = ("-c", TRIGGER, "issuance.offered")
+OFFER = (*TRIGGER, "issuance.offered")
 
 
 @pytest.mark.parametrize(
@@ -103,7 +99,7 @@ OFFER = ("-c", TRIGGER, "issuance.offered")
         ((*OFFER, "--attributes", "givenName"), "neither KEY=VALUE"),
         ((*OFFER, "--attributes", "=x"), "neither KEY=VALUE"),
         ((*OFFER, "--attributes", "[1]"), "neither KEY=VALUE"),
-        (("-c", TRIGGER, "issuance.done"), "issuance.partiallyIssued, issuance.expired"),
+        ((*TRIGGER, "issuance.done"), "issuance.partiallyIssued, issuance.expired"),
     ],
 )
 def test_a_wrong_option_is_wrong_usage(arguments: tuple[str, ...], said: str) -> None:

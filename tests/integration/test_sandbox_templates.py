@@ -6,18 +6,13 @@ from uuid import uuid4
 
 import httpx
 import pytest
+from presets import SD_JWT
 from sandbox_api import CREDS, data, missing, refused
 from serving import Platform
 
 
 def preset() -> dict[str, Any]:
-    return {
-        "credentialFormat": "sd-jwt",
-        "templateName": "Badge",
-        "code": f"c-{uuid4()}",
-        "templateDescription": "A badge.",
-        "templateAttributes": {"name": {"type": "string", "required": True}},
-    }
+    return SD_JWT | {"code": f"c-{uuid4()}"}
 
 
 def test_a_taken_code_and_an_unknown_template_are_refused(api: httpx.Client) -> None:
@@ -30,7 +25,7 @@ def test_a_taken_code_and_an_unknown_template_are_refused(api: httpx.Client) -> 
 @pytest.mark.usefixtures("swept")
 def test_an_archived_template_can_be_read_and_not_issued_by(sandbox: Platform, api: httpx.Client) -> None:
     id_ = data(api.post(f"{CREDS}/presets/credentials", json=preset()))["id"]
-    wanted = {"eventType": "openid4vc.issuance.offered", "templateId": id_, "attributes": {"name": "Ada"}}
+    wanted = {"eventType": "openid4vc.issuance.offered", "templateId": id_, "attributes": {"a": "Ada"}}
     (offered,) = data(api.post("/sandbox/events", json=wanted), 201)
     offer = data(api.get(f"{CREDS}/credentials/{offered['resourceId']}"))["offerUri"]
     archived = data(api.post(f"/sandbox/templates/{id_}/archive"))["archivedAt"]

@@ -12,6 +12,7 @@ from unittest.mock import AsyncMock
 
 import httpx
 import pytest
+from platform_settings import leading_to
 from token_endpoint import (
     TOKEN_URL,
     BrokenBody,
@@ -71,16 +72,10 @@ async def test_whatever_httpx_raises_is_an_error_of_ours(failure: Exception, err
         assert "secret" not in "".join(traceback.format_exception(outcome))
 
 
-# Settings.
-
-
 def told(**more: str) -> PlatformSettings:
     """Settings, without an environment."""
-    named = {
-        "CREDHOOK_API_URL": "https://api.example/x",
+    named = leading_to("https://api.example/x") | {
         "CREDHOOK_TOKEN_URL": TOKEN_URL,
-        "CREDHOOK_CLIENT_ID": "me",
-        "CREDHOOK_CLIENT_SECRET": "s3cret",
         "CREDHOOK_ISSUANCE_PATH": "/issued/{id}",
         "CREDHOOK_PRESENTATION_PATH": "/shown/{id}",
         "CREDHOOK_FETCH_TIMEOUT": "2.5",
@@ -89,23 +84,16 @@ def told(**more: str) -> PlatformSettings:
 
 
 async def test_a_sender_is_built_from_settings() -> None:
-    seen: list[httpx.Request] = []
-
-    async def remember(request: httpx.Request) -> httpx.Response:
-        seen.append(request)
-        response = await with_tokens(lambda _: httpx.Response(200, json=GOOD))(request)
-        assert isinstance(response, httpx.Response)
-        return response
-
-    transport = behind(remember)
+    platform = Platform()
+    transport = behind(platform)
     transport.aclose = AsyncMock()  # type: ignore[method-assign]
     auth = ClientCredentials.from_settings(told())
     async with AsyncApi.from_settings(told(), auth=auth, transport=transport) as api:
         await api.presentations.get("p")
     async with AsyncApi.from_settings(told(), transport=transport) as other:
         await asyncio.to_thread(SyncApi(other).issuances.get, "p")
-    token = httpx.URL(TOKEN_URL).path
-    assert [request.url.path for request in seen] == [token, "/x/shown/p", token, "/x/issued/p"]
+    assert [request.url for request in platform.token_requests] == [TOKEN_URL] * 2
+    assert [request.url.path for request in platform.api_requests] == ["/x/shown/p", "/x/issued/p"]
     assert transport_from(told())._timeout == 2.5
     assert transport.aclose.await_count == 2
 
@@ -115,8 +103,6 @@ async def test_the_settings_decide_if_ids_must_match() -> None:
     async with AsyncApi.from_settings(told(CREDHOOK_MATCH_IDS="0"), transport=transport) as api:
         assert (await api.presentations.get("q")).id == "p"
 
-
-# Lists, read to their end.
 
 LISTED: dict[str, dict[str, Any]] = {
     "issuances": {"status": "x"},
@@ -165,8 +151,6 @@ async def test_a_list_that_does_not_end_is_given_up(size: int, pages: int) -> No
     async with async_api(Pages(pages - 1, size)) as api:
         assert len(await api.users.list()) == pages  # The last page may reach a bound.
 
-
-# Requests for operations that have no name.
 
 ROOT = "https://api.example/tenant"
 
@@ -332,9 +316,6 @@ async def test_a_body_is_read_up_to_four_mebibytes_and_then_refused() -> None:
     assert "longer than 4194304 bytes" in str(refused)
     assert stream.given <= LONGEST_BODY + 2 * 65_536
     assert stream.closed
-
-
-async def test_a_body_of_just_four_mebibytes_is_read() -> None:
     body = httpx.Response(200, json=GOOD).content
     body += b" " * (LONGEST_BODY - len(body))
     assert (await outcome(lambda _: httpx.Response(200, content=body))).id == "p"

@@ -97,8 +97,6 @@ PRESENTED = {
     "id": "p", "status": "verified", "error": {"new": NESTED}, "new": NESTED,
     "credentials": [{"attributes": NESTED, "issues": [NESTED], "new": NESTED}],
 }  # fmt: skip
-
-
 CHANGES = [
     "x['name'] = 1", "del x['name']", "x.pop('name')", "x.popitem()", "x.clear()", "x.update(a=1)", "x |= {'a': 1}",
     "x.setdefault('a', 1)", "x['address']['city'] = 1", "x['zones'][0] = 1", "del x['zones'][0]", "x['zones'] += [1]",
@@ -143,9 +141,6 @@ def test_of_a_list_that_is_wrong_throughout_the_first_mistake_is_enough(kind: ty
     with pytest.raises(ValidationError) as wrong:
         kind.model_validate({"id": "a", "status": "x", "credentials": [None] * 1_000})
     assert wrong.value.error_count() == 1
-
-
-# Requests.
 
 
 NO_URLS = [
@@ -261,53 +256,41 @@ def test_no_validation_error_repeats_the_input(model: type[Wire], fields: dict[s
 SECRET = "Xq7-secret"
 
 
-def every_answer() -> list[Wire]:
-    """One of each model whose fields are personal or secret, filled with one word, an unknown field included."""
-    extra = {"somethingNew": SECRET}
-    time = "2026-11-01T10:00:00Z"
-    documents: list[tuple[type[Wire], dict[str, Any]]] = [
-        (models.User, {"id": "u", **dict.fromkeys(("username", "email", "firstName", "lastName"), SECRET)} | extra),
-        (models.OnboardingResult, {"email": SECRET, "tempPassword": SECRET} | extra),
-        (models.ExternalIdentifier, {"externalIdentifier": SECRET} | extra),
-        (models.IdentityLink, {"username": SECRET, "idpAlias": SECRET, "linked": True} | extra),
-        (models.WalletCredential, WALLET | {"claims": {"a": SECRET}, "iss": SECRET} | extra),
-        (
-            models.CertificateRecord,
-            {"id": "c", "certificateId": "d", "expiresAt": "e", "createdAt": "e", "updatedAt": "e"}
-            | {"certificateSigningRequest": SECRET, "subjectKeyIdentifier": SECRET}
-            | extra,
-        ),
-        (
-            models.TrustedEntity,
-            {"id": "t", "name": SECRET, "createdAt": time, "updatedAt": time, "certificates": [SECRET]}
-            | {"dids": [{"did": SECRET, "name": SECRET}]}
-            | extra,
-        ),
-        (models.Endpoint, {"id": "e", "url": f"https://a.example/{SECRET}"} | extra),
-        (
-            models.Issuance,
-            {"id": "i", "status": "offered", "offerUri": SECRET, "offerQrUri": SECRET, "credentials": [extra]} | extra,
-        ),
-        (
-            models.Presentation,
-            {"id": "p", "status": "verified", "authorizationRequestUri": SECRET, "error": SECRET}
-            | {"credentials": [{"name": SECRET, "attributes": {SECRET: SECRET}, "issues": [SECRET]} | extra]}
-            | extra,
-        ),
-        (models.UserRequest, dict.fromkeys(("email", "username", "firstName", "externalIdentifier"), SECRET)),
-        (models.OfferRequest, {"credentialOffer": SECRET}),
-        (models.EndpointRequest, {"url": f"https://a.example/{SECRET}"}),
-        (models.TrustedEntityRequest, {"name": SECRET, "certificates": [SECRET]}),
-    ]
-    return [model.model_validate(document) for model, document in documents]
+MORE = {"somethingNew": SECRET}
+TIME = "2026-11-01T10:00:00Z"
+#: One of each model whose fields are personal or secret, filled with one word, an unknown field included.
+EVERY: dict[type[Wire], dict[str, Any]] = {
+    models.User: {"id": "u", **dict.fromkeys(("username", "email", "firstName", "lastName"), SECRET)} | MORE,
+    models.OnboardingResult: {"email": SECRET, "tempPassword": SECRET} | MORE,
+    models.ExternalIdentifier: {"externalIdentifier": SECRET} | MORE,
+    models.IdentityLink: {"username": SECRET, "idpAlias": SECRET, "linked": True} | MORE,
+    models.WalletCredential: WALLET | {"claims": {"a": SECRET}, "iss": SECRET} | MORE,
+    models.CertificateRecord: {"id": "c", "certificateId": "d", "expiresAt": "e", "createdAt": "e", "updatedAt": "e"}
+    | {"certificateSigningRequest": SECRET, "subjectKeyIdentifier": SECRET}
+    | MORE,
+    models.TrustedEntity: {"id": "t", "name": SECRET, "createdAt": TIME, "updatedAt": TIME, "certificates": [SECRET]}
+    | {"dids": [{"did": SECRET, "name": SECRET}]}
+    | MORE,
+    models.Endpoint: {"id": "e", "url": f"https://a.example/{SECRET}"} | MORE,
+    models.Issuance: {"id": "i", "status": "offered", "offerUri": SECRET, "offerQrUri": SECRET, "credentials": [MORE]}
+    | MORE,
+    models.Presentation: {"id": "p", "status": "verified", "authorizationRequestUri": SECRET, "error": SECRET}
+    | {"credentials": [{"name": SECRET, "attributes": {SECRET: SECRET}, "issues": [SECRET]} | MORE]}
+    | MORE,
+    models.UserRequest: dict.fromkeys(("email", "username", "firstName", "externalIdentifier"), SECRET),
+    models.OfferRequest: {"credentialOffer": SECRET},
+    models.EndpointRequest: {"url": f"https://a.example/{SECRET}"},
+    models.TrustedEntityRequest: {"name": SECRET, "certificates": [SECRET]},
+}
 
 
-@pytest.mark.parametrize("value", every_answer(), ids=lambda value: type(value).__name__)
-def test_a_value_shows_no_personal_data_cannot_be_changed_and_travels_between_processes(value: Wire) -> None:
+@pytest.mark.parametrize("model", EVERY)
+def test_a_value_shows_no_personal_data_cannot_be_changed_and_travels_between_processes(model: type[Wire]) -> None:
+    value = model.model_validate(EVERY[model])
     assert SECRET in value.model_dump_json()
     shown = f"{value!r} {value} {[value]} {list(value.__repr_args__())}"  # `rich` prints the last.
     assert SECRET not in shown
-    name = next(iter(type(value).model_fields))
+    name = next(iter(model.model_fields))
     with pytest.raises(ValidationError):
         setattr(value, name, "other")
     assert pickle.loads(pickle.dumps(value)) == value

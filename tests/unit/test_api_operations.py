@@ -122,15 +122,12 @@ def test_a_segment_that_could_climb_or_cannot_travel_is_refused(value: str) -> N
         path_segment(value)
 
 
-# Ids that mean harm.
-
 #: What each operation takes besides an id.
 REST: dict[str, object] = {
     "certificates.import_": CERTIFICATE,
     "users.link_identity": IdentityLinkRequest(enabled=True),
 }
 TAKING_AN_ID = [each for each in every_operation().values() if "{" in each.path]
-
 
 hostile = st.one_of(
     st.text(),

@@ -220,9 +220,6 @@ def test_the_message_names_the_place_and_not_the_value() -> None:
     assert caught.__suppress_context__  # It holds the body.
 
 
-# The platform's error objects.
-
-
 @pytest.mark.parametrize("status", [404, "404"])
 def test_an_error_object_has_a_status_as_number_or_as_text(status: object) -> None:
     body = {
@@ -287,9 +284,6 @@ def test_errors_keep_what_they_say_when_copied_and_pickled(error: type[ApiError]
         assert (str(again), again.operation, again.status, again.errors[0].detail) == ("words", "users.list", 500, "d")
 
 
-# Retry-After.
-
-
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [
@@ -343,8 +337,6 @@ def test_every_body_is_a_result_or_an_error_of_ours(status: int, body: Any) -> N
         with suppress(ApiError):
             read(operation, response(status, body), NOW)
 
-
-# Pages of a list.
 
 SHOWN = {
     "id": "p",

@@ -181,7 +181,6 @@ VALUES: dict[str, Any] = {
     "object that cannot be shown": Unspeakable(),
 }
 
-
 #: Names that structlog or Python's logging also use, and any other name.
 NAMES = ("stack", "exception", "timestamp", "level", "logger", "positional_args", "ids")
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+from presets import MDOC, SD_JWT
 from pydantic import TypeAdapter, ValidationError
 from starlette.exceptions import HTTPException
 from virtual_time import in_own_time
@@ -143,39 +144,26 @@ def test_other_text_is_refused_without_being_repeated(text: str) -> None:
     assert len(text) < 10 or text not in str(refusal.value)
 
 
-FUTURE = {"days": 0, "months": 6, "years": 1}
-SD_JWT: dict[str, Any] = {
-    "credentialFormat": "sd-jwt",
-    "templateName": "Badge",
-    "code": "badge-1",
-    "templateDescription": "A badge.",
-    "templateAttributes": {
-        "name": {"type": "string", "name": "Name", "required": True, "alwaysDisclosed": True},
-        "address": {"type": "object", "properties": {"street": {"type": "string"}, "since": {"type": "date"}}},
-        "tags": {"type": "array", "items": {"type": "string"}},
-        "anything": {"type": "array"},
-    },
-}
-MDOC: dict[str, Any] = {
-    "credentialFormat": "mdoc",
-    "templateName": "Permit",
-    "code": "permit-1",
-    "templateDescription": "A permit.",
-    "type": "org.example.permit",
-    "templateAttributes": {"org.example": {"properties": {"portrait": {"type": "binary"}, "zones": {"type": "array"}}}},
-    "validUntil": {"future": FUTURE},
-}
+def template(document: dict[str, Any], attributes: dict[str, Any]) -> Any:
+    """Return the attributes as the sandbox reads them in a preset."""
+    wanted = document | {"templateAttributes": attributes}
+    return TypeAdapter[NewSdJwtPreset | NewMdocPreset](NewPreset).validate_python(wanted).template_attributes
 
-preset = TypeAdapter[NewSdJwtPreset | NewMdocPreset](NewPreset).validate_python
+
+BADGE = {
+    "name": {"type": "string", "name": "Name", "required": True, "alwaysDisclosed": True},
+    "address": {"type": "object", "properties": {"street": {"type": "string"}, "since": {"type": "date"}}},
+    "tags": {"type": "array", "items": {"type": "string"}},
+    "anything": {"type": "array"},
+}
+ZONES = {"portrait": {"type": "binary"}, "zones": {"type": "array"}}
+STRICT = {"holder": {"type": "string", "required": True}, "zones": {"type": "array"}}
 
 
 def test_claims_fit_a_template_or_do_not() -> None:
-    badge, permit = preset(SD_JWT).template_attributes, preset(MDOC).template_attributes
-    group = {"properties": {"holder": {"type": "string", "required": True}, "zones": {"type": "array"}}}
-    strict = preset(MDOC | {"templateAttributes": {"org.example": group}}).template_attributes
-    numbers = preset(
-        SD_JWT | {"templateAttributes": {"n": {"type": "number"}, "b": {"type": "boolean"}}}
-    ).template_attributes
+    badge = template(SD_JWT, BADGE)
+    permit, strict = (template(MDOC, {"org.example": {"properties": each}}) for each in (ZONES, STRICT))
+    numbers = template(SD_JWT, {"n": {"type": "number"}, "b": {"type": "boolean"}})
     whole = {"name": "Ada", "address": {"street": "x", "since": "2020-02-20"}, "tags": ["a"], "anything": [1, "b"]}
     fitting: list[tuple[Any, Any]] = [
         (whole, badge),
@@ -258,8 +246,8 @@ class Scene:
         return webhook_id
 
 
-def play(act: Callable[[Scene], Awaitable[None]]) -> None:
-    """Act while the sender sends, in time of its own."""
+def played(act: Callable[[Scene], Awaitable[None]]) -> Callable[[], None]:
+    """Make a test of an act, which happens while the sender sends, in time of its own."""
 
     async def work() -> None:
         scene = Scene()
@@ -267,53 +255,45 @@ def play(act: Callable[[Scene], Awaitable[None]]) -> None:
             await act(scene)
         scene.state.close()
 
-    in_own_time(work())
+    return lambda: in_own_time(work())
 
 
-def test_a_delivery_is_as_late_as_was_asked_for_and_holds_up_no_other() -> None:
-    async def act(scene: Scene) -> None:
-        scene.faults.on = Faults(delay_ms=2_000)
-        late = scene.happens()
-        scene.faults.on = Faults()
-        prompt = scene.happens()
-        await asyncio.sleep(60.0)
-        assert scene.came == [(0.0, prompt), (2.0, late)]
-
-    play(act)
+@played
+async def test_a_delivery_is_as_late_as_was_asked_for_and_holds_up_no_other(scene: Scene) -> None:
+    scene.faults.on = Faults(delay_ms=2_000)
+    late = scene.happens()
+    scene.faults.on = Faults()
+    prompt = scene.happens()
+    await asyncio.sleep(60.0)
+    assert scene.came == [(0.0, prompt), (2.0, late)]
 
 
-def test_a_failure_is_tried_again_after_longer_and_longer_and_given_up() -> None:
-    async def act(scene: Scene) -> None:
-        scene.status = 500
-        webhook_id = scene.happens()
-        await asyncio.sleep(sum(RETRY_SECONDS) + 1.0)
-        times = [0, 5, 305, 2_105, 9_305, 27_305, 63_305, 99_305]
-        assert scene.came == [(at, webhook_id) for at in times]
-        outcomes = [attempt.outcome for attempt in reversed(scene.state.latest(DeliveryAttempt, 100))]
-        assert outcomes == ["retrying"] * len(RETRY_SECONDS) + ["givenUp"]
-        assert scene.state.count(PendingDelivery) == 0
-
-    play(act)
+@played
+async def test_a_failure_is_tried_again_after_longer_and_longer_and_given_up(scene: Scene) -> None:
+    scene.status = 500
+    webhook_id = scene.happens()
+    await asyncio.sleep(sum(RETRY_SECONDS) + 1.0)
+    times = [0, 5, 305, 2_105, 9_305, 27_305, 63_305, 99_305]
+    assert scene.came == [(at, webhook_id) for at in times]
+    outcomes = [attempt.outcome for attempt in reversed(scene.state.latest(DeliveryAttempt, 100))]
+    assert outcomes == ["retrying"] * len(RETRY_SECONDS) + ["givenUp"]
+    assert scene.state.count(PendingDelivery) == 0
 
 
-def test_deliveries_that_are_held_back_go_out_the_last_first_or_after_a_while() -> None:
-    async def act(scene: Scene) -> None:
-        scene.faults.on = Faults(reorder=3)
-        ids = [scene.happens() for _ in range(4)]
-        await asyncio.sleep(60.0)
-        assert [webhook_id for _, webhook_id in scene.came] == [ids[2], ids[1], ids[0], ids[3]]
-        assert scene.came[-1][0] == REORDER_SECONDS
-
-    play(act)
+@played
+async def test_deliveries_that_are_held_back_go_out_the_last_first_or_after_a_while(scene: Scene) -> None:
+    scene.faults.on = Faults(reorder=3)
+    ids = [scene.happens() for _ in range(4)]
+    await asyncio.sleep(60.0)
+    assert [webhook_id for _, webhook_id in scene.came] == [ids[2], ids[1], ids[0], ids[3]]
+    assert scene.came[-1][0] == REORDER_SECONDS
 
 
-def test_copies_wait_for_the_first_acknowledgement_after_a_restart_too() -> None:
-    async def act(scene: Scene) -> None:
-        scene.status, scene.faults.on = 500, Faults(duplicate=3)
-        webhook_id = scene.happens()
+@played
+async def test_copies_wait_for_the_first_acknowledgement_after_a_restart_too(scene: Scene) -> None:
+    scene.status, scene.faults.on = 500, Faults(duplicate=3)
+    webhook_id = scene.happens()
+    await asyncio.sleep(1.0)
+    async with scene.sender.sending():
         await asyncio.sleep(1.0)
-        async with scene.sender.sending():
-            await asyncio.sleep(1.0)
-        assert scene.came == [(0.0, webhook_id), (1.0, webhook_id)]
-
-    play(act)
+    assert scene.came == [(0.0, webhook_id), (1.0, webhook_id)]

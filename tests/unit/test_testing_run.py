@@ -236,13 +236,16 @@ def test_the_threads_own_loop_stays() -> None:
     loop.close()
 
 
-@pytest.mark.parametrize(("handler", "event_type", "why"), [
-    (activate, "openid4vc.issuance.failed", "accounts.activate would not run for openid4vc.issuance.failed"),
-    (lambda event, context: None, COMPLETED, "has no usable name"),
+@pytest.mark.parametrize(("handler", "event", "options", "why"), [
+    (activate, event("openid4vc.issuance.failed"), {}, "accounts.activate would not run for openid4vc.issuance.failed"),
+    (lambda event, context: None, EVENT, {}, "has no usable name"),
+    (activate, EVENT, {"attempts": 0}, "attempts= should be"),
+    (activate, EVENT, {"attempts": "until done"}, "attempts= should be"),
+    (activate, EVENT, {"timeout": 0}, "timeout= should be"),
 ])  # fmt: skip
-def test_what_a_worker_would_not_run_is_refused(handler: Any, event_type: str, why: str) -> None:
+def test_what_a_worker_would_not_run_is_refused(handler: Any, event: Any, options: Any, why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        run(handler, event(event_type))
+        run(handler, event, **options)
 
 
 said = Handlers[Any]("said")
@@ -282,12 +285,6 @@ def test_the_options_hold_wherever_the_plugin_is_defined() -> None:
     elsewhere = Handlers("elsewhere")
     elsewhere.on(COMPLETED, condition=lambda event: False)(handle)
     assert run(handle, EVENT).outcome == "skipped"
-
-
-@pytest.mark.parametrize("options", [{"attempts": 0}, {"attempts": "until done"}, {"timeout": 0}])
-def test_a_wrong_option_is_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=f"{next(iter(options))}= should be"):
-        run(activate, EVENT, **options)
 
 
 stateful = Handlers[Any]("stateful")
