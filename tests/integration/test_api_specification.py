@@ -29,8 +29,10 @@ from credhook.worker.api.models import (
     CertificateRequest,
     EndpointRequest,
     IdentityLinkRequest,
+    MdocPresetRequest,
     OfferRequest,
     PresetRequest,
+    SdJwtPresetRequest,
     TrustedEntityRequest,
     UserRequest,
 )
@@ -206,11 +208,13 @@ def test_a_preset_is_answered_with_what_was_asked_and_becomes_a_template(
 
 
 def test_a_presets_issuer_is_there_even_if_none_was_asked_for_and_may_be_null_in_an_mdoc(bench: Bench) -> None:
-    wanted = {name: value for name, value in unique(SD_JWT).items() if name not in {"issuerConfig", "validUntil"}}
-    bench.api.presets.create(preset(wanted))
+    left_out = {"issuerConfig", "validUntil", "credentialFormat"}  # The format is that of the model.
+    wanted = {name: value for name, value in unique(SD_JWT).items() if name not in left_out}
+    bench.api.presets.create(SdJwtPresetRequest.model_validate(wanted))
     assert bench.body["data"]["issuerConfig"]["signer"] in {"did:web", "certificate"}
     assert "validUntil" not in bench.body["data"]
-    bench.api.presets.create(preset({name: value for name, value in unique(MDOC).items() if name != "issuerConfig"}))
+    wanted = {name: value for name, value in unique(MDOC).items() if name not in left_out - {"validUntil"}}
+    bench.api.presets.create(MdocPresetRequest.model_validate(wanted))
     assert bench.body["data"]["issuerConfig"] is None
 
 

@@ -227,6 +227,7 @@ async def test_handlers_run_to_their_end_although_redis_refuses_the_record_of_an
     ({"first": ValueError(), "second": ValueError()}, False),
     ({"first": GiveUp("closed"), "second": GiveUp("closed")}, False),
     ({"second": GiveUp("closed")}, True),
+    ({"second": Retry(after=600)}, True),
 ])  # fmt: skip
 async def test_only_a_state_that_a_handler_has_handled_makes_earlier_ones_stale(
     made: Attempts, told: Planned, ends: dict[str, Exception], stale: bool

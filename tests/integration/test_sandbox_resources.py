@@ -96,6 +96,14 @@ def test_lists_go_on_where_their_links_lead(sandbox: Platform, api: httpx.Client
         assert invalid(api.get(f"{CREDS}/{noun}", params={"page[after]": wrong})).startswith("query.page[after]: ")
 
 
+def test_a_credential_without_claims_has_none(sandbox: Platform, api: httpx.Client) -> None:
+    issued = {"eventType": "openid4vc.issuance.completed", "templateId": "sandbox:permit", "attributes": {}}
+    invalid(api.post("/sandbox/events", json=issued))  # It must name its holder.
+    id_ = sandbox.make("openid4vc.verification.verified", templateId="sandbox:permit", attributes={})
+    (credential,) = data(api.get(f"{CREDS}/presentations/{id_}"))["credentials"]
+    assert credential["attributes"] == {}
+
+
 def test_a_presentation_moves_on_and_keeps_what_was_shown(sandbox: Platform, api: httpx.Client) -> None:
     id_ = sandbox.make("openid4vc.verification.requested")
     shown = {"templateId": "sandbox:permit", "attributes": {"a": [1, {"b": None}]}}

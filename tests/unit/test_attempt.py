@@ -216,6 +216,7 @@ def test_a_group_is_caused_where_its_members_were_raised() -> None:
     first = group(one, another)
     assert first.what == "ExceptionGroup (KeyError, ValueError)"
     assert first.where == f"{__name__} another, {__name__} one"
+    assert group(another, one).where == first.where
     assert re.fullmatch(r"unit/test_attempt\.py:\d+ another, unit/test_attempt\.py:\d+ one", first.at)
     assert group(one, another).cause == first.cause != group(one, one).cause == group(one, one, one).cause
     assert failed(one, ExceptionGroup("", [ValueError()])).where == f"{__name__} one"  # Its member has no place here.

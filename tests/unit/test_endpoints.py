@@ -77,17 +77,18 @@ def test_what_is_in_doubt_is_noted_and_replaced_only_if_told() -> None:
 
 def test_a_plan_is_told_step_by_step_with_what_each_endpoint_receives() -> None:
     old = endpoint("credhook-1-q", URL + SECRET, (*EVENT_TYPES, "a.new"))
-    few = endpoint("b\x1b", types=(EVENT_TYPES[0], "a.new"))
+    few, new = endpoint("b\x1b", types=(EVENT_TYPES[0], "a.new")), endpoint("c", types=("a.new",))
     told = [
         f"{URL}: openid4vc.issuance.completed, openid4vc.verification.data",
         "  create  a new endpoint, credhook-2-q",
         f"  delete  credhook-1-q at {URL}/abcd… (all {len(EVENT_TYPES)} event types, a.new)",
         f"  delete  b\\x1b at {URL} ({EVENT_TYPES[0]}, a.new)",
+        f"  delete  c at {URL} (a.new)",
         "  note    while both exist, the platform may deliver one event twice, under two webhook-ids",
     ]
-    assert list(lines(plan(URL, TWO, [old, few], "q"))) == told
-    kept = [told[0], "  keep    a", *told[2:4]]
-    assert list(lines(plan(URL, TWO, [old, few, RIGHT], "q"))) == kept
+    assert list(lines(plan(URL, TWO, [old, few, new], "q"))) == told
+    kept = [told[0], "  keep    a", *told[2:5]]
+    assert list(lines(plan(URL, TWO, [old, few, new, RIGHT], "q"))) == kept
     assert "has no path" in "\n".join(lines(plan("https://new.example", TWO, [], "q")))
     assert shown("https://[x" + SECRET) == "https://[x/abcd…"
 

@@ -49,8 +49,9 @@ def test_an_operation_that_the_sandbox_lacks_is_answered_as_told() -> None:
     api.fail()  # Before what is answered there.
     with pytest.raises(Unavailable):
         api.sync.request("POST", path)
-    assert api.sync.request("POST", path, {"templateId": "t"}) == {"data": {"id": "iss_1"}}
-    assert api.calls[2:] == (ApiCall("POST", path, {"templateId": "t"}, 200),)
+    for _ in range(2):
+        assert api.sync.request("POST", path, {"templateId": "t"}) == {"data": {"id": "iss_1"}}
+    assert api.calls[2:] == (ApiCall("POST", path, {"templateId": "t"}, 200),) * 2
 
 
 def test_each_has_a_state_of_its_own() -> None:
