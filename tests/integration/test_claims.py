@@ -383,11 +383,12 @@ def test_only_events_without_a_job_are_put_back_behind_a_long_queue(queue: Event
     now = queue.redis.time()[0] * 1_000
     queued = [f"m{number}" for number in range(30)]
     queue.plant(*queued, moved=now - 100_000)
-    queue.push_job(*queued)
+    queue.plant("handed back", moved=now)
+    queue.push_job("handed back", *queued)
     queue.plant("orphan", moved=now - 200_000)
     assert queue.sweep(head=20) == 1
     jobs: Any = queue.redis.lrange(INDEX.jobs, 0, -1)
-    assert len(jobs) == len(set(jobs)) == 31
+    assert len(jobs) == len(set(jobs)) == 32
 
 
 def test_an_orphan_behind_a_page_of_scheduled_events_is_found(queue: EventQueue) -> None:

@@ -18,6 +18,7 @@ from commands import credhook
 from forked_process import run
 from harness import Harness
 from redis import Redis
+from redis.exceptions import NoPermissionError
 from redis.exceptions import TimeoutError as RedisTimeout
 from serving import Receiver, receiver
 from signing import OTHER_SECRET, SECRET, body, headers
@@ -132,9 +133,18 @@ def test_a_redis_that_ends_a_connection_over_tls() -> None:
     assert "maxclients" in store_hint(ended)
 
 
-@pytest.mark.parametrize("silent", [TimeoutError(), RedisTimeout()], ids=["connecting", "reading"])
-def test_a_redis_that_is_silent(silent: Exception) -> None:
-    assert "no answer in time" in store_hint(silent)
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (TimeoutError(), "no answer in time"),
+        (RedisTimeout(), "no answer in time"),
+        # As Redis 6 and 7 say it.
+        (NoPermissionError("this user has no permissions to access one of the channels used as arguments"), "channels"),
+        (NoPermissionError("No permissions to access a channel"), "channels"),
+    ],
+)
+def test_what_redis_or_its_silence_means(error: Exception, said: str) -> None:
+    assert said in store_hint(error)
 
 
 @pytest.mark.parametrize("part", ["receiver", "worker"])

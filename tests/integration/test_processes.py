@@ -186,8 +186,10 @@ def test_no_delivery_is_lost_while_receivers_with_a_passed_socket_follow_each_ot
 
 def test_a_renewed_certificate_is_shown_from_the_next_handshake_on(tmp_path: Path, redis_url: str) -> None:
     certificate, key, admin = tmp_path / "certificate.pem", tmp_path / "key.pem", free_port()
-    files = {"CREDHOOK_TLS_CERTFILE": str(certificate), "CREDHOOK_TLS_KEYFILE": str(key)}
-    settings = files | {"CREDHOOK_ADMIN": f"127.0.0.1:{admin}"}
+    settings = {"CREDHOOK_ADMIN": f"127.0.0.1:{admin}"}
+    for name, file in (("CREDHOOK_TLS_CERTFILE", certificate), ("CREDHOOK_TLS_KEYFILE", key)):
+        settings[name] = str(tmp_path / name)
+        (tmp_path / name).symlink_to(file)  # As Kubernetes shows the files of a secret.
     expiry = "credhook_certificate_expiry_timestamp_seconds"
 
     def renew(then: Callable[[], None] = lambda: None, **options: Any) -> bytes:

@@ -94,6 +94,9 @@ async def test_what_has_started_is_shut_down_the_last_first_whatever_one_of_them
     def fails(state: Any) -> None:
         raise ValueError
 
+    async def breaks_off(state: Any) -> None:
+        raise asyncio.CancelledError
+
     span = Lifespan(
         [
             plugin("first", lambda: 1, ended.append),
@@ -102,6 +105,7 @@ async def test_what_has_started_is_shut_down_the_last_first_whatever_one_of_them
             plugin("fourth", None, ended.append),
             plugin("fifth", lambda: 5, ended.append),
             plugin("sixth", lambda: None, ended.append),
+            plugin("seventh", lambda: 7, breaks_off),
         ]
     )
     await span.start()
