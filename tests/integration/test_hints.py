@@ -5,6 +5,7 @@ Authors' mistakes are in test_authors_mistakes.py, those that `credhook doctor` 
 
 import json
 import re
+import socket
 import ssl
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from commands import credhook
 from forked_process import run
 from harness import Harness
 from redis import Redis
-from redis.exceptions import NoPermissionError
+from redis.exceptions import NoPermissionError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeout
 from serving import Receiver, receiver
 from signing import OTHER_SECRET, SECRET, body, headers
@@ -141,6 +142,12 @@ def test_a_redis_that_ends_a_connection_over_tls() -> None:
         # As Redis 6 and 7 say it.
         (NoPermissionError("this user has no permissions to access one of the channels used as arguments"), "channels"),
         (NoPermissionError("No permissions to access a channel"), "channels"),
+        (ResponseError("MISCONF Redis is configured to save RDB snapshots"), "cannot write to its disk"),
+        (ResponseError("NOREPLICAS Not enough good replicas to write."), "too few replicas"),
+        (ResponseError("BUSY Redis is busy running a script."), "kept Redis busy"),
+        (socket.gaierror(-2, "Name or service not known"), "not known here"),
+        (ssl.SSLCertVerificationError(1, "certificate is not valid for '127.0.0.1'"), "for another name"),
+        (ssl.SSLCertVerificationError(1, "certificate has expired"), "renew it"),
     ],
 )
 def test_what_redis_or_its_silence_means(error: Exception, said: str) -> None:

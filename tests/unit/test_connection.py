@@ -11,9 +11,10 @@ from credhook.store.connection import open_redis, open_redis_sync
 GOOD = {
     "redis://127.0.0.1": RedisAddress((("127.0.0.1", 6379),)),
     "redis://127.0.0.1:6380/3": RedisAddress((("127.0.0.1", 6380),), db=3),
-    "rediss://user:p%2Fw%40@h:1": RedisAddress((("h", 1),), tls=True, username="user", password="p/w@"),
+    "rediss://us%40er:p%2Fw%40@h:1": RedisAddress((("h", 1),), tls=True, username="us@er", password="p/w@"),
     "redis://:pw@[::1]:6380/0": RedisAddress((("::1", 6380),), password="pw"),
     "unix:///run/redis.sock": RedisAddress((), path="/run/redis.sock"),
+    "unix://me:pw@/run/my%20redis": RedisAddress((), path="/run/my redis", username="me", password="pw"),
     "redis+sentinel://a,b:26380/main": RedisAddress((("a", 26379), ("b", 26380)), service="main"),
     "rediss+sentinel://:pw@a:1/main/2": RedisAddress((("a", 1),), service="main", db=2, tls=True, password="pw"),
 }
@@ -22,6 +23,7 @@ GOOD = {
 @pytest.mark.parametrize(("url", "address"), GOOD.items(), ids=str)
 def test_each_form_is_read(url: str, address: RedisAddress) -> None:
     assert RedisAddress.parse(url) == address
+    assert RedisAddress.parse(str(address)) == replace(address, username=None, password=None)
     open_redis(url)
     open_redis_sync(url)
 
