@@ -193,6 +193,9 @@ async def test_an_urgent_event_that_comes_back_is_urgent_still_and_its_hint_expi
         await claims.settle(claim, Settlement(State.WAITING, "NotFound 404", wait=0.0))
     assert [claim.event_id for claim in (await claims.take(2, urgent=1)).claims] == ["u0", "m1"]
     assert queue.redis.llen(INDEX.urgent) == 2
+    queue.redis.delete(INDEX.urgent, INDEX.jobs)
+    queue.lapse()
+    assert (queue.sweep(), queue.redis.llen(INDEX.urgent)) == (5, 3)
     assert 0 < queue.redis.ttl(INDEX.urgent) <= 3_600
 
 
@@ -218,7 +221,10 @@ async def test_a_waiting_event_is_left_until_it_is_due(queue: EventQueue) -> Non
     assert queue.sweep() == 0
     queue.redis.hset(EVENT + "m1", "due", 1)
     queue.redis.zadd(INDEX.scheduled, {job_id("m1"): 1})  # Overdue: nobody schedules.
+    queue.redis.zadd(INDEX.failed, {job_id("m1"): 1})  # As RQ does if a worker of its own dies.
+    queue.redis.rpush(INDEX.intermediate, job_id("m1"))
     assert queue.sweep() == 1
+    assert not queue.redis.exists(INDEX.scheduled, INDEX.failed, INDEX.intermediate)
 
 
 async def test_a_retry_that_was_due_is_claimed_even_if_the_clock_has_gone_back(queue: EventQueue) -> None:
@@ -315,6 +321,7 @@ async def test_a_full_redis_takes_renewals_and_settlements_and_records_wait(queu
         ResponseError("Error running script: @user_script: 1: -OOM command not allowed"),
         ReadOnlyError("You can't write against a read only replica."),
         NoPermissionError("ACL failure in script: User w has no permissions to run the 'hset' command"),
+        *(ResponseError(f"{word} no") for word in ("MISCONF", "NOREPLICAS", "BUSY", "NOAUTH", "NOPERM")),
         MasterDownError("Link with MASTER is down and replica-serve-stale-data is set to 'no'."),
         RedisConnectionError("closed"),
     ],
@@ -386,9 +393,10 @@ def test_only_events_without_a_job_are_put_back_behind_a_long_queue(queue: Event
     queue.plant("handed back", moved=now)
     queue.push_job("handed back", *queued)
     queue.plant("orphan", moved=now - 200_000)
+    queue.redis.lpush(INDEX.jobs, "xylophone-7")  # Another program's: it looks like ours, with an id in hexadecimal.
     assert queue.sweep(head=20) == 1
     jobs: Any = queue.redis.lrange(INDEX.jobs, 0, -1)
-    assert len(jobs) == len(set(jobs)) == 32
+    assert len(jobs) == len(set(jobs)) == 33
 
 
 def test_an_orphan_behind_a_page_of_scheduled_events_is_found(queue: EventQueue) -> None:

@@ -78,10 +78,10 @@ async def test_an_unreadable_event_is_set_aside_alone_shown_replayed_once_it_is_
     queue.redis.delete(EVENT + "bad")
     queue.redis.hset(EVENT + "bad", mapping=whole)
     events("replay", "--id", "bad")
+    assert not queue.redis.exists(INDEX.unreadable)
     lose_all(queue)
     queue.sweep()
     assert await take(queue) == ["bad", "good"]
-    assert not queue.redis.exists(INDEX.unreadable)
     damage(queue.redis, "bad", how)
     lose_all(queue)
     queue.sweep()
