@@ -75,7 +75,9 @@ async def test_an_event_that_waited_for_another_is_queued_when_a_worker_that_dra
     first = await queue.take_one()
     other = queue.worker("other")
     assert (await other.take(10)).claims == ()
+    queue.redis.zadd(INDEX.open, {"e2": 1})
     assert await queue.worker().settle(first, DONE, follow=False) == (True, None)
+    assert not queue.redis.zcount(INDEX.open, 1, 1)
     assert (await take_one(other)).event_id == "e2"  # At once: without the sweeper.
 
 
@@ -232,8 +234,10 @@ async def test_a_retry_that_was_due_is_claimed_even_if_the_clock_has_gone_back(q
     await queue.accept("e1")
     await queue.worker().settle(await queue.take_one(), Settlement(State.WAITING, wait=60.0))
     queue.redis.zadd(INDEX.scheduled, {job_id("e1"): 1})
+    queue.redis.zadd(INDEX.open, {"e1": 1})
     again = await queue.take_one()
     assert again._replace(now=0).age == 0
+    assert not queue.redis.zcount(INDEX.open, 1, 1)  # It has moved: behind a long queue it is no orphan.
 
 
 async def test_an_event_of_a_dead_worker_is_put_back_even_if_the_clock_has_gone_back(queue: EventQueue) -> None:

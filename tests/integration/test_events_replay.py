@@ -21,7 +21,7 @@ def test_what_gave_up_is_as_if_it_had_just_been_accepted(
     redis_client: Redis, redis_url: str, events: Run, state: State
 ) -> None:
     accept(redis_url, "fresh", COMPLETED, "r1")
-    plant(redis_client, "m1", state, error="a.bad: ValueError", attempts="12", ended=HANDLED)
+    plant(redis_client, "m1", state, error="a.bad: ValueError", attempts="12", ended=HANDLED, trace="~00-1")
     redis_client.zadd(INDEX.failed, {job_id("m1"): 1})
     before = record(redis_client, "m1")
     assert events("replay", "--state", state.value).stdout == "replayed 1\n"
@@ -29,7 +29,7 @@ def test_what_gave_up_is_as_if_it_had_just_been_accepted(
     assert int(after.pop("fence")) > int(before["settled"]) - 1
     assert after == {
         "type": COMPLETED, "resource": "r1", "state": "accepted", "received": before["received"], "h:a.good": "done",
-        "pending": "a.bad",
+        "pending": "a.bad", "trace": "~00-1",
     }  # fmt: skip
     assert redis_client.ttl(EVENT + "m1") == -1
     assert redis_client.zcard(INDEX.dead) == redis_client.zcard(INDEX.failed) == 0
