@@ -331,12 +331,13 @@ async def test_a_process_that_starts_during_a_pause_keeps_to_it_also_after_redis
         await until_async(lambda: bool(redis_client.keys()), what="the notice")
         assert one.breaker.pause() > 100
         for first in ("admit", "call"):
-            async with member(redis_url, stub.url, watches=False) as late:
+            async with member(redis_url, stub.url, rate=5, watches=False) as late:
                 if first == "admit":
                     assert await late.breaker.admit(1) == 0
                 assert isinstance(await late.call(), PlatformPaused)
                 assert 100 < late.breaker.pause() < 360  # It is longer by what an answer of Redis takes.
     assert len(stub.calls) == 1
+    assert not redis_client.keys("*:bucket")  # In a pause, calls use up no rate.
 
 
 async def test_refused_credentials_hold_this_process_until_they_are_accepted(
@@ -363,7 +364,11 @@ async def test_refused_credentials_hold_this_process_until_they_are_accepted(
     assert "CREDHOOK_CLIENT_ID" in breaker.credential_error
     (await breaker.acquire("x", admitted=True)).ended(404)
     assert (await breaker.admit(5), breaker.credential_error) == (5, "")
-    await breaker.aclose()
+    with capture_logs() as logs:
+        for _ in range(THRESHOLD):
+            breaker.token_fetched(Unauthorized("token: refused", operation="token", status=401))
+        await breaker.aclose()
+    assert "see token_refused" in logs[-1]["hint"]
 
 
 async def test_one_resource_that_is_refused_among_others_pauses_nobody(redis_url: str, stub: Stub) -> None:
