@@ -177,6 +177,8 @@ def test_a_supervisor_that_checks_nobody_is_not_alive(fleet: Fleet, monkeypatch:
     monkeypatch.setattr(fleet.supervisor, "check", blocks)
     assert fleet.run(1) == 0
     assert alive[:2] == [True, False]
+    fleet.clock.now += STALLED_SECONDS
+    assert fleet.supervisor.is_alive()  # While they drain, nobody is checked.
 
 
 def test_a_worker_that_starts_is_not_silent(fleet: Fleet, logs: list[Any]) -> None:
@@ -203,10 +205,10 @@ def descriptors() -> set[str]:
 
 def test_the_descriptors_of_a_worker_that_died_or_could_not_start_are_closed() -> None:
     before = descriptors()
-    child = SupervisedWorker(["true"], os.environ, 1)
+    child = SupervisedWorker(["sh", "-c", r"printf '\0 here\n\0' >/proc/self/fd/$2", "sh"], os.environ, 1)
     child.wait()
     assert len(descriptors()) > len(before)
-    assert child.read_report() == (False, [])
+    assert child.read_report() == (True, ["here"])
     child.report.close()
     assert descriptors() == before
     with pytest.raises(FileNotFoundError):
