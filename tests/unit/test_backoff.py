@@ -30,6 +30,7 @@ def test_waits_that_cannot_be_meant_are_refused(wrong: dict[str, float]) -> None
 @pytest.mark.parametrize("growth", [1.5, 2.0, 1_000.0])
 def test_no_number_of_attempts_is_too_large(growth: float) -> None:
     assert Backoff(first=0.05, longest=14_400.0, growth=growth).wait(10**9) == 14_400.0
+    assert Backoff(first=0, longest=0, growth=growth).wait(10**9) == 0
 
 
 @pytest.mark.parametrize(
