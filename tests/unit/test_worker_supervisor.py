@@ -205,10 +205,10 @@ def descriptors() -> set[str]:
 
 def test_the_descriptors_of_a_worker_that_died_or_could_not_start_are_closed() -> None:
     before = descriptors()
-    child = SupervisedWorker(["sh", "-c", r"printf '\0 here\n\0' >/proc/self/fd/$2", "sh"], os.environ, 1)
+    child = SupervisedWorker(["true"], os.environ, 1)
     child.wait()
     assert len(descriptors()) > len(before)
-    assert child.read_report() == (True, ["here"])
+    assert child.read_report() == (False, [])
     child.report.close()
     assert descriptors() == before
     with pytest.raises(FileNotFoundError):
