@@ -171,6 +171,10 @@ async def test_data_is_not_gone_because_the_platform_fails(made: Attempts, told:
     stub.answer = lambda _: Answer(500)
     settlement = await made.next()
     assert (settlement.state, settlement.error) == (State.WAITING, "Unavailable 500")
+    stub.answer = dated
+    await made.accept("e2", REQUESTED, "pre_2")
+    await made.next(Attempt(await made.claim_of("e2")))
+    assert not await made.redis.exists(SNAPSHOT + "e2")  # The event does not announce the data.
 
 
 async def test_who_has_lost_the_event_to_another_is_told_when_it_settles(made: Attempts, redis_client: Redis) -> None:

@@ -76,7 +76,7 @@ def test_presented_data_is_gone_whatever_else_was_given_up() -> None:
     gone, reason = DataGone(was_there=True), GiveUp("closed")
     before = Outcome().with_ended("a.f", "dead: closed").after("", gone, GiveUp("DataGone"))
     after = Outcome().after("a.g", gone, GiveUp("DataGone")).after("a.f", reason, reason)
-    assert before.settlement().state is after.settlement().state is State.DATA_GONE
+    assert before.settlement(("a.missing",)).state is after.settlement().state is State.DATA_GONE
 
 
 @pytest.mark.parametrize("cancelled", [True, False])

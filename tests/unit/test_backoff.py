@@ -6,7 +6,7 @@ from credhook.backoff import Backoff, Waits
 
 
 @pytest.mark.parametrize(
-    ("longest", "growth", "waits"), [(10.0, 2.0, [5.0, 10.0, 10.0]), (100.0, 3.0, [5.0, 15.0, 45.0, 100.0])]
+    ("longest", "growth", "waits"), [(10, 2, [5, 10, 10]), (5, 1, [5, 5]), (100, 3, [5, 15, 45, 100])]
 )
 def test_waits_grow_up_to_the_longest(longest: float, growth: float, waits: list[float]) -> None:
     backoff = Backoff(first=5.0, longest=longest, growth=growth)
@@ -27,9 +27,10 @@ def test_waits_that_cannot_be_meant_are_refused(wrong: dict[str, float]) -> None
         Backoff(**{"first": 1, "longest": 2} | wrong)
 
 
-@pytest.mark.parametrize("growth", [1.5, 2.0, 10.0])
+@pytest.mark.parametrize("growth", [1.5, 2.0, 1_000.0])
 def test_no_number_of_attempts_is_too_large(growth: float) -> None:
     assert Backoff(first=0.05, longest=14_400.0, growth=growth).wait(10**9) == 14_400.0
+    assert Backoff(first=0, longest=0, growth=growth).wait(10**9) == 0
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,7 @@ async def test_a_drain_interrupts_the_events_for_which_the_grace_does_not_suffic
     one._stop()
     if handed_back:
         one._interrupt_all()
+        one._stop()  # It gets no grace time anew.
     one._start("held")
     (held,) = one._attempts
     one._drained_by -= passed

@@ -1,6 +1,7 @@
 """Handlers: how they are registered, with which options, and what cannot be meant."""
 
 import re
+import threading
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial, wraps
 from pathlib import Path
@@ -200,7 +201,7 @@ def test_a_handler_can_run_after_one_that_stands_above_it() -> None:
     plugin.on("openid4vc.issuance.completed", after=activate)(notify)
     with pytest.raises(ValueError, match=r"x\.last is to run after x\.notify, which is for other event types"):
         plugin.on("openid4vc.issuance.failed", after="notify")(last)
-    plugin.on("*", after="notify")(last)
+    plugin.on("*", after="x.notify")(last)
     assert [one.after for one in plugin] == [None, "x.activate", "x.notify"]
 
 
@@ -238,6 +239,9 @@ def test_a_plugin_has_one_function_for_start_up_and_one_for_the_end() -> None:
     plugin.startup(lambda: 1)
     with pytest.raises(ValueError, match="'x' already has a startup function"):
         plugin.startup(lambda: 2)
+    plugin.shutdown(print)
+    with pytest.raises(ValueError, match="'x' already has a shutdown function"):
+        plugin.shutdown(print)
     forms: list[Any] = [opens, contextmanager(opens), asynccontextmanager(yields)]
     for form in forms:
         with pytest.raises(ValueError, match="the startup function is a generator or context manager: return the"):
@@ -255,5 +259,8 @@ def test_an_import_that_takes_long_is_named_with_its_line(tmp_path: Path, monkey
     monkeypatch.setattr(loading, "SLOW_SECONDS", 0.3)
     with capture_logs() as logs:
         loading.load(["slow_import"])
+        loading.load(["slow_import"])  # It is there already, and so never named.
+    watches = [one for one in threading.enumerate() if getattr(one, "function", None) is loading._log_slow_import]
+    assert all(one.finished.is_set() for one in watches if isinstance(one, threading.Timer))
     assert logs[0]["event"] == "handlers_load_slowly"
     assert logs[0]["at"][0].rpartition("/")[2].startswith("slow_import.py:3 ")

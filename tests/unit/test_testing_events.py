@@ -78,6 +78,7 @@ def test_everything_can_be_said_otherwise() -> None:
     ((COMPLETED, "scripts"), {}, f"'scripts' is no variant of {COMPLETED}; there is empty, unknown_status, missing"),
     ((COMPLETED,), {"format": "jwt-vc"}, "'jwt-vc' is no format; there is sd-jwt, mdoc"),
     ((COMPLETED,), {"attributes": {}}, "attributes and is_valid are a presentation's"),
+    ((COMPLETED,), {"is_valid": False}, "attributes and is_valid are a presentation's"),
     ((COMPLETED,), {"details": {"credentials": "Ada"}}, "1 validation error for Issuance\ncredentials"),
 ])  # fmt: skip
 def test_what_cannot_be_is_refused_with_the_reason(arguments: Any, more: Any, why: str) -> None:

@@ -181,6 +181,11 @@ async def gives_up_the_second_time(event: FetchedEvent, context: Context) -> Non
     await tables.insert("accounts", event.resource_id)
 
 
+async def gives_up_and_then_fails(event: FetchedEvent, context: Context) -> None:
+    await fails_the_second_time(event, context)
+    raise GiveUp("account is closed")
+
+
 async def gives_up(event: FetchedEvent, context: Context) -> None:
     await tables.insert_once("accounts", event.resource_id)
     raise GiveUp("account is closed")
@@ -219,6 +224,7 @@ def test_a_call_of_the_platform_is_an_await_to_die_at() -> None:
     (fails, r"test.fails did not get done when nothing disturbed it: dead, ValueError at unit/test_testing_idemp"),
     (fails_the_second_time, (r"cannot run again: it ended without being recorded as done, and the next run ended as "
      "dead, AssertionError at")),
+    (gives_up_and_then_fails, "cannot run again: .* and the next run ended as dead, AssertionError at"),
     (gives_up_the_second_time, "cannot run again: .* and the next run ended as dead, exists at"),
 ])  # fmt: skip
 def test_what_fails_is_told_as_well(handler: Any, what: str) -> None:
@@ -249,7 +255,7 @@ def test_what_is_compared_is_what_it_was_then() -> None:
 
 
 async def test_fresh_state_can_be_arranged_on_the_platform_and_handed_on() -> None:
-    arranged = []
+    arranged, attempts = [], []
 
     async def arrange(api: FakeApi) -> Tables:
         await api.users.create(UserRequest(username="grace"))
@@ -257,6 +263,7 @@ async def test_fresh_state_can_be_arranged_on_the_platform_and_handed_on() -> No
         return Tables()
 
     async def finds_grace(event: FetchedEvent, context: Context) -> None:
+        attempts.append(event.attempt)
         assert len(await context.api.users.list()) == 1
 
     async def of(state: Tables) -> Any:
@@ -265,5 +272,6 @@ async def test_fresh_state_can_be_arranged_on_the_platform_and_handed_on() -> No
 
     await aassert_idempotent(finds_grace, EVENT, fresh=arrange, effects=of)
     assert len({id(api) for api in arranged}) == 3
+    assert attempts == [1, 1, 2, 1, 2]
     with pytest.raises(RuntimeError, match=r"await aassert_idempotent\(…\) instead"):
         assert_idempotent(finds_grace, EVENT)

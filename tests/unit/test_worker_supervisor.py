@@ -177,6 +177,8 @@ def test_a_supervisor_that_checks_nobody_is_not_alive(fleet: Fleet, monkeypatch:
     monkeypatch.setattr(fleet.supervisor, "check", blocks)
     assert fleet.run(1) == 0
     assert alive[:2] == [True, False]
+    fleet.clock.now += STALLED_SECONDS
+    assert fleet.supervisor.is_alive()  # While they drain, nobody is checked.
 
 
 def test_a_worker_that_starts_is_not_silent(fleet: Fleet, logs: list[Any]) -> None:
