@@ -69,7 +69,6 @@ def test_ssl_cert_file_names_the_authorities(authority: trustme.CA, tmp_path: Pa
 def test_ssl_cert_dir_holds_the_authorities(
     authority: trustme.CA, ca: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
     folder = tmp_path / "authorities"
     folder.mkdir()
     trustme.CA(organization_name="Another").cert_pem.write_to_path(str(folder / "another.pem"))
