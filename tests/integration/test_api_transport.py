@@ -183,9 +183,9 @@ async def test_an_answer_that_is_none_or_not_whole_is_an_error(sent: bytes, caus
 
 async def test_a_refusal_is_read_up_to_its_bound_and_takes_its_connection_along() -> None:
     body = b"x" * 50_000_000
-    async with serving(b"HTTP/1.1 500 X\r\nContent-Length: %d\r\n\r\n" % len(body), body) as (server, transport):
+    async with serving(b"HTTP/1.1 407 X\r\nContent-Length: %d\r\n\r\n" % len(body), body) as (server, transport):
         response = await get(transport, server.url)
-        assert (response.status, len(response.body)) == (500, LONGEST_REFUSAL)
+        assert (response.status, len(response.body)) == (407, LONGEST_REFUSAL)  # No proxy is on the way.
         server.pieces = (HELLO,)
         assert (await get(transport, server.url)).body == b"hello"
         assert server.connections == 2

@@ -10,12 +10,15 @@ from codecs import BOM_UTF8
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.request import urlopen
 
 import commands
 import pytest
 import trustme
 from platform_settings import leading_to
 from scripted_server import Answering, answering, presentation, tls_for
+
+from credhook.worker.api.http.transport import shared_ssl_context
 
 
 @contextmanager
@@ -63,7 +66,9 @@ def test_ssl_cert_file_names_the_authorities(authority: trustme.CA, tmp_path: Pa
 
 
 @pytest.mark.skipif(not shutil.which("openssl"), reason="openssl, which names the files, is not installed")
-def test_ssl_cert_dir_holds_the_authorities(authority: trustme.CA, ca: Path, tmp_path: Path) -> None:
+def test_ssl_cert_dir_holds_the_authorities(
+    authority: trustme.CA, ca: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "authorities"
     folder.mkdir()
     trustme.CA(organization_name="Another").cert_pem.write_to_path(str(folder / "another.pem"))
@@ -71,6 +76,9 @@ def test_ssl_cert_dir_holds_the_authorities(authority: trustme.CA, ca: Path, tmp
     subprocess.run(["openssl", "rehash", str(folder)], check=True, capture_output=True)
     with platform(authority) as server:
         assert asked(server, SSL_CERT_DIR=folder) == ANSWERED
+        monkeypatch.setenv("SSL_CERT_DIR", str(folder))
+        with urlopen(f"{server.url}/{ANSWERED}", context=(trust := shared_ssl_context.__wrapped__())):
+            assert trust.cert_store_stats()["x509_ca"] == 1  # None of certifi's.
     with platform(trustme.CA()) as another:
         assert re.match(NO_TOKEN + r"certificate\)", asked(another, SSL_CERT_DIR=folder))
 

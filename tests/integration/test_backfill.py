@@ -154,9 +154,11 @@ def test_nothing_is_said_of_what_carries_no_time(events: Run, redis_client: Redi
     ]
     stub.answer = lambda _: Answer(body={"data": shown})
     before = contents(redis_client)
+    counted = events(*OFFERS[:3], "--dry-run", CREDHOOK_HANDLERS="billing", **leading_to(stub.url))
+    assert counted.stdout == "missing 0 of 0 events of 2 issuances and presentations\n"
     result = events(*OFFERS, "--dry-run", "--json", **leading_to(stub.url))
     assert contents(redis_client) == before
-    assert [call.resource for call in stub.calls] == ["credentials"]  # Nothing wanted is about presentations.
+    assert [call.resource for call in stub.calls] == ["credentials"] * 2  # Nothing wanted is about presentations.
     assert result.exit_code == 1
     printed: Any = json.loads(result.stdout)
     assert printed["untold"] == {"undated": 1, "unknown_status": 1}

@@ -61,7 +61,7 @@ def cause(redis: Redis, cause_id: str, who: str, standing: dict[str, int], *, la
     for one in standing:
         if redis.exists(EVENT + one):
             redis.hset(EVENT + one, "c:" + who, cause_id)
-    redis.zadd(INDEX.causes, {cause_id: last})
+    redis.zadd(INDEX.causes, {cause_id: last, "00000000": 1})  # The other one has expired.
     redis.zadd(INDEX.standing(cause_id), dict(standing))
 
 

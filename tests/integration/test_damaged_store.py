@@ -69,6 +69,7 @@ async def test_an_unreadable_event_is_set_aside_alone_shown_replayed_once_it_is_
     assert shown.pop("cursor")
     assert json.loads(events("show", "bad", "--json").stdout) == {**shown, "history": [], "conflicts": []}
     assert events("show", "bad").stdout.startswith("event      bad  (times in UTC)\n")
+    assert "\nreceived   " in events("show", "bad").stdout
     assert shown["state"] == "unreadable"
     assert shown["error"].startswith("Unreadable: ")
     # Setting it aside has mended what every state has for itself.

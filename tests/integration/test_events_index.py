@@ -8,6 +8,7 @@ import pytest
 from accepting import accept, everything, record
 from events_command import Run, listed
 from harness import COMPLETED, DATA
+from platform_settings import leading_to
 from redis import Redis
 from redis_keys import EVENT
 from stored_events import HANDLED, INDEX, plant, plant_many
@@ -178,6 +179,7 @@ def test_what_was_quarantined_is_found_by_its_type_once_that_is_known_and_replay
 ) -> None:
     accept(redis_url, "m1", "openid4vc.issuance.unheard", "r1")
     assert listed(events("list", "--json", "--resource", "r1")) == ["m1"]
+    assert "not know the event type" in events("export", "m1", **leading_to("http://127.0.0.1:1")).stderr
     redis_client.hset(EVENT + "m1", "type", COMPLETED)  # As if this version knew it.
     assert listed(events("list", "--json", "--type", "issuance.completed")) == ["m1"]
     assert events("replay", "--state", "quarantined").stdout == "replayed 1\n"

@@ -14,7 +14,7 @@ from redis_keys import job_id
 from waiting import until
 
 from credhook.events import Event
-from credhook.store import Keys, State
+from credhook.store import Keys, State, job
 from credhook.store.job import accept_arguments
 from credhook.store.store import Store
 
@@ -56,6 +56,8 @@ def test_every_state_keeps_its_place_and_its_progress(redis_client: Redis, redis
     newer = {HERE.resource + "r-dead": "3:9"}
     redis_client.mset({TYPO.resource + "r-done": "3:5", TYPO.resource + "r-dead": "1:1"} | newer)
     redis_client.rpush(TYPO.urgent, job_id("erased"))
+    redis_client.zadd(TYPO.isolated, {job_id("erased"): 1})
+    redis_client.zadd(TYPO.scheduled, {job.job_id(TYPO.queue, "waiting"): NOW / 1_000 + 600})
     redis_client.hset(TYPO.event + "dead", "backfilled", 1)
     accepted(redis_client, "old", ("odd", "of.tomorrow", "r"))  # It has no open event.
     redis_client.sadd("rq:queues", "rq:queue:old")  # It had some.
@@ -64,6 +66,7 @@ def test_every_state_keeps_its_place_and_its_progress(redis_client: Redis, redis
     assert "--from old" in said
     before = {one: redis_client.hgetall(TYPO.event + one) for one in (*names, "odd")}
     redis_client.hset(TYPO.event + "waiting", "holder", "w")  # A worker that has gone.
+    redis_client.zadd(TYPO.leases, {"waiting": 1})
     done = move(redis_url, "--json")
     assert json.loads(done.stdout) == {"moved": 7, "left": {}, "complete": True}, done.stderr
     assert {one: redis_client.hgetall(HERE.event + one) for one in before} == before
@@ -84,6 +87,7 @@ def test_every_state_keeps_its_place_and_its_progress(redis_client: Redis, redis
     assert {json.loads(line)["webhook_id"] for line in shown.splitlines()} == before.keys()
     left = [line for line in everything(redis_client).splitlines() if TYPO.prefix in line and TYPO.resource not in line]
     assert [line for line in left if "schema" not in line] == []
+    assert not redis_client.exists(TYPO.scheduled)
     assert b"rq:queue:credhok" not in redis_client.smembers("rq:queues")
     accepted(redis_client, HERE.queue, ("done", COMPLETED, "r-done"))  # A repeated delivery is a duplicate.
     assert redis_client.hget(HERE.event + "done", "state") == b"done"

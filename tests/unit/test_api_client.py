@@ -160,7 +160,8 @@ async def test_a_request_without_a_name_is_sent_and_read_like_any_other() -> Non
 
     def answer(request: httpx.Request) -> httpx.Response:
         asked.append((request.method, str(request.url), request.content, request.headers["authorization"]))
-        replies = {"POST": httpx.Response(202, json={"data": {"id": 1}, "links": {}}), "DELETE": httpx.Response(204)}
+        replies = dict.fromkeys(("PUT", "PATCH", "DELETE"), httpx.Response(204))
+        replies["POST"] = httpx.Response(202, json={"data": {"id": 1}, "links": {}})
         return replies.get(request.method) or httpx.Response(503, headers={"Retry-After": "7"})
 
     class Noting(HttpxTransport):
@@ -174,15 +175,18 @@ async def test_a_request_without_a_name_is_sent_and_read_like_any_other() -> Non
         assert await api.request("POST", "/x/offers", {"a": [1, None], "b": None}) == {"data": {"id": 1}, "links": {}}
         assert await api.request("POST", "/x", UserRequest(email="a@b.example"))
         assert await api.request("POST", "/x", {})
+        assert await api.request("PUT", "/x", 1) is await api.request("PATCH", "/x", 1) is None
         assert await asyncio.to_thread(sync.request, "DELETE", "/x/a%20b") is None
         with pytest.raises(Unavailable, match=r"^request: the platform answered 503$") as caught:
             await api.request("GET", "/x?filter[id]=a&b=%2F")
     assert caught.value.retry_after == 7.0
-    assert repeatable == {("GET", True), ("POST", False), ("DELETE", False), ("POST", True)}  # The last is the token's.
+    once = {(method, False) for method in ("POST", "PUT", "PATCH", "DELETE")}
+    assert repeatable == {("GET", True), ("POST", True)} | once  # The repeatable POST is the token's.
     assert asked == [
         ("POST", f"{ROOT}/x/offers", b'{"a":[1,null],"b":null}', "Bearer t"),
         ("POST", f"{ROOT}/x", b'{"email":"a@b.example"}', "Bearer t"),
         ("POST", f"{ROOT}/x", b"{}", "Bearer t"),
+        *((method, f"{ROOT}/x", b"1", "Bearer t") for method in ("PUT", "PATCH")),
         ("DELETE", f"{ROOT}/x/a%20b", b"", "Bearer t"),
         ("GET", f"{ROOT}/x?filter[id]=a&b=%2F", b"", "Bearer t"),
     ]

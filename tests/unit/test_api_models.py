@@ -145,7 +145,7 @@ def test_of_a_list_that_is_wrong_throughout_the_first_mistake_is_enough(kind: ty
 
 NO_URLS = [
     *("", "https://a.example/ä", "https://a.example/a b", "https://a.example/\n", "https://a.example:99999/"),
-    "https://[::1",
+    *("https://[::1", "https://a.example:0/", "https://:443/a"),
 ]
 #: All but one PEM certificate.
 NO_CERTIFICATES = [

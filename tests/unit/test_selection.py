@@ -68,6 +68,7 @@ FOUND = EventSummary("m1", "openid4vc.verification.data", "dead", int(NOW.timest
         (Selection(until=NOW), (0, 1_795_262_400_000)),
         (Selection(until=NOW + timedelta(microseconds=1)), (0, 1_795_262_400_001)),
         (Selection(until=NOW, after=Cursor(17)), (0, 18)),
+        (Selection(until=NOW, after=Cursor(LATEST_MS)), (0, 1_795_262_400_000)),
     ],
 )
 def test_times_and_cursor_are_a_span_whose_end_is_not_included(selection: Selection, span: tuple[int, int]) -> None:
@@ -109,6 +110,7 @@ def test_states_that_are_indexed_are_looked_up(states: set[State], keys: tuple[s
         (["list", "--after", "page 2"], "is no cursor"),
         (["erase"], "say which events, or --all"),
         (["erase", "--limit", "5", "--yes"], "say which events, or --all"),
+        (["erase", "--after", "a" * 24, "--yes"], "say which events, or --all"),
         (["replay"], "say which events, or --all"),
         (["replay", "--state", "waiting", "--now", "--handler", "a.b"], "exclude each other"),
     ],
