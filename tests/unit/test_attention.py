@@ -63,6 +63,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("fleet.refusals", {"receivers": (REFUSING, *(receiver(pid=2, idle=idle, unauthenticated=1, refused=9.0) for idle in (None, 901)))}, "482 deliveries had no valid signature, the last 9 s ago, and r1 pid 2, r1 pid 2 accepted none"),  # A stranger has met both.
     ("fleet.refusals", {"receivers": (LATE, receiver(refused=900.0))}, "7 deliveries had a timestamp outside CREDHOOK_TOLERANCE, the last 30 s ago compare"),
     ("fleet.refusals", {"receivers": (receiver(idle=None, other_refusals={"path": 4}, refused=30.0),)}, "4 deliveries were refused for the path, the last 30 s ago let the URL at the platform end"),
+    ("fleet.refusals", {"receivers": (receiver(other_refusals={"path": 4, "size": 1}, refused=30.0),)}, "CREDHOOK_PATH_SECRET do; see delivery_refused"),
     ("fleet.refusals", {**OTHER, "receivers": (receiver(queue="b", other_refusals={"size": 1}, refused=30.0), receiver(other_refusals={"size": 7}, refused=901.0))}, "1 delivery was refused for the size, the last 30 s ago, on r1 pid 0 and not on r1 pid 0 see delivery_refused"),
     ("fleet.workers", {"workers": (), "counts": EventCounts(open=7)}, "7 events wait"),
     ("fleet.workers", {"workers": (), "counts": EventCounts(open=1)}, "1 event waits"),
