@@ -85,6 +85,7 @@ async def test_requests_that_come_at_once_each_get_their_own_outcome_and_a_scrip
     assert groups("500.0") - before == 5
     assert groups("500.0") == groups("+Inf")
     assert outcomes == [Outcome.ACCEPTED, Outcome.DUPLICATE, Outcome.DUPLICATE] * 700
+    assert inbox.acknowledged == 2_100
     await until_async(lambda: REGISTRY.get_sample_value("credhook_deliveries_in_flight") == 0, what="none in flight")
 
 
