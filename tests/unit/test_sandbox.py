@@ -169,7 +169,7 @@ def test_claims_fit_a_template_or_do_not() -> None:
         (whole, badge),
         ({"name": "Ada"}, badge),
         (example(badge), badge),
-        ({"org.example": {"portrait": "AAAA"}}, permit),
+        ({"org.example": {"portrait": "AAAA", "zones": ["a"]}}, permit),
         ({"n": 1.5, "b": True}, numbers),
     ]
     wrong: list[tuple[Any, Any]] = [
