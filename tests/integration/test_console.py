@@ -66,11 +66,12 @@ def test_the_first_page_shows_what_happens_and_where_to_look(ada: httpx.Client, 
     plant_many(redis_client, 1_200, State.DEAD)
     plant(redis_client, "unhandled", State.UNHANDLED)
     plant(redis_client, "quarantined", State.QUARANTINED)
+    plant(redis_client, "unreadable", State.UNREADABLE)
     plant(redis_client, "old", State.ACCEPTED, age=86_400)
     page = ada.get("/").text
     assert "1200 events were given up within a day" in page
     assert ">1\N{NARROW NO-BREAK SPACE}200</a>" in page
-    for states in ("dead&amp;state=data_gone", "unhandled", "quarantined", "waiting&amp;state=accepted"):
+    for states in ("dead&amp;state=data_gone", "unhandled", "quarantined", "unreadable", "waiting&amp;state=accepted"):
         assert f'href="/events?state={states}">See them' in page
 
 

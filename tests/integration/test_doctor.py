@@ -131,6 +131,7 @@ BROKEN = {
     "one setting of the platform is missing": Broken(set_(CREDHOOK_CLIENT_SECRET=""), "settings.worker", "fail", "CREDHOOK_CLIENT_SECRET: is not set", "deploy/README.md", code=2),
     "a public URL without TLS": Broken(set_(CREDHOOK_PUBLIC_URL="http://inbox.example/webhooks"), "settings.endpoint", "fail", "CREDHOOK_PUBLIC_URL: should be an https://", "deploy/README.md", code=2),
     "our certificate soon expires": Broken(own_certificate, "certificate.receiver", "warn", "days left: 5", "CREDHOOK_TLS_CERTFILE"),
+    "the client's certificate soon expires": Broken(lambda one: {"CREDHOOK_CLIENT_CERTFILE": own_certificate(one)["CREDHOOK_TLS_CERTFILE"]}, "certificate.client", "warn", "days left: 5", "CREDHOOK_CLIENT_CERTFILE"),
     "the public host is not known": Broken(set_(CREDHOOK_PUBLIC_URL=f"https://{NOWHERE}/webhooks"), "public_url.reached", "fail", "not known here", "DNS record"),
     "nothing listens at the public URL": Broken(set_(CREDHOOK_PUBLIC_URL="https://127.0.0.1:1/webhooks"), "public_url.reached", "fail", "nothing listens", "start the proxy"),
     "no TLS at the public URL": Broken(lambda one: {"CREDHOOK_PUBLIC_URL": f"https://127.0.0.1:{one.receiver.port}/webhooks"}, "public_url.reached", "fail", "does not speak TLS", "CREDHOOK_TLS_CERTFILE"),

@@ -237,3 +237,5 @@ async def test_a_worker_shows_the_certificate_that_it_has_loaded_and_a_receiver_
     renew(2032)
     expiries = [(await target())[-1].samples[0].value for target in targets]
     assert [datetime.fromtimestamp(one, UTC).year for one in expiries] == [2031, 2032]
+    certificate.write_bytes(b"")  # While the next one is written.
+    assert (await targets[1]())[-1].samples[0].value == expiries[1]

@@ -36,7 +36,7 @@ def test_it_says_what_it_is_and_nothing_that_is_secret(tmp_path: Path, redis_cli
     began = time.monotonic()
     with receiver(tmp_path, redis_url, CREDHOOK_PATH_SECRET="p" * 30) as server:
         (one,) = until(lambda: said(redis_client), what="the announcement")
-        assert (one["queue"], one["durability"], one["acknowledged"]) == ("credhook", "strict", 0)
+        assert (one["queue"], one["durability"], one["acknowledged"], one["idle"]) == ("credhook", "strict", 0, None)
         assert redis_client.smembers("rq:queues") == {b"rq:queue:credhook"}  # `status` finds a misspelt one there.
         text = str(redis_client.hgetall(RECEIVERS))
         assert "whsec" not in text

@@ -31,6 +31,7 @@ PUBLIC = "whpk_A6EHv/POEL4dcN0Y50vAmWfk1jCbpQ1fHdyGZBJVMbg="
     [
         ([], [f"CREDHOOK_WEBHOOK_SECRETS={SECRET}"]),
         (["--unsigned"], []),
+        (["--unsigned", "--host", "::1"], []),
         (["--signing-secret", PRIVATE, "--signing-secret", SECRET], [f"CREDHOOK_WEBHOOK_SECRETS='{PUBLIC} {SECRET}'"]),
         (["--signing-secret", PRIVATE], [f"CREDHOOK_WEBHOOK_SECRETS={PUBLIC}"]),
     ],
@@ -39,7 +40,7 @@ PUBLIC = "whpk_A6EHv/POEL4dcN0Y50vAmWfk1jCbpQ1fHdyGZBJVMbg="
 def test_env_prints_the_settings_and_ends(command: list[str], options: list[str], secrets: list[str]) -> None:
     printed = forked_process.run("-m", *command, "--env", "--port", "8711", *options)
     assert (printed.returncode, printed.stderr) == (0, "")
-    assert printed.stdout.splitlines() == PRINTED + secrets
+    assert printed.stdout.replace("[::1]", "127.0.0.1").splitlines() == PRINTED + secrets
 
 
 @pytest.mark.parametrize(("number", "host"), [(signal.SIGTERM, "127.0.0.1"), (signal.SIGINT, "0.0.0.0")])

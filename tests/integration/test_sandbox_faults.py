@@ -80,8 +80,10 @@ def test_details_are_missing_at_first(sandbox: Platform, api: httpx.Client) -> N
 
 
 def test_details_are_old_at_first(sandbox: Platform, api: httpx.Client) -> None:
-    id_ = sandbox.make("openid4vc.verification.requested")
+    id_, issuance = sandbox.make("openid4vc.verification.requested"), sandbox.make("openid4vc.issuance.offered")
     sandbox.faults(detailsStaleMs=600_000)
+    sandbox.make("openid4vc.issuance.completed", resourceId=issuance)
+    assert data(api.get(f"{LIST}/{issuance}"))["status"] == "offered"
     sandbox.make("openid4vc.verification.verified", resourceId=id_)
     assert presentation(api, id_)["status"] == "requested"
     assert api.get(f"/me-creds/api/presentations/{sandbox.make('openid4vc.verification.data')}").status_code == 404

@@ -36,10 +36,13 @@ def test_endpoints_that_cannot_be_reached_or_prove_themselves_are_retried_and_ho
     with receiving(authority.issue_cert("127.0.0.1")) as gone:
         pass
     with receiving(trustme.CA().issue_cert("127.0.0.1")) as stranger:
-        for url in (gone.url, stranger.url, "https://a..b/", "https://[::1]:1/", receiver.url):
-            register(sandbox, url)
+        urls = gone.url, stranger.url, "https://a..b/", "https://[::1]:1/", receiver.url
+        ids = [register(sandbox, url) for url in urls]
         happen(sandbox)
         until(lambda: len(receiver.received) == 1)
+        with authorized(sandbox) as api:
+            api.delete(f"/me-creds/api/endpoints/{ids[-1]}")
+            assert api.get("/sandbox/deliveries").json()["meta"]["underWay"] == 4  # Those to the others.
         for url, error in ((gone.url, "ConnectError"), (stranger.url, "CERTIFICATE_VERIFY_FAILED")):
             until(partial(retried, sandbox, url, error), what=error)
         assert stranger.received == []

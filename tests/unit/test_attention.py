@@ -63,6 +63,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("fleet.refusals", {"receivers": (REFUSING, *(receiver(pid=2, idle=idle, unauthenticated=1, refused=9.0) for idle in (None, 901)))}, "482 deliveries had no valid signature, the last 9 s ago, and r1 pid 2, r1 pid 2 accepted none"),  # A stranger has met both.
     ("fleet.refusals", {"receivers": (LATE, receiver(refused=900.0))}, "7 deliveries had a timestamp outside CREDHOOK_TOLERANCE, the last 30 s ago compare"),
     ("fleet.refusals", {"receivers": (receiver(idle=None, other_refusals={"path": 4}, refused=30.0),)}, "4 deliveries were refused for the path, the last 30 s ago let the URL at the platform end"),
+    ("fleet.refusals", {"receivers": (receiver(other_refusals={"path": 4, "size": 1}, refused=30.0),)}, "CREDHOOK_PATH_SECRET do; see delivery_refused"),
     ("fleet.refusals", {**OTHER, "receivers": (receiver(queue="b", other_refusals={"size": 1}, refused=30.0), receiver(other_refusals={"size": 7}, refused=901.0))}, "1 delivery was refused for the size, the last 30 s ago, on r1 pid 0 and not on r1 pid 0 see delivery_refused"),
     ("fleet.workers", {"workers": (), "counts": EventCounts(open=7)}, "7 events wait"),
     ("fleet.workers", {"workers": (), "counts": EventCounts(open=1)}, "1 event waits"),
@@ -79,7 +80,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("fleet.credentials", {"workers": tuple(worker(pid=pid, credential_error="refused: 401; check it") for pid in range(1, 8))}, "worker w1 pid 5 takes no events: refused: 401 (7 workers in all) check it"),
     ("fleet.queues", {"receivers": (receiver(), receiver(queue="old")), "workers": (), "others": {"old": EventCounts(open=3)}}, "3 events wait in the queue old, and no worker takes"),
     ("fleet.queues", {"workers": (worker(), worker(queue="typo"))}, "take from typo, and no receiver writes to it"),
-    ("fleet.versions", {"workers": (worker(), worker(host="w2", version="2"))}, "1 on r1, w1; 2 on w2"),
+    ("fleet.versions", {"workers": (worker(), *(worker(host=f"w{n}", version="2") for n in range(2, 9)))}, "1 on r1, w1; 2 on w2, w3, w4, w5, w6 upgrade"),
     ("fleet.settings", {"receivers": FINGERPRINTS}, "receivers have different CREDHOOK_RETENTION: 1 on r1; 1 on r2"),
     ("fleet.handlers", {"workers": (worker(), worker(handlers={}))}, "test.f"),
     ("fleet.handlers", {"workers": tuple(worker(handlers=dict.fromkeys("abcdefghijk", (kind,))) for kind in "xy")}, "workers of q have different handlers: a, b, c, d, e, f, g, h, i, j start all"),

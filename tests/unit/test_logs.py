@@ -104,12 +104,14 @@ async def test_every_method_of_a_logger_writes_its_line(monkeypatch: pytest.Monk
         ("debug", ["mine debug", "mine warning", "httpx warning"]),
         ("warning", ["mine warning", "httpx warning"]),
         ("error", []),
+        ("", ["mine warning", "httpx warning"]),  # As an unset variable of Compose is passed on.
     ],
 )
 def test_the_level_holds_for_other_libraries_too(
     monkeypatch: pytest.MonkeyPatch, level: str, written: list[str]
 ) -> None:
     """Debug lines of those that log each request are never written."""
+    monkeypatch.setenv("CREDHOOK_LOG", "")
     monkeypatch.setenv("CREDHOOK_LOG_LEVEL", level)
     output = configured()
     assert structlog.get_logger("credhook").isEnabledFor(logging.DEBUG) == (level == "debug")
@@ -327,11 +329,13 @@ def test_a_package_is_its_authors_once_handlers_were_loaded_from_it(
     for package in ("accounts", "accounts_of_others"):
         (installed / package).mkdir(parents=True)
         (installed / package / "__init__.py").touch()
+    (installed / "alone.py").touch()
     monkeypatch.syspath_prepend(installed)
     handlers = str(installed / "accounts" / "handlers.py")
     assert not is_authors(handlers)
-    loaded_from("accounts.handlers")
-    assert is_authors(handlers)
+    for module in ("accounts.handlers", "alone"):
+        loaded_from(module)
+    assert all(map(is_authors, (handlers, str(installed / "alone.py"))))
     assert not is_authors(str(installed / "accounts_of_others" / "handlers.py"))
 
 
