@@ -10,6 +10,7 @@ import functools
 import math
 import multiprocessing
 import os
+import signal
 import time
 from collections.abc import Callable
 from types import FrameType
@@ -36,6 +37,7 @@ from credhook.worker.attempt.attempt import Attempt
 from credhook.worker.attempt.build import build_worker
 from credhook.worker.handlers.loading import load
 from credhook.worker.handlers.registry import Registry
+from credhook.worker.process.supervisor import HAND_BACK
 from credhook.worker.settings import WorkerSettings
 
 log = structlog.get_logger("credhook.worker")
@@ -180,16 +182,19 @@ class IsolatingWorker(rq.Worker):
         pipeline.execute()
 
     def _install_signal_handlers(self) -> None:
-        """Handle SIGHUP as well, which RQ leaves out."""
+        """Handle SIGHUP as well, which RQ leaves out, and the supervisor's second request."""
         stop_on(self.request_stop)
+        signal.signal(HAND_BACK, self.request_stop)
 
     def request_stop(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002  As signals call it.
-        """Finish the current job, then stop; a second signal kills the job.
+        """Finish the current job, then stop. A second signal kills the job: its event returns when its lease lapses.
 
         RQ's own method writes to Redis inside the signal handler, where another command may be under way.
         """
-        if self.stop_asked and self.horse_pid:
-            self.kill_horse()
+        if self.stop_asked:
+            if self.horse_pid:
+                self.kill_horse()
+            return
         self.stop_asked = True
         self._stop_requested = True
         if self.get_state() != WorkerStatus.BUSY:

@@ -136,6 +136,7 @@ def _work_isolated(settings: WorkerSettings, name: str, heartbeat: Heartbeat, *,
             return
         signal.signal(signal.SIGTERM, _stop)  # RQ's signal handlers belong to the worker that has ended.
         signal.signal(signal.SIGINT, _stop)
+        signal.signal(HAND_BACK, signal.SIG_IGN)
         time.sleep(_BACKOFF.first)  # The error may come back at once, as a refused permission does.
         _wait_for(store)
 
