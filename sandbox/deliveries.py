@@ -264,6 +264,8 @@ class Sender:
     post: Post = post_attempt
     _due: asyncio.Queue[str | Forgery] = field(default_factory=asyncio.Queue)
     _held: list[str] = field(default_factory=list)
+    #: Releases what is held, if too little comes.
+    _timer: asyncio.TimerHandle | None = None
 
     @asynccontextmanager
     async def sending(self) -> AsyncIterator[None]:
@@ -301,7 +303,7 @@ class Sender:
                 if len(self._held) >= faults.reorder:
                     self._release()
                 elif len(self._held) == 1:
-                    asyncio.get_running_loop().call_later(REORDER_SECONDS, self._release)
+                    self._timer = asyncio.get_running_loop().call_later(REORDER_SECONDS, self._release)
             else:
                 self._send_after(faults.delay_ms / 1000, delivery.webhook_id)
             for number in range(faults.forge):
@@ -311,6 +313,8 @@ class Sender:
 
     def _release(self) -> None:
         """Send what is held back, the last first."""
+        if self._timer:
+            self._timer.cancel()
         held, self._held = self._held, []
         for webhook_id in reversed(held):
             self._send_after(self.faults.on.delay_ms / 1000, webhook_id)

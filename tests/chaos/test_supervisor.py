@@ -102,6 +102,10 @@ def test_a_stop_lets_what_is_under_way_finish(harness: Harness, whom: str, numbe
 def test_what_does_not_end_in_time_is_handed_back_unspent(
     harness: Harness, grace: str, options: tuple[str, ...]
 ) -> None:
+    def asked_again() -> bool:
+        first.process.send_signal(signal.SIGTERM)
+        return first.process.poll() is not None
+
     harness.plugin(HELD)
     harness.happens("m1")
     with harness.worker("first", *options, CREDHOOK_GRACE=grace) as first:
@@ -109,7 +113,7 @@ def test_what_does_not_end_in_time_is_handed_back_unspent(
         first.process.send_signal(signal.SIGTERM)
         if grace == "3600":
             until(lambda: options or '"worker_draining"' in first.text)
-            until(lambda: first.process.poll() is not None or first.process.send_signal(signal.SIGTERM))
+            until(asked_again)
         assert first.process.wait(60) == 0
     if not options:  # The event of a fork returns when its lease lapses.
         assert record(harness.redis, "m1")["attempts"] == "0"

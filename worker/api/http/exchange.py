@@ -21,7 +21,7 @@ class Request:
     """An HTTP request.
 
     Attributes:
-        method: GET, POST, PATCH or DELETE.
+        method: GET, POST, PUT, PATCH or DELETE.
         url: as it goes over the wire, percent-encoded.
         headers: not shown, since one of them is the token.
         body: not shown, since it can hold personal data and secrets.
