@@ -56,10 +56,7 @@ def test_only_the_version_that_the_stores_number_names_writes(rig: FleetHarness)
         Member(rig, "receiver", "receiver") as receiver,
         Member(rig, "worker", "worker", CREDHOOK_GRACE="0.5") as worker,
     ):
-        with (
-            newer("receiver", "newer_receiver") as newer_receiver,
-            newer("worker", "newer_worker") as newer_worker,
-        ):
+        with newer("receiver", "newer_receiver") as newer_receiver, newer("worker", "newer_worker") as newer_worker:
             assert newer_receiver.deliver("before") == 503
             for member in (newer_receiver, newer_worker):
                 refuses(member, is_lower)
@@ -81,10 +78,7 @@ def test_only_the_version_that_the_stores_number_names_writes(rig: FleetHarness)
         assert is_higher in credhook("events", "list", environment={"REDIS_URL": rig.redis_url}).stderr
         assert data(rig.redis) == at_the_change
 
-        with (
-            newer("receiver", "newer_receiver") as newer_receiver,
-            newer("worker", "newer_worker"),
-        ):
+        with newer("receiver", "newer_receiver") as newer_receiver, newer("worker", "newer_worker"):
             assert newer_receiver.deliver("refused") == 202
             rig.reaches("refused", "done")
             assert worker.stop() == 0

@@ -42,11 +42,7 @@ def basic(credentials: str) -> bytes:
 @pytest.mark.parametrize("scheme", ["http", "https"])
 @pytest.mark.parametrize("credentials", ["", "me:s3cret of the proxy's", "a%40b:c%3Ad%2F"])
 async def test_requests_go_through_the_proxy_and_its_credentials_no_further(
-    scheme: str,
-    credentials: str,
-    encrypted: bool,
-    authority: trustme.CA,
-    monkeypatch: pytest.MonkeyPatch,
+    scheme: str, credentials: str, encrypted: bool, authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = credentials.replace("%40", "@").replace("%3A", ":").replace("%2F", "/")
     of_proxy = tls_for(authority) if encrypted else None

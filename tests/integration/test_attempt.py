@@ -288,12 +288,7 @@ EARLY, LATE = "2026-11-01T12:00:00Z", "20261101T120001"  # The second is in ISO'
     ],
 )
 async def test_of_two_states_the_later_counts_and_at_the_same_moment_the_higher_rank(
-    made: Attempts,
-    told: Planned,
-    stub: Stub,
-    redis_client: Redis,
-    steps: list[tuple[str, str | None, bool]],
-    kept: str,
+    made: Attempts, told: Planned, stub: Stub, redis_client: Redis, steps: list[tuple[str, str | None, bool]], kept: str
 ) -> None:
     for number, (kind, updated, _) in enumerate(steps):
         more = {} if updated is None else {"updatedAt": updated}

@@ -8,10 +8,7 @@ import pytest
 README = Path(__file__).parents[2] / "deploy" / "README.md"
 
 
-@pytest.mark.parametrize(
-    ("typed", "completed"),
-    [("end", "endpoints"), ("events list --res", "--resource")],
-)
+@pytest.mark.parametrize(("typed", "completed"), [("end", "endpoints"), ("events list --res", "--resource")])
 def test_commands_and_options_are_completed(typed: str, completed: str) -> None:
     assert "_CREDHOOK_COMPLETE=bash_source" in README.read_text()
     words = f"credhook {typed}"

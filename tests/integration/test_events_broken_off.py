@@ -34,10 +34,7 @@ def test_a_terminal_is_asked_and_what_changes_meanwhile_is_left(redis_client: Re
     assert record(redis_client, "m1")
 
 
-@pytest.mark.parametrize(
-    ("done", "left", "end", "code"),
-    [(2, 1, "", 0), (0, 1, "", 1), (2, 0, "gone", 1)],
-)
+@pytest.mark.parametrize(("done", "left", "end", "code"), [(2, 1, "", 0), (0, 1, "", 1), (2, 0, "gone", 1)])
 def test_programs_read_whether_all_was_done(done: int, left: int, end: str, code: int) -> None:
     result = BulkResult(3, Counter(done=done, open=left), end)
     command = click.Command("x", callback=lambda: report(result, "moved", {"done": ""}, {"open": ""}, as_json=True))
