@@ -219,14 +219,7 @@ def version(fleet: Fleet) -> None:
     fleet.replace("worker", "receiver")
 
 
-CHANGES = [
-    webhook_secret,
-    path_secret_and_public_url,
-    client_secret,
-    redis_password,
-    snapshot_key,
-    version,
-]
+CHANGES = [webhook_secret, path_secret_and_public_url, client_secret, redis_password, snapshot_key, version]
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -397,8 +397,10 @@ def test_only_events_without_a_job_are_put_back_behind_a_long_queue(queue: Event
     queue.plant("handed back", moved=now)
     queue.push_job("handed back", *queued)
     queue.plant("orphan", moved=now - 200_000)
+    queue.redis.set("credhook:credhook:unfinished", "of a script that was cut")
     queue.redis.lpush(INDEX.jobs, "xylophone-7")  # Another program's: it looks like ours, with an id in hexadecimal.
     assert queue.sweep(head=20) == 1
+    assert not queue.redis.exists("credhook:credhook:unfinished")
     jobs: Any = queue.redis.lrange(INDEX.jobs, 0, -1)
     assert len(jobs) == len(set(jobs)) == 33
 

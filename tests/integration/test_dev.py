@@ -148,6 +148,7 @@ def test_keys_make_things_happen_replay_debug_and_quit(folder: Path) -> None:
         dev.shows(r"mine\.stops_in_a_thread  failed")
         os.write(ours, b"?")  # Keys are read again.
         dev.shows(r"^  x  verification\.data --no-is-valid$", times=2)
+        assert not termios.tcgetattr(theirs)[3] & termios.ECHO
         os.write(ours, b"o")
         prompted(ours, "(Pdb) ")
         dev.save(MODULE)  # Nothing stops at the next attempt.

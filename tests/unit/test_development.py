@@ -68,17 +68,20 @@ def further():
 """
 
 GROUP = """
+def fails(kind):
+    raise kind("Jane")
+
 def handler():
     failed = []
     for kind in (KeyError, OSError):
         try:
-            raise kind("Jane")
+            fails(kind)
         except kind as error:
             failed.append(error)
     raise ExceptionGroup("two", [ExceptionGroup("inner", failed), ValueError("Joe")])
 """
 
-MEMBERS = ["KeyError accounts.py:6 handler", "OSError accounts.py:6 handler", "ValueError"]
+MEMBERS = ["KeyError accounts.py:3 fails", "OSError accounts.py:3 fails", "ValueError"]
 
 
 @pytest.mark.parametrize(("code", "kind", "named", "frames"), [
@@ -86,8 +89,8 @@ MEMBERS = ["KeyError accounts.py:6 handler", "OSError accounts.py:6 handler", "V
     (RECURSIVE, RecursionError, [],
      [r"accounts\.py:3 handler", r"accounts\.py:6 down \(\d\d+ times\)", r"accounts\.py:9 further \(\d\d+ times\)"]),
     (GROUP, ExceptionGroup, MEMBERS,
-     [r"accounts\.py:9 handler", "KeyError: 'Jane'", r"accounts\.py:6 handler", "OSError: Jane",
-      r"accounts\.py:6 handler", "ValueError: Joe"]),
+     [r"accounts\.py:12 handler", "KeyError: 'Jane'", r"accounts\.py:9 handler", r"accounts\.py:3 fails",
+      "OSError: Jane", r"accounts\.py:9 handler", r"accounts\.py:3 fails", "ValueError: Joe"]),
     ("def handler():\n    raise ExceptionGroup('', [type(f'E{one // 2}', (Exception,), {})('J') for one in range(20)])",
      ExceptionGroup, [f"E{number}" for number in range(8)],
      [r"accounts\.py:2 handler", *(f"E{number // 2}: J" for number in range(8))]),
