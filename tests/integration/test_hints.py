@@ -142,6 +142,7 @@ def test_a_redis_that_ends_a_connection_over_tls() -> None:
         # As Redis 6 and 7 say it.
         (NoPermissionError("this user has no permissions to access one of the channels used as arguments"), "channels"),
         (NoPermissionError("No permissions to access a channel"), "channels"),
+        (NoPermissionError("User me has no permissions to run the 'config|get' command"), "+config|get"),
         (ResponseError("MISCONF Redis is configured to save RDB snapshots"), "cannot write to its disk"),
         (ResponseError("BUSY Redis is busy running a script."), "kept Redis busy"),
         (socket.gaierror(-2, "Name or service not known"), "not known here"),
