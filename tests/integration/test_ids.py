@@ -25,14 +25,7 @@ FETCHED = [
     ("...", "a..b"),
     ("msg.1700000000.x", "{id}"),
 ]
-QUARANTINED = [
-    ("q1", ""),
-    ("q2", "."),
-    ("q3", "x/../y"),
-    ("q4", "a\nb\x00"),
-    ("q5", "ä" * 257),
-    ("q6", "x" * 9_000),
-]
+QUARANTINED = [("q1", ""), ("q2", "."), ("q3", "x/../y"), ("q4", "a\nb\x00"), ("q5", "ä" * 257), ("q6", "x" * 9_000)]
 
 
 def deliver(port: int, webhook_id: str, resource_id: str) -> int:

@@ -119,3 +119,14 @@ def test_a_plain_one_can_be_as_well(credhook_api: FakeApi, credhook_context: Any
     made = event("openid4vc.verification.data")
     activate_in_a_thread(made, credhook_context(activate_in_a_thread, made))
     assert [user.username for user in credhook_api.sync.users.list()] == [made.resource_id]
+
+
+def test_two_imports_of_certificates_have_the_same_effects() -> None:
+    def imported() -> Any:
+        api = FakeApi()
+        csr = api.sync.request("GET", "/sandbox/csrs")["data"][0]["id"]
+        signed = api.sync.request("POST", f"/sandbox/csrs/{csr}/sign")["data"]
+        api.sync.request("POST", f"/me-creds/api/certificates/csrs/{csr}/import", signed)
+        return api.effects()
+
+    assert imported() == imported() != FakeApi().effects()
