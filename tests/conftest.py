@@ -30,7 +30,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-# Behind a proxy, the proxy would answer for hosts that do not exist. A file of authorities is read with all settings.
+# Behind a proxy, the proxy would answer for hosts that do not exist. SSL_CERT_FILE would be read for all settings.
 for each in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR"):
     os.environ.pop(each, None)
     os.environ.pop(each.lower(), None)

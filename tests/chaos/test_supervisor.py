@@ -94,33 +94,22 @@ def test_a_stop_lets_what_is_under_way_finish(harness: Harness, whom: str, numbe
     assert harness.redis.lrange("rq:queue:credhook", 0, -1) == [job_id("m2").encode()]
 
 
-@pytest.mark.parametrize(
-    ("grace", "options"),
-    [("0.5", ()), ("3600", ()), ("3600", ("--isolation", "fork"))],
-    ids=["the grace ends", "a second signal", "a second signal to a fork"],
-)
-def test_what_does_not_end_in_time_is_handed_back_unspent(
-    harness: Harness, grace: str, options: tuple[str, ...]
-) -> None:
-    def asked_again() -> bool:
-        first.process.send_signal(signal.SIGTERM)
-        return first.process.poll() is not None
-
+@pytest.mark.parametrize("grace", ["0.5", "3600"], ids=["the grace ends", "a second signal"])
+def test_what_does_not_end_in_time_is_handed_back_unspent(harness: Harness, grace: str) -> None:
     harness.plugin(HELD)
     harness.happens("m1")
-    with harness.worker("first", *options, CREDHOOK_GRACE=grace) as first:
+    with harness.worker("first", CREDHOOK_GRACE=grace) as first:
         until(lambda: begun(harness) == ["m1"])
         first.process.send_signal(signal.SIGTERM)
         if grace == "3600":
-            until(lambda: options or '"worker_draining"' in first.text)
-            until(asked_again)
+            until(lambda: '"worker_draining"' in first.text)
+            first.process.send_signal(signal.SIGTERM)
         assert first.process.wait(60) == 0
-    if not options:  # The event of a fork returns when its lease lapses.
-        assert record(harness.redis, "m1")["attempts"] == "0"
-        assert harness.redis.lrange("rq:queue:credhook", 0, -1) == [job_id("m1").encode()]
+    assert record(harness.redis, "m1")["attempts"] == "0"
+    assert harness.redis.lrange("rq:queue:credhook", 0, -1) == [job_id("m1").encode()]
     (harness.folder / "go").touch()
     with harness.worker("second"):
-        assert "attempts" not in harness.reaches("m1", "done") or options
+        assert "attempts" not in harness.reaches("m1", "done")
     assert begun(harness) == ["m1", "m1"]
     assert handled(harness) == ["m1"]
 

@@ -181,11 +181,13 @@ async def test_an_answer_that_is_none_or_not_whole_is_an_error(sent: bytes, caus
         assert (await get(transport, server.url)).body == b"hello"
 
 
-async def test_a_refusal_is_read_up_to_its_bound_and_takes_its_connection_along() -> None:
+@pytest.mark.parametrize("status", [500, 407])  # No proxy is on the way.
+async def test_a_refusal_is_read_up_to_its_bound_and_takes_its_connection_along(status: int) -> None:
     body = b"x" * 50_000_000
-    async with serving(b"HTTP/1.1 407 X\r\nContent-Length: %d\r\n\r\n" % len(body), body) as (server, transport):
+    async with serving(b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n" % (status, len(body)), body) as served:
+        server, transport = served
         response = await get(transport, server.url)
-        assert (response.status, len(response.body)) == (407, LONGEST_REFUSAL)  # No proxy is on the way.
+        assert (response.status, len(response.body)) == (status, LONGEST_REFUSAL)
         server.pieces = (HELLO,)
         assert (await get(transport, server.url)).body == b"hello"
         assert server.connections == 2

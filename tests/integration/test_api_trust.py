@@ -77,7 +77,8 @@ def test_ssl_cert_dir_holds_the_authorities(
     with platform(authority) as server:
         assert asked(server, SSL_CERT_DIR=folder) == ANSWERED
         monkeypatch.setenv("SSL_CERT_DIR", str(folder))
-        with urlopen(f"{server.url}/{ANSWERED}", context=(trust := shared_ssl_context.__wrapped__())):
+        trust = shared_ssl_context.__wrapped__()
+        with urlopen(f"{server.url}/{ANSWERED}", context=trust):
             assert trust.cert_store_stats()["x509_ca"] == 1  # None of certifi's.
     with platform(trustme.CA()) as another:
         assert re.match(NO_TOKEN + r"certificate\)", asked(another, SSL_CERT_DIR=folder))

@@ -170,6 +170,23 @@ def test_a_stop_finishes_the_event_at_hand_and_leaves_the_next_to_others(
     assert harness.notes() == ["begun m1", "first m1", "begun m2", "first m2"]
 
 
+def test_a_second_signal_ends_the_job_whose_event_returns_when_its_lease_lapses(harness: Harness) -> None:
+    def asked_again() -> bool:  # Two signals may come as one.
+        worker.process.send_signal(signal.SIGTERM)
+        return worker.process.poll() is not None
+
+    harness.plugin(HELD)
+    harness.happens("m1")
+    with harness.worker("worker", *FORK, CREDHOOK_GRACE="3600") as worker:
+        until(lambda: harness.notes() == ["begun m1"])
+        until(asked_again)
+        assert worker.process.returncode == 0
+    (harness.folder / "go").touch()
+    with harness.worker("other", *FORK):
+        harness.reaches("m1", "done")
+    assert harness.notes() == ["begun m1", "begun m1", "first m1"]
+
+
 @pytest.mark.parametrize("isolation", ISOLATIONS, ids=["loop", "fork"])
 def test_burst_ends_when_the_queue_is_empty(harness: Harness, isolation: tuple[str, ...]) -> None:
     ids = ["m1", "m2", "m3"]

@@ -14,13 +14,7 @@ from waiting import until_async
 from credhook import InvalidRequest
 from credhook.store import State
 from credhook.worker.api.errors import Unavailable
-from credhook.worker.attempt.attempt import (
-    Attempt,
-    Interruption,
-    Outcome,
-    distribution,
-    failure_of,
-)
+from credhook.worker.attempt.attempt import Attempt, Interruption, Outcome, distribution, failure_of
 from credhook.worker.attempt.details import Fetched
 from credhook.worker.attempt.processor import Clients, Processor
 from credhook.worker.attempt.retry import ConcurrencyReached, DataGone, Defer, GiveUp, Retry

@@ -118,9 +118,9 @@ def test_a_cause_can_be_replayed_while_events_have_it(unsettled: int, given_up: 
 def test_a_page_that_found_no_event_leads_further_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("credhook.worker.commands.search.read_page", lambda *_, patience: Page([], Cursor(7), 7))
     show, _ = events.routes(None)  # type: ignore[arg-type]  # Nothing is asked of it.
-    scope = {"type": "http", "method": "GET", "path": "/events", "query_string": b"id=a&id=b", "headers": []}
+    scope = {"type": "http", "method": "GET", "path": "/events", "query_string": b"state=dead&id=a&id=b", "headers": []}
     page = show.endpoint(Request(scope)).body.decode()
-    assert f'rel="next" href="/events?id=a&amp;id=b&amp;after={Cursor(7)}">Look further back<' in page
+    assert f'rel="next" href="/events?state=dead&amp;id=a&amp;id=b&amp;after={Cursor(7)}">Look further back<' in page
     assert page.count('name="id"') == 2
 
 

@@ -4,14 +4,7 @@ from typing import Any
 
 import pytest
 
-from credhook.worker.api.errors import (
-    ApiError,
-    InvalidRequest,
-    InvalidResponse,
-    NotFound,
-    Unauthorized,
-    Unavailable,
-)
+from credhook.worker.api.errors import ApiError, InvalidRequest, InvalidResponse, NotFound, Unauthorized, Unavailable
 from credhook.worker.attempt.retry import (
     BACKOFF,
     PATIENCE_SECONDS,

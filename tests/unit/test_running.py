@@ -37,11 +37,7 @@ NOTHING: Any = None
 
 
 async def outcome(
-    function: Any,
-    seconds: float = 5.0,
-    *,
-    event_id: str = "e1",
-    runs: Runs | None = None,
+    function: Any, seconds: float = 5.0, *, event_id: str = "e1", runs: Runs | None = None
 ) -> Exception | None:
     """What comes of running the function as a handler, in a process that runs others as far as it is told."""
     handler = Handler("t.f", frozenset(), function)

@@ -65,16 +65,17 @@ def test_each_has_a_state_of_its_own() -> None:
 def test_calls_fail_as_they_are_told_to_and_then_no_more() -> None:
     api = FakeApi()
     api.fail(429, retry_after=7)
-    api.fail(retry_after=0, times=2)
+    api.fail(times=2)
+    api.fail(retry_after=0)
     api.time_out()
     failed = []
-    for _ in range(4):
+    for _ in range(5):
         with pytest.raises(Unavailable) as error:
             api.sync.users.list()
         failed.append((error.value.status, error.value.retry_after, error.value.cause))
-    assert failed == [(429, 7.0, ""), (503, 0.0, ""), (503, 0.0, ""), (None, None, "timeout")]
+    assert failed == [(429, 7.0, ""), *[(503, None, "")] * 2, (503, 0.0, ""), (None, None, "timeout")]
     assert api.sync.users.list() == ()
-    assert [call.status for call in api.calls] == [429, 503, 503, None, 200]
+    assert [call.status for call in api.calls] == [429, 503, 503, 503, None, 200]
 
 
 @pytest.mark.parametrize("event_type", ["openid4vc.issuance.completed", "openid4vc.verification.data"])

@@ -100,21 +100,19 @@ class Sweeper:
         keys, redis = self._store.keys, self._store.redis
         redis.delete(keys.unfinished)
         old = now - self._store.retention * 1_000
-        until = dict.fromkeys((keys.dead, *keys.all_unhandled, keys.quarantined, keys.unreadable, keys.leases), old)
-        until[keys.started] = now // 1_000 - _RQ_RECORD_LASTS_SECONDS
-        for _ in range(self._index_pages):  # In bounded steps: one command for a million would hold Redis.
-            with redis.pipeline(transaction=False) as commands:
-                for key, score in until.items():
-                    commands.zrange(key, 0, score, byscore=True, offset=0, num=_OLD)
-                found = dict(zip(until, commands.execute(), strict=True))
-            for key, entries in found.items():
-                if entries:
-                    redis.zrem(key, *entries)
-                if len(entries) < _OLD:
-                    del until[key]
-            if not until:
-                break
+        for key in (keys.dead, *keys.all_unhandled, keys.quarantined, keys.unreadable, keys.leases):
+            self._remove_until(key, old)
+        self._remove_until(keys.started, now // 1_000 - _RQ_RECORD_LASTS_SECONDS)
         clean_worker_registry(Queue(keys.queue, connection=redis))
+
+    def _remove_until(self, key: str, score: int) -> None:
+        """Remove the entries up to this score, in bounded steps: one command for a million would hold Redis."""
+        for _ in range(self._index_pages):
+            old = self._store.redis.zrange(key, 0, score, byscore=True, offset=0, num=_OLD)
+            if old:
+                self._store.redis.zrem(key, *old)
+            if len(old) < _OLD:
+                return
 
     def _sweep_index(self, now: int) -> None:
         """Remove events from the index, causes and lists that their records do not confirm, in bounded steps."""
