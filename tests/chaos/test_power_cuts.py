@@ -9,19 +9,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from accepting import everything
 from breakable_store import BreakableStore
+from claiming import COMPLETED
 from failing_scripts import Sabotage
 from redis import Redis
 from redis_server import MortalRedis
-from script_cases import AFTERWARDS, CASES, nothing
+from script_cases import AFTERWARDS, CASES, doomed, nothing
 from store_rules import disagreements
 
 from credhook.store import State
 
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(1_800)]
-
 #: Of the places where a file can be cut, one in so many is tried.
 EVERY = 3
+#: A key that had no expiry yet.
+LEFTOVER = b"*3\r\n$3\r\nSET\r\n$28\r\ncredhook:credhook:unfinished\r\n$1\r\nx\r\n"
 SETTLED = {State.DONE, State.DEAD, State.QUARANTINED}
 
 
@@ -49,6 +51,8 @@ def cuts(file: bytes, start: int) -> Iterator[int]:
         is_inside = name == b"MULTI" or (is_inside and name != b"EXEC")
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("name", CASES)
 async def test_a_file_that_was_cut_in_a_script_loses_nothing_at_the_next_two_starts(name: str, tmp_path: Path) -> None:
     _, prepare, run = CASES[name]
@@ -80,3 +84,17 @@ async def test_a_file_that_was_cut_in_a_script_loses_nothing_at_the_next_two_sta
                 store.redis.close()
                 server.kill()
             server.start()
+
+
+async def test_what_a_script_that_was_cut_has_left_in_the_file_is_in_no_key_of_the_next_one(tmp_path: Path) -> None:
+    with MortalRedis(tmp_path) as server:
+        store = BreakableStore(Redis.from_url(server.url))
+        store.deliver(("first", COMPLETED, "r9"))
+        start = server.file.stat().st_size
+        await doomed(store)
+        kept = sorted(everything(store.redis).splitlines())
+        server.kill()
+        whole = server.file.read_bytes()
+        server.file.write_bytes(whole[:start] + LEFTOVER + whole[start:])
+        server.start()
+        assert sorted(everything(Redis.from_url(server.url)).splitlines()) == kept

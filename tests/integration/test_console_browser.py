@@ -10,6 +10,7 @@ import pytest
 from browser import chromium, press, text
 from console import TOKEN, Console
 from redis import Redis
+from redis_server import MortalRedis
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -78,6 +79,16 @@ def test_a_cause_is_replayed_from_its_count_to_its_end(
     press(browser, ".confirm button")
     until(lambda: "Replayed 300." in text(browser), what="the end of the job")
     assert redis_client.zcard(INDEX.open) == 300
+
+
+def test_a_live_page_goes_on_once_redis_is_back(scripted: Chrome, tmp_path: Path) -> None:
+    with MortalRedis(tmp_path) as server, Console(tmp_path, server.url) as running:
+        browser = logged_in(scripted, running)
+        browser.get(f"{running.url}/causes")
+        server.kill()
+        until(lambda: text(browser, "h1") == "Service unavailable", what="the problem")
+        server.start()
+        until(lambda: text(browser, "h1") == "Causes", what="the page")
 
 
 def test_nothing_that_the_pages_hold_breaks_their_own_rules(running: Console, scripted: Chrome) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from accepting import everything
 from commands import Done, credhook
+from events_command import Run
 from harness import COMPLETED, DATA, Harness
 from redis import Redis
 from redis_keys import job_id
@@ -151,6 +152,14 @@ def test_it_refuses_what_is_not_meant(
     done = credhook("events", "move", "--from", queue, *options, environment={"REDIS_URL": redis_url})
     assert words in done.stderr
     assert (done.returncode == 0) == (not words) == bool(redis_client.exists(HERE.event + "m1"))
+
+
+def test_workers_live_by_the_clock_of_redis(redis_client: Redis, events: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This host's clock is an hour ahead of it."""
+    then = NOW - 3_600_000
+    redis_client.hset(TYPO.handlers, "w", f"{then} {then} {{}}")
+    monkeypatch.setattr(Store, "clock", lambda _: then)
+    assert "--beside-workers" in events("move", "--from", TYPO.queue).stderr
 
 
 def test_what_was_moved_is_handled_in_order(harness: Harness) -> None:

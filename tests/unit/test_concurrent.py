@@ -116,16 +116,20 @@ async def test_a_drain_interrupts_the_events_for_which_the_grace_does_not_suffic
 ) -> None:
     processor = Processor()
     processor.may_settle.set()
-    one = worker(1, processor, grace=grace)
+    one = worker(2, processor, grace=grace)
     one._stop()
     if handed_back:
         one._interrupt_all()
         one._stop()  # It gets no grace time anew.
-    one._start("held")
-    (held,) = one._attempts
+    for held in ("first", "second"):
+        one._start(held)
     one._drained_by -= passed
     draining = asyncio.create_task(one._drain())
-    await until_async(lambda: held.interruption is Interruption.DRAINED)
+    await until_async(lambda: {held.interruption for held in one._attempts} == {Interruption.DRAINED})
+    one._tasks.copy().pop().cancel()
+    await asyncio.wait({draining}, timeout=0.05)
+    assert len(one._tasks) == 1
+    assert not draining.done()
     processor.may_end.set()
     await draining
 
