@@ -81,16 +81,6 @@ def test_a_cause_is_replayed_from_its_count_to_its_end(
     assert redis_client.zcard(INDEX.open) == 300
 
 
-def test_a_live_page_goes_on_once_redis_is_back(scripted: Chrome, tmp_path: Path) -> None:
-    with MortalRedis(tmp_path) as server, Console(tmp_path, server.url) as running:
-        browser = logged_in(scripted, running)
-        browser.get(f"{running.url}/causes")
-        server.kill()
-        until(lambda: text(browser, "h1") == "Service unavailable", what="the problem")
-        server.start()
-        until(lambda: text(browser, "h1") == "Causes", what="the page")
-
-
 def test_nothing_that_the_pages_hold_breaks_their_own_rules(running: Console, scripted: Chrome) -> None:
     assert len(list(shown(scripted, running))) > 10
     log = [entry["message"] for entry in scripted.get_log("browser")]  # type: ignore[no-untyped-call]
@@ -105,6 +95,16 @@ def test_a_phone_scrolls_no_page_sideways(running: Console, scripted: Chrome) ->
     finally:
         scripted.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     assert widths == dict.fromkeys(["/login", *PAGES], 390)
+
+
+def test_a_live_page_goes_on_once_redis_is_back(scripted: Chrome, tmp_path: Path) -> None:
+    with MortalRedis(tmp_path) as server, Console(tmp_path, server.url) as running:
+        browser = logged_in(scripted, running)
+        browser.get(f"{running.url}/causes")
+        server.kill()
+        until(lambda: text(browser, "h1") == "Service unavailable", what="the problem")
+        server.start()
+        until(lambda: text(browser, "h1") == "Causes", what="the page")
 
 
 @pytest.fixture(scope="module")
