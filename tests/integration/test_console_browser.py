@@ -25,15 +25,9 @@ PAGES = ("/", "/causes", "/events", "/events?state=dead", "/event?id=story", "/r
 
 
 @pytest.fixture(scope="module")
-def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
-    with chromium(tmp_path_factory.mktemp("scripted"), scripts=True) as browser:
-        yield browser
-
-
-@pytest.fixture(scope="module")
-def plain_browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
-    with chromium(tmp_path_factory.mktemp("plain")) as browser:
-        yield browser
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
+    with chromium(tmp_path_factory.mktemp("browser")) as running:
+        yield running
 
 
 @pytest.fixture(autouse=True)
@@ -70,37 +64,39 @@ def shown(browser: Chrome, running: Console) -> Iterator[str]:
 
 @pytest.mark.parametrize("scripts", [True, False])
 def test_a_cause_is_replayed_from_its_count_to_its_end(
-    request: pytest.FixtureRequest, running: Console, redis_client: Redis, scripts: bool
+    browser: Chrome, running: Console, redis_client: Redis, scripts: bool
 ) -> None:
-    browser = logged_in(request.getfixturevalue("scripted" if scripts else "plain_browser"), running)
-    browser.get(f"{running.url}/events?state=dead")
-    press(browser, "a[href^='/replay']")
-    assert "Replay 300 events?" in until(lambda: text(browser, "h1"), what="the count")
-    press(browser, ".confirm button")
-    until(lambda: "Replayed 300." in text(browser), what="the end of the job")
+    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": not scripts})
+    try:
+        logged_in(browser, running).get(f"{running.url}/events?state=dead")
+        press(browser, "a[href^='/replay']")
+        assert "Replay 300 events?" in until(lambda: text(browser, "h1"), what="the count")
+        press(browser, ".confirm button")
+        until(lambda: "Replayed 300." in text(browser), what="the end of the job")
+    finally:
+        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
     assert redis_client.zcard(INDEX.open) == 300
 
 
-def test_nothing_that_the_pages_hold_breaks_their_own_rules(running: Console, scripted: Chrome) -> None:
-    assert len(list(shown(scripted, running))) > 10
-    log = [entry["message"] for entry in scripted.get_log("browser")]  # type: ignore[no-untyped-call]
+def test_nothing_that_the_pages_hold_breaks_their_own_rules(running: Console, browser: Chrome) -> None:
+    assert len(list(shown(browser, running))) > 10
+    log = [entry["message"] for entry in browser.get_log("browser")]  # type: ignore[no-untyped-call]
     assert [message for message in log if "favicon" not in message and "/nowhere" not in message] == []
 
 
-def test_a_phone_scrolls_no_page_sideways(running: Console, scripted: Chrome) -> None:
-    scripted.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", PHONE)
+def test_a_phone_scrolls_no_page_sideways(running: Console, browser: Chrome) -> None:
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", PHONE)
     width = "return document.documentElement.scrollWidth"
     try:
-        widths = {path: scripted.execute_script(width) for path in shown(scripted, running)}
+        widths = {path: browser.execute_script(width) for path in shown(browser, running)}
     finally:
-        scripted.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     assert widths == dict.fromkeys(["/login", *PAGES], 390)
 
 
-def test_a_live_page_goes_on_once_redis_is_back(scripted: Chrome, tmp_path: Path) -> None:
+def test_a_live_page_goes_on_once_redis_is_back(browser: Chrome, tmp_path: Path) -> None:
     with MortalRedis(tmp_path) as server, Console(tmp_path, server.url) as running:
-        browser = logged_in(scripted, running)
-        browser.get(f"{running.url}/causes")
+        logged_in(browser, running).get(f"{running.url}/causes")
         server.kill()
         until(lambda: text(browser, "h1") == "Service unavailable", what="the problem")
         server.start()
@@ -118,13 +114,13 @@ def axe() -> str:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing(running: Console, scripted: Chrome, axe: str, scheme: str) -> None:
+def test_axe_finds_nothing(running: Console, browser: Chrome, axe: str, scheme: str) -> None:
     preference = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
-    scripted.execute_cdp_cmd("Emulation.setEmulatedMedia", preference)
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", preference)
     violations = []
-    for path in shown(scripted, running):
-        scripted.execute_script(axe)
-        found = scripted.execute_async_script("axe.run().then(arguments[0])")
+    for path in shown(browser, running):
+        browser.execute_script(axe)
+        found = browser.execute_async_script("axe.run().then(arguments[0])")
         assert len(found["passes"]) > 10
         violations += [(path, one["id"], one["impact"], one["nodes"][0]["html"]) for one in found["violations"]]
     assert violations == []

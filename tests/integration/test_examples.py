@@ -158,7 +158,7 @@ def test_the_outcome_reaches_the_waiting_page_and_no_other(dev: Dev, module_redi
         return process
 
     redis: Any = Redis.from_url(module_redis, decode_responses=True)
-    with http_server(answer) as settings["CHECKIN_REQUEST_URL"], chromium(tmp_path, scripts=True) as browser, redis:
+    with http_server(answer) as settings["CHECKIN_REQUEST_URL"], chromium(tmp_path) as browser, redis:
         with start(0), start(1) as second:
             stranger = {"cookie": plain.post(f"{urls[0]}/begin").headers["set-cookie"].partition(";")[0]}
             browser.get(urls[0])

@@ -1,4 +1,4 @@
-"""A real Chromium without a window, and without JavaScript unless it is asked for, for tests of pages."""
+"""A real Chromium without a window, for tests of pages."""
 
 import os
 import shutil
@@ -28,13 +28,10 @@ QUIET = (
 #: Chromium's own sandbox does not start for root, and containers give it little shared memory.
 CONTAINED = ("--no-sandbox", "--disable-dev-shm-usage")
 
-#: What Chromium calls "blocked", of JavaScript among other things.
-BLOCKED = 2
-
 
 @contextmanager
-def chromium(folder: Path, *, scripts: bool = False) -> Iterator[Chrome]:
-    """A browser that keeps all that it writes in `folder`; `scripts`: whether it runs JavaScript.
+def chromium(folder: Path) -> Iterator[Chrome]:
+    """A browser that keeps all that it writes in `folder`.
 
     Where the machine has none, the test is skipped, or fails if CREDHOOK_BROWSER=1.
     """
@@ -42,8 +39,6 @@ def chromium(folder: Path, *, scripts: bool = False) -> Iterator[Chrome]:
     options.binary_location = _found("chromium")
     for argument in (*QUIET, *CONTAINED, "--window-size=1280,1600", f"--user-data-dir={folder / 'profile'}"):
         options.add_argument(argument)
-    if not scripts:
-        options.add_experimental_option("prefs", {"profile.managed_default_content_settings.javascript": BLOCKED})
     service = Service(
         _found("chromedriver"), log_output=str(folder / "chromedriver.log"), env=os.environ | {"HOME": str(folder)}
     )

@@ -45,7 +45,7 @@ def test_a_fork_counts_though_threads_of_its_parent_were_counting() -> None:
     for thread in threads:
         thread.start()
     try:
-        for _ in range(100):
+        for _ in range(30):
             child = os.fork()
             if child == 0:
                 signal.alarm(20)
