@@ -1,6 +1,7 @@
 """The token: how it is asked for, what may be answered, who waits for it, and how long it is used."""
 
 import asyncio
+import itertools
 from base64 import b64decode
 from collections.abc import Sequence
 from urllib.parse import parse_qsl
@@ -10,6 +11,7 @@ import pytest
 from fake_children import Clock
 from pydantic import SecretStr
 from token_endpoint import TOKEN_URL, CountedCredentials, Held, Platform, behind, client, credentials
+from virtual_time import in_own_time
 from waiting import until_async
 
 from credhook.worker.api.client import AsyncApi
@@ -18,6 +20,8 @@ from credhook.worker.api.http.exchange import Response
 from credhook.worker.api.models import Presentation
 from credhook.worker.api.token import ClientCredentials, Token, TokenAuth, granted
 from credhook.worker.settings import PlatformSettings
+
+LONGEST = "t" * 16_384
 
 
 @pytest.mark.parametrize("method", ["post", "basic"])
@@ -65,8 +69,8 @@ async def test_the_settings_say_how_and_for_what_a_token_is_asked() -> None:
 def test_a_lifetime_is_read_in_every_form_that_servers_give_it(expires_in: str | None, used_until: float) -> None:
     stated = f',"expires_in":{expires_in}' if expires_in else ""
     for type_ in ("", ',"token_type":null', ',"token_type":"bearer"'):
-        token = granted(Response(200, {}, f'{{"access_token":"t"{stated}{type_}}}'.encode()), 1_000.0)
-        assert (token.value, token.renew_at) == ("t", 1_000.0 + used_until)
+        token = granted(Response(200, {}, f'{{"access_token":"{LONGEST}"{stated}{type_}}}'.encode()), 1_000.0)
+        assert (token.value, token.renew_at) == (LONGEST, 1_000.0 + used_until)
 
 
 @pytest.mark.parametrize(
@@ -84,6 +88,7 @@ def test_a_lifetime_is_read_in_every_form_that_servers_give_it(expires_in: str |
         (httpx.Response(200, json={"access_token": "", "token_type": "Bearer"}), InvalidResponse),
         (httpx.Response(200, json={"access_token": "a\r\nx: y", "token_type": "Bearer"}), InvalidResponse),
         (httpx.Response(200, json={"access_token": "ä", "token_type": "Bearer"}), InvalidResponse),
+        (httpx.Response(200, json={"access_token": LONGEST + "t", "token_type": "Bearer"}), InvalidResponse),
         *(
             (httpx.Response(200, text=f'{{"access_token": "a", "expires_in": {value}}}'), InvalidResponse)
             for value in ("-1", '"soon"', '""', "[]", "{}", '"nan"')
@@ -115,7 +120,7 @@ async def test_what_is_not_a_token_is_an_error_of_the_right_kind(answer: httpx.R
 )
 async def test_a_refusal_names_its_code_and_the_settings_that_it_concerns(code: str, settings: str) -> None:
     platform = Platform()
-    platform.refuse_tokens = lambda _: httpx.Response(400, json={"error": code})
+    platform.refuse_tokens = lambda _: httpx.Response(400, text=f'{{"error" : "{code}"}}')
     async with client(platform, credentials()) as api:
         with pytest.raises(Unauthorized) as caught:
             await api.presentations.get("p")
@@ -158,7 +163,12 @@ async def test_after_a_failed_request_there_is_a_pause_and_then_another_request(
     told: list[ApiError | None] = []
     auth = credentials(clock)
     auth.on_fetch = told.append
-    platform.refuse_tokens = lambda _: httpx.Response(503, headers={"retry-after": str(asked)})
+
+    def refuses_slowly(_: httpx.Request) -> httpx.Response:
+        clock.now += 100
+        return httpx.Response(503, headers={"retry-after": str(asked)})
+
+    platform.refuse_tokens = refuses_slowly
     async with client(platform, auth) as api:
         for waited, left in ((0.0, pause), (10.0, pause - 10.0), (pause - 11.0, 1.0)):
             clock.now += waited
@@ -166,6 +176,7 @@ async def test_after_a_failed_request_there_is_a_pause_and_then_another_request(
                 await api.presentations.get("p")
             assert caught.value.retry_after == pytest.approx(left)
             assert caught.value.operation == "token"
+            assert caught.value is not told[0]  # To each an error of its own.
         assert len(platform.token_requests) == 1
         clock.now += 1.1
         platform.refuse_tokens = None
@@ -173,13 +184,13 @@ async def test_after_a_failed_request_there_is_a_pause_and_then_another_request(
     assert [None if error is None else error.status for error in told] == [503, None]
 
 
-async def test_pauses_after_refusals_grow_to_a_minute_and_begin_anew_after_a_success() -> None:
-    platform, clock = Platform(), Clock()
-    platform.refuse_tokens = lambda _: httpx.Response(401, json={"error": "invalid_client"})
+async def test_pauses_after_failures_grow_to_a_minute_and_begin_anew_after_a_success() -> None:
+    platform, clock, statuses = Platform(), Clock(), itertools.cycle([401, 503])
+    platform.refuse_tokens = lambda _: httpx.Response(next(statuses), headers={"retry-after": "1"})
     pauses = []
     async with client(platform, credentials(clock)) as api:
-        for _ in range(8):
-            with pytest.raises(Unauthorized) as caught:
+        for error in (Unauthorized, Unavailable) * 4:
+            with pytest.raises(error) as caught:
                 await api.presentations.get("p")
             pauses.append(caught.value.retry_after or 0.0)
             clock.now += pauses[-1]
@@ -194,16 +205,21 @@ async def test_pauses_after_refusals_grow_to_a_minute_and_begin_anew_after_a_suc
     assert 30.0 <= pauses[-1] <= 60.0
 
 
-async def test_a_process_that_is_refused_a_token_asks_again_until_it_has_one() -> None:
+def test_an_idle_process_asks_for_a_token_until_it_has_one_and_again_once_that_has_expired() -> None:
     platform, clock = Platform(), Clock()
     auth, told = credentials(clock), list[ApiError | None]()
     auth.on_fetch = told.append
-    platform.refuse_tokens = lambda _: httpx.Response(401, json={"error": "invalid_client"})
-    keeping = asyncio.create_task(auth.keep(behind(platform)))
-    await until_async(lambda: told)
-    platform.refuse_tokens, clock.now = None, clock.now + 60
-    await until_async(lambda: told[-1] is None, what="a token")
-    keeping.cancel()
+
+    async def live() -> None:
+        keeping = asyncio.create_task(auth.keep(behind(platform)))
+        for status in (401, None, 401):
+            platform.refuse_tokens = status and (lambda _: httpx.Response(401))
+            clock.now += 300
+            await asyncio.sleep(3)
+        keeping.cancel()
+
+    in_own_time(live())
+    assert [None if error is None else error.status for error in told] == [401, None, 401]
 
 
 @pytest.mark.parametrize("who", [[0], [1], [4], range(5)], ids=["who asked first", "another", "the last", "all"])
