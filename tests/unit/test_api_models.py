@@ -67,6 +67,7 @@ def test_a_presentation_is_trusted_only_if_everything_says_so(status: str, valid
         ({"attributes": None, "presentedAttributes": {"a": 1}}, {"a": 1}),
         ({"attributes": {}, "presentedAttributes": {"a": 1}}, {"a": 1}),
         ({"attributes": {"a": 1}, "presentedAttributes": {"b": 2}}, {"a": 1}),
+        ({"attributes": ["a", {"b": 1}]}, {"0": "a", "1": {"b": 1}}),
         ({"attributes": {}}, {}),
         ({"attributes": None}, {}),
         ({}, {}),

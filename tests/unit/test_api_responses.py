@@ -78,9 +78,9 @@ def test_any_success_is_one_and_an_empty_one_only_where_nothing_is_read(status: 
 def test_a_status_says_what_to_do(status: int, error: type[ApiError]) -> None:
     body = {"errors": [{"detail": "d", "status": status}]}
     caught = refused(status, body, location="https://evil.example")
-    assert type(caught) is error
-    assert caught.status == status
-    assert caught.operation == "presentations.get"
+    redirect = error is InvalidResponse
+    assert (type(caught), caught.status, caught.operation) == (error, status, "presentations.get")
+    assert (caught.cause, len(caught.errors)) == (("redirect", 0) if redirect else ("", 1))
     assert str(status) in str(caught)
 
 
@@ -140,6 +140,7 @@ SHAPES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"id": "p", "credentials": [{"type": ["VC"], "name": {}, "attributes": None, "issues": ""}]}, {"has_data": False}),
     ({"id": "p", "error": {"message": ["no"]}, "expiresAt": {}, "updatedAt": []}, {"updated_at": None}),
     ({"id": "p", "authorizationRequestUri": {}, "createdAt": True}, {"authorization_request_uri": None}),
+    ({"id": "p", "authorizationRequestQrUri": {}, "presentationTemplateId": []}, {"presentation_template_id": None}),
     ({"id": "p", "deep": json.loads("[" * 150 + "]" * 150)}, {"status": ""}),
 ]  # fmt: skip
 
@@ -165,7 +166,7 @@ def test_what_is_there_is_taken_in_whatever_shape(document: dict[str, Any], expe
 @pytest.mark.parametrize(
     ("attributes", "expected"),
     [
-        (rb'{"a": "x\uD83D"}', {"a": "x\ufffd"}),
+        (rb'{"a": "x\uD83D", "b": "\udbff", "c": "\udfff"}', {"a": "x\ufffd", "b": "\ufffd", "c": "\ufffd"}),
         (rb'{"a": "x\ud83d", "b": "\ud83d\ude00", "c": "\\ud83d"}', {"a": "x\ufffd", "b": "😀", "c": r"\ud83d"}),
         (
             rb'{"a": "\\\ud83d\ud83d\ude00\ude00", "b": "\\\\ud83d\ude00"}',
@@ -198,15 +199,15 @@ def test_two_names_and_no_json_have_words_of_their_own(body: bytes, cause: str) 
 def test_an_issuance_is_taken_in_whatever_shape_and_its_id_may_be_a_number() -> None:
     document = {
         "id": 7,
-        "credentials": ["c1", {"id": 5, "revocable": "?"}],
-        "exchange": {},
+        "credentials": ["c1", {"id": 5, "status": {}, "revocable": "?"}, {"revocable": True}],
+        **{name: {} for name in ("exchange", "offerQrUri", "createdAt", "updatedAt")},
         "format": ["mdoc"],
         "offerUri": 1,
         "newField": [1, {"a": None}],
     }
     found = read(ISSUANCES["get"], response(200, document), NOW, asked_for="7")
     assert (found.id, found.exchange, found.format, found.offer_uri) == ("7", None, None, "1")
-    assert [each.id for each in found.credentials] == ["c1", "5"]
+    assert [(each.id, each.revocable) for each in found.credentials] == [("c1", None), ("5", None), (None, True)]
     comes_back_as_it_was(found, "openid4vc.issuance.completed")
     with pytest.raises(InvalidResponse, match="another id"):
         read(ISSUANCES["get"], response(200, document), NOW, asked_for="8")
@@ -258,6 +259,7 @@ def test_an_error_object_has_a_status_as_number_or_as_text(status: object) -> No
         (b'{"errors": {"detail": "one"}}', ["one"]),
         (b'{"errors": [{"detail": "one"}, "two", null, {"detail": "three"}]}', ["one", "three"]),
         (b'{"errors": [{"detail": {"nested": 1}, "status": [4], "source": "s", "meta": 1, "code": 7}]}', [None]),
+        (b'{"errors": [{"detail": "one", "title": {}, "id": [], "code": true}]}', ["one"]),
         (b'{"error": "x", "message": "y"}', []),
         (b"[1]", []),
         (b'{"errors": [' + b",".join([b"{}"] * 10_000) + b"]}", [None] * 16),
@@ -270,10 +272,12 @@ def test_a_body_that_is_not_the_envelope_is_tolerated(body: bytes, details: list
 
 
 def test_what_the_platform_writes_does_not_get_into_the_message_unless_it_looks_like_a_code() -> None:
-    error = {"detail": "Ada is unknown", "code": "BAD\nforged line", "id": "Ada Lovelace", "title": "Ada"}
-    caught = refused(400, {"errors": [error]})
-    assert str(caught) == "presentations.get: the platform answered 400"
-    assert "Ada" not in repr(caught)
+    both = (("BAD\nforged line", "Ada Lovelace", ""), ("A" * 65, "b" * 64, f" (error {'b' * 64})"))
+    for code, id_, words in (*both, (None, "8c5f", " (error 8c5f)")):
+        error = {"detail": "Ada is unknown", "code": code, "id": id_, "title": "Ada"}
+        caught = refused(400, {"errors": [error]})
+        assert str(caught) == f"presentations.get: the platform answered 400{words}"
+        assert "Ada" not in repr(caught)
     assert "Ada is unknown" not in repr(caught.errors)
 
 
@@ -342,6 +346,7 @@ def test_every_body_is_a_result_or_an_error_of_ours(status: int, body: Any) -> N
 SHOWN = {
     "id": "p",
     "status": "verified",
+    "createdAt": [],
     "updatedAt": "2026-11-22T10:00:00Z",
     "credentials": [{"attributes": {"a": 1}}],
 }
@@ -358,6 +363,7 @@ def page(body: Any) -> Page[ListedResource]:
         ({"next": "https://api.example/list?page%5Bafter%5D=2&size=10"}, "page%5Bafter%5D=2&size=10"),
         ({"next": "?cursor=a%2Fb"}, "cursor=a%2Fb"),
         ({"next": "?filter=&page=2"}, "filter=&page=2"),
+        ({"next": "?a=" + "b" * 4_093}, "a=" + "b" * 4_093),
         ({"next": "https://evil.example/../elsewhere?x=%0d%0aHost: y"}, "x=%0D%0AHost%3A+y"),
         ({"next": None, "self": "https://api.example/list"}, None),
         ({"next": ""}, None),
@@ -378,6 +384,7 @@ def test_of_a_link_only_its_query_is_followed(links: Any, following: str | None)
 def test_a_link_that_leads_nowhere_is_no_end_of_the_list(link: Any) -> None:
     with pytest.raises(InvalidResponse, match=r"^presentations\.page: the answer does not match the specification: "):
         page({"data": [], "links": {"next": link}})
+    assert read(Wallet.accept, response(201, {"data": [], "links": {"next": link}}), NOW) == ()  # It has no pages.
 
 
 def test_a_list_without_an_envelope_is_its_only_page() -> None:
