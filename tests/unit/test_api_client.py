@@ -55,6 +55,8 @@ async def outcome_of(call: Awaitable[object]) -> Any:
         (httpx.LocalProtocolError("a secret url"), InvalidRequest),
         (httpx.UnsupportedProtocol("a secret url"), InvalidRequest),
         (httpx.InvalidURL("a secret url"), InvalidRequest),
+        (UnicodeError("a secret url"), InvalidRequest),
+        (httpx.StreamError("a secret url"), Unavailable),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else value.__name__,
 )
@@ -149,8 +151,9 @@ def test_the_rows_above_are_all_lists() -> None:
 async def test_a_list_that_does_not_end_is_given_up(size: int, pages: int) -> None:
     platform = Pages(None, size)
     async with async_api(platform) as api:
-        with pytest.raises(InvalidResponse, match=rf"^users\.list: the list goes on after {pages} pages"):
+        with pytest.raises(InvalidResponse, match=rf"^users\.list: the list goes on after {pages} pages") as caught:
             await api.users.list()
+        assert caught.value.cause == "too_large"
         assert len(platform.asked) == pages
         assert (await api.users.page("page[after]=7")).following == "page%5Bafter%5D=8"
     async with async_api(Pages(pages - 1, size)) as api:
@@ -165,6 +168,7 @@ async def test_a_request_without_a_name_is_sent_and_read_like_any_other() -> Non
 
     def answer(request: httpx.Request) -> httpx.Response:
         asked.append((request.method, str(request.url), request.content, request.headers["authorization"]))
+        assert ("content-type" in request.headers) is bool(request.content)
         replies = dict.fromkeys(("PUT", "PATCH", "DELETE"), httpx.Response(204))
         replies["POST"] = httpx.Response(202, json={"data": {"id": 1}, "links": {}})
         return replies.get(request.method) or httpx.Response(503, headers={"Retry-After": "7"})
@@ -179,11 +183,11 @@ async def test_a_request_without_a_name_is_sent_and_read_like_any_other() -> Non
         sync = SyncApi(api)
         assert await api.request("POST", "/x/offers", {"a": [1, None], "b": None}) == {"data": {"id": 1}, "links": {}}
         assert await api.request("POST", "/x", UserRequest(email="a@b.example"))
-        assert await api.request("POST", "/x", {})
+        assert await asyncio.to_thread(sync.request, "POST", "/x", {})
         assert await api.request("PUT", "/x", 1) is await api.request("PATCH", "/x", 1) is None
-        assert await asyncio.to_thread(sync.request, "DELETE", "/x/a%20b") is None
+        assert await asyncio.to_thread(sync.request, "DELETE", "/acme:a%20b@x/!$&'()*+,;=~") is None
         with pytest.raises(Unavailable, match=r"^request: the platform answered 503$") as caught:
-            await api.request("GET", "/x?filter[id]=a&b=%2F/../c")
+            await api.request("GET", "/x?filter[id]=a&b=%2F/../c:@!$'()*+,;~?-")
     assert caught.value.retry_after == 7.0
     once = {(method, False) for method in ("POST", "PUT", "PATCH", "DELETE")}
     assert repeatable == {("GET", True), ("POST", True)} | once  # The repeatable POST is the token's.
@@ -192,8 +196,8 @@ async def test_a_request_without_a_name_is_sent_and_read_like_any_other() -> Non
         ("POST", f"{ROOT}/x", b'{"email":"a@b.example"}', "Bearer t"),
         ("POST", f"{ROOT}/x", b"{}", "Bearer t"),
         *((method, f"{ROOT}/x", b"1", "Bearer t") for method in ("PUT", "PATCH")),
-        ("DELETE", f"{ROOT}/x/a%20b", b"", "Bearer t"),
-        ("GET", f"{ROOT}/x?filter[id]=a&b=%2F/../c", b"", "Bearer t"),
+        ("DELETE", f"{ROOT}/acme:a%20b@x/!$&'()*+,;=~", b"", "Bearer t"),
+        ("GET", f"{ROOT}/x?filter[id]=a&b=%2F/../c:@!$'()*+,;~?-", b"", "Bearer t"),
     ]
 
 
@@ -339,3 +343,4 @@ ENDS = {"broken off": httpx.ReadError("x"), "reset": ConnectionResetError(), "st
 def test_an_answer_without_the_rest_of_its_body_is_none(end: Exception | None, status: int) -> None:
     failed = in_own_time(outcome(lambda _: httpx.Response(status, stream=BrokenBody(end))))
     assert (type(failed), failed.status) == (Unavailable, None)
+    assert failed.cause == ("" if end else "timeout")

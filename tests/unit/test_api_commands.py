@@ -28,9 +28,9 @@ ENDPOINT = {"id": "e", **HOOK, "filterTypes": ["openid4vc.issuance.failed"]} | T
 NEW_USER = {"email": "ada@b.example", "firstName": "Ada"}
 USER = {"id": "u", "username": "ada", "email": "ada@b.example", "enabled": True}
 PRESENTATION = {"id": "p", "status": "verified", "credentials": [{"isValid": True, "attributes": {"name": "Ädä"}}]}
-TEMPLATE = {"id": "t", "name": "n", "format": "sd-jwt-vc", "type": "urn:t"} | TIMES
+TEMPLATE = {"id": "t", "name": "n", "format": "sd-jwt-vc", "type": "urn:t"}
 NAMED = {"name": "n", "dids": [{"did": "did:web:a", "name": "A"}]}
-ENTITY = {"id": "x"} | NAMED | TIMES
+ENTITY = {"id": "x", "name": "n", "certificates": ["any"]} | TIMES
 CERTIFICATE = {"id": "k", "certificateId": "l", "certificateSigningRequest": "c", "subjectKeyIdentifier": "s"} | {
     "expiresAt": "2027-11-01",
     **TIMES,
@@ -134,7 +134,7 @@ def test_a_request_is_read_from_a_file(platform: Platform, tmp_path: Path) -> No
     ("command", "status", "told"), [("create -", 500, True), ("create -", 429, False), ("list", 500, False)]
 )
 def test_a_post_that_may_have_worked_says_so(platform: Platform, command: str, status: int, told: bool) -> None:
-    platform.failing, platform.body = [status], [] if command == "list" else {"email": "a", "tempPassword": ""}
+    platform.failing, platform.body = [status], [] if command == "list" else {"tempPassword": ""}
     result = run(platform, "users", *command.split(), stdin='{"email": "a"}')
     again = "users.create: answered 500, and may have worked all the same\n"
     assert (result.exit_code, result.stderr, len(platform.asked)) == (0, again if told else "", 2)

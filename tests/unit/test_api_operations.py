@@ -153,7 +153,7 @@ async def leads_nowhere_else(value: str) -> None:
         with pytest.raises(ApiError) as caught:
             await operation.bound_to(api)(value, *([REST[operation.name]] if operation.name in REST else []))
         if not requests:
-            assert type(caught.value) is InvalidRequest
+            assert (type(caught.value), caught.value.operation) == (InvalidRequest, operation.name)
             continue
         [request] = requests
         target = request.url.raw_path.decode("ascii")

@@ -49,7 +49,7 @@ def failing(error: Exception) -> Answer:
 @pytest.mark.parametrize(
     ("answer", "word"),
     [
-        (lambda _: httpx.Response(200, json=GOOD), (200, None)),
+        (lambda _: httpx.Response(200, json=GOOD, headers={"retry-after": "3"}), (200, None)),
         (lambda _: httpx.Response(200, text="junk"), (200, None)),
         (lambda _: httpx.Response(200, content=b" " * 5_000_000), (200, None)),
         (lambda _: httpx.Response(404), (404, None)),
@@ -76,8 +76,9 @@ async def test_the_401_of_a_stale_token_is_not_told_and_its_retry_goes_by_the_sa
     assert await heard(lambda _: next(answers)) == [(200, None)]
 
 
-async def test_a_401_after_which_no_token_was_to_be_had_says_nothing() -> None:
-    tokens = iter([httpx.Response(200, json=TOKEN), httpx.Response(400)])
+@pytest.mark.parametrize("granted", [0, 1])
+async def test_without_a_first_token_nobody_asks_and_a_401_after_which_there_is_none_says_nothing(granted: int) -> None:
+    tokens = iter([*[httpx.Response(200, json=TOKEN)] * granted, httpx.Response(400)])
     book = Book()
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -86,8 +87,8 @@ async def test_a_401_after_which_no_token_was_to_be_had_says_nothing() -> None:
     async with guarded(answer, book) as api:
         with pytest.raises(Unauthorized):
             await api.presentations.get("p")
-    assert book.acquired == ["presentations.get"]
-    assert book.heard == [("cancelled",)]
+    assert book.acquired == ["presentations.get"] * granted
+    assert book.heard == [("cancelled",)] * granted
 
 
 @pytest.mark.parametrize("waits_for", ["the rest of its answer", "a fresh token"])
