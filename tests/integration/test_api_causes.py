@@ -39,6 +39,7 @@ def in_clear() -> Iterator[str]:
 TROUBLES: dict[str, Callable[[], AbstractContextManager[str]]] = {
     "name_resolution": lambda: nullcontext("http://platform.invalid"),
     "refused": not_listening,
+    "unreachable": lambda: nullcontext("http://224.0.0.1"),  # No group of hosts takes connections.
     "closed": lambda: saying(b""),
     "reset": lambda: saying(RESET),
     "protocol": lambda: saying(b"HTTP/1.1 what\r\n\r\n"),

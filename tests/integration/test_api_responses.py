@@ -5,7 +5,7 @@ import logging
 import tracemalloc
 
 import pytest
-from scripted_server import CUT, GRANTED, PRESENTATION, TOKEN, Answering, answering, ok, presentation
+from scripted_server import CUT, GRANTED, PRESENTATION, RESET, TOKEN, Answering, answering, ok, presentation
 
 from credhook.backoff import Backoff
 from credhook.worker.api import token
@@ -20,21 +20,33 @@ def sending(server: Answering, *, token: str = TOKEN) -> AsyncApi:
     return AsyncApi(server.url, ClientCredentials(server.url + token, "me", "s3cret"), timeout=5.0)
 
 
-async def test_details_of_another_id_are_a_failed_fetch_and_end_their_connection() -> None:
+async def test_details_of_another_id_are_a_failed_fetch_and_end_their_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("credhook.worker.api.http.transport._DISTRUST_SECONDS", 0.0)
+
     def late(target: str, number: int) -> bytes:
-        return presentation("stranger" if number == 0 else target.removeprefix(PRESENTATION))
+        return presentation("stranger" if number % 3 == 0 else target.removeprefix(PRESENTATION))
 
     with answering(late) as server:
         async with sending(server) as api:
-            with pytest.raises(InvalidResponse, match="CREDHOOK_MATCH_IDS=0") as refused:
-                await api.presentations.get("mine")
-            assert (refused.value.cause, refused.value.status) == ("other_id", 200)
-            assert "stranger" not in str(refused.value)
-            connections = server.connections
-            assert (await api.presentations.get("mine")).id == "mine"
-            assert server.connections == connections + 1
-            assert (await api.presentations.get("next")).id == "next"
-            assert server.connections == connections + 1
+            for _ in range(2):
+                with pytest.raises(InvalidResponse, match="CREDHOOK_MATCH_IDS=0") as refused:
+                    await api.presentations.get("mine")
+                assert (refused.value.cause, refused.value.status) == ("other_id", 200)
+                assert refused.value.operation == "presentations.get"
+                assert "stranger" not in str(refused.value)
+                connections = server.connections
+                assert (await api.presentations.get("mine")).id == "mine"
+                assert (await api.presentations.get("next")).id == "next"
+                assert server.connections == connections + 1
+
+
+async def test_a_get_over_a_connection_that_is_torn_down_is_sent_again() -> None:
+    with answering(lambda _, number: RESET if number == 0 else presentation("p")) as server:
+        async with sending(server) as api:
+            assert (await api.presentations.get("p")).id == "p"
+        assert len(server.targets) == 2
 
 
 async def test_an_answer_that_nobody_asked_for_never_answers_the_next_request() -> None:
@@ -88,6 +100,7 @@ async def test_a_list_may_be_longer_than_a_resource_but_none_of_its_elements() -
         async with sending(server) as api:
             issuances = await api.issuances.list()
             assert [one.id for one in issuances[::3_000]] == ["0", "3000", "6000", "9000"]
+            assert len(await api.request("GET", "/x")) == 10_000
             server.script = lambda *_: ok(b'[{"id":"a","status":"x"},' + many(MOST_VALUES)[8:-1] + b"]")
             with pytest.raises(InvalidResponse, match=f"1: more than {MOST_VALUES} values"):
                 await api.issuances.list()

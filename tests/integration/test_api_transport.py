@@ -153,6 +153,8 @@ async def test_an_idle_connection_that_the_server_ends_or_talks_on_is_replaced()
             await asyncio.sleep(0)
         await get(transport, server.url)
         assert server.connections == 3
+        await transport.aclose()
+        assert (await get(transport, server.url)).body == b"hello"  # Another request opens new ones.
 
 
 @pytest.mark.parametrize(
@@ -233,6 +235,12 @@ async def test_a_task_that_was_cancelled_before_may_ask() -> None:
         with suppress(asyncio.CancelledError):
             await asyncio.sleep(60)
         assert (await get(transport, server.url)).body == b"hello"
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:99999/", "http://127.0.0.1:1/\x7f", "http:///a", "ftp://a.example"])
+async def test_a_url_that_is_none_is_not_sent(url: str) -> None:
+    with pytest.raises(Unsendable):
+        await get(PyreqwestTransport(5.0), url)
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
