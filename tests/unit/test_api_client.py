@@ -102,6 +102,7 @@ async def test_a_sender_is_built_from_settings() -> None:
     assert seen[::2] == [TOKEN_URL] * 2
     assert [url.path for url in seen[1::2]] == ["/x/shown/p", "/x/issued/p"]
     assert transport_from(told())._timeout == 2.5
+    assert vars(AsyncApi("https://api.example", auth, timeout=1.5)._transport)["_timeout"] == 1.5
     assert transport.aclose.await_count == 2
 
 

@@ -1,9 +1,9 @@
 """The token: how it is asked for, what may be answered, who waits for it, and how long it is used."""
 
 import asyncio
-import itertools
 from base64 import b64decode
 from collections.abc import Sequence
+from itertools import cycle, pairwise
 from urllib.parse import parse_qsl
 
 import httpx
@@ -15,7 +15,7 @@ from virtual_time import in_own_time
 from waiting import until_async
 
 from credhook.worker.api.client import AsyncApi
-from credhook.worker.api.errors import ApiError, InvalidRequest, InvalidResponse, Unauthorized, Unavailable
+from credhook.worker.api.errors import ApiError, InvalidRequest, InvalidResponse, NotFound, Unauthorized, Unavailable
 from credhook.worker.api.http.exchange import Response
 from credhook.worker.api.models import Presentation
 from credhook.worker.api.token import ClientCredentials, Token, TokenAuth, granted
@@ -185,7 +185,7 @@ async def test_after_a_failed_request_there_is_a_pause_and_then_another_request(
 
 
 async def test_pauses_after_failures_grow_to_a_minute_and_begin_anew_after_a_success() -> None:
-    platform, clock, statuses = Platform(), Clock(), itertools.cycle([401, 503])
+    platform, clock, statuses = Platform(), Clock(), cycle([401, 503])
     platform.refuse_tokens = lambda _: httpx.Response(next(statuses), headers={"retry-after": "1"})
     pauses = []
     async with client(platform, credentials(clock)) as api:
@@ -275,18 +275,27 @@ async def test_the_lifetime_counts_from_the_question_not_from_the_answer() -> No
 
 async def test_after_a_401_one_fresh_token_and_one_retry_with_the_same_body() -> None:
     platform = Platform()
-    async with client(platform, credentials()) as api:
-        await api.presentations.get("p")
-        platform.revoke()
-        with pytest.raises(InvalidResponse):
-            await api.wallet.accept(credential_offer="openid-credential-offer://x")
-    assert platform.granted == 2
+
+    def lacks_a_wallet(request: httpx.Request) -> httpx.Response:
+        answer = platform(request)
+        return httpx.Response(404) if answer.is_success and "wallet" in request.url.path else answer
+
+    async with client(lacks_a_wallet, credentials()) as api:
+        for _ in range(2):
+            await api.presentations.get("p")
+            platform.revoke()
+            with pytest.raises(NotFound):
+                await api.wallet.accept(credential_offer="openid-credential-offer://x")
+    assert platform.granted == 3
     for ask in platform.token_requests:
         assert "authorization" not in ask.headers
         assert ask.content == b"grant_type=client_credentials&client_id=me&client_secret=s3cret"
     sent = [(request.headers["authorization"], request.content) for request in platform.api_requests]
-    body = b'{"credentialOffer":"openid-credential-offer://x"}'
-    assert sent == [("Bearer token-1", b""), ("Bearer token-1", body), ("Bearer token-2", body)]
+    body, tokens = (
+        b'{"credentialOffer":"openid-credential-offer://x"}',
+        [f"Bearer token-{number}" for number in (1, 2, 3)],
+    )
+    assert sent == [one for old, new in pairwise(tokens) for one in ((old, b""), (old, body), (new, body))]
 
 
 async def test_a_token_that_was_refused_when_fresh_is_renewed_after_ten_seconds() -> None:
