@@ -50,7 +50,9 @@ ANSWERED = "p"
 NO_TOKEN = r"Error: token: no answer \(\w+, "
 
 
-def test_ssl_cert_file_names_the_authorities(authority: trustme.CA, tmp_path: Path) -> None:
+def test_ssl_cert_file_names_the_authorities(
+    authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trusted = tmp_path / "authority.pem"
     other = trustme.CA().cert_pem.bytes()
     before = "# é\n".encode("latin-1")
@@ -61,6 +63,8 @@ def test_ssl_cert_file_names_the_authorities(authority: trustme.CA, tmp_path: Pa
         for file in (Path(__file__), trusted.with_name("missing")):
             done = commands.credhook("doctor", environment=environment(server, SSL_CERT_FILE=file))
             assert f"SSL_CERT_FILE: {file} should be" in done.stdout
+    monkeypatch.setenv("SSL_CERT_FILE", str(trusted))
+    assert shared_ssl_context.__wrapped__().cert_store_stats()["x509_ca"] == 1  # None of certifi's.
     with platform(trustme.CA()) as another:
         assert re.match(NO_TOKEN + r"certificate\)", asked(another, SSL_CERT_FILE=trusted))
 

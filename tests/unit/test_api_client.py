@@ -68,7 +68,7 @@ async def test_whatever_httpx_raises_is_an_error_of_ours(failure: Exception, err
         in_thread = asyncio.to_thread(SyncApi(api).presentations.get, "p")
         outcomes = [await outcome_of(in_thread), await outcome_of(api.presentations.get("p"))]
     for outcome in outcomes:
-        assert type(outcome) is error
+        assert (type(outcome), outcome.operation) == (error, "presentations.get")
         assert type(failure).__name__ in str(outcome)
         assert "secret" not in str(outcome)
         assert "secret" not in "".join(traceback.format_exception(outcome))

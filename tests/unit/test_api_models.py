@@ -124,6 +124,7 @@ def test_details_cannot_be_changed_but_their_copies_can(find: Any) -> None:
         assert find(details) == NESTED
         exec(change, {"x": copy.deepcopy(x)})
         exec(change, {"x": pickle.loads(pickle.dumps(x))})
+    assert (type(x.copy()), type(x["zones"].copy())) == (dict, list)
     assert json.loads(json.dumps(x)) == x == NESTED
     assert json.loads(details.model_dump_json(by_alias=True, exclude_unset=True)) == PRESENTED
 
@@ -165,7 +166,7 @@ NO_CREDENTIALS: list[dict[str, Any]] = [
     [
         *((EndpointRequest, {"url": url}) for url in NO_URLS),
         *((EndpointRequest, {"url": "https://a.example", "id": id_}) for id_ in ("", "..", "a/../b", "a" * 513)),
-        *((UserRequest, fields) for fields in ({}, {"firstName": "Ada"}, {"email": None})),
+        *((UserRequest, fields) for fields in ({}, {"externalIdentifier": "x"}, {"email": None})),
         *((UserRequest, fields) for fields in ({"email": ""}, {"username": ""})),
         *((CertificateRequest, {"certificate": text}) for text in NO_CERTIFICATES),
         *((CertificateRequest, {"certificate": PEM, "parentCertificates": [PEM, text]}) for text in NO_CERTIFICATES),

@@ -128,6 +128,7 @@ SHAPES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"status": "verified"}, {"id": "p"}),
     ({"id": None, "status": "verified"}, {"id": "p"}),
     ({"id": "p"}, {"status": "", "credentials": ()}),
+    ({"id": "p", "credentials": None}, {"credentials": ()}),
     ({"id": "p", "status": {"code": "verified"}}, {"status": "", "trusted": False}),
     ({"id": "p", "status": "verified", "credentials": {"isValid": True, "attributes": {"a": 1}}}, TRUSTED),
     ({"id": "p", "status": "verified", "credentials": {"pid": {"attributes": {"a": 1}}}}, DOUBTFUL),

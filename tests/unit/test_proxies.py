@@ -92,7 +92,7 @@ def test_what_no_proxy_names_is_reached_directly(
     "proxy",
     [
         *("socks4://one", "socks5://one:1080", "socks5h://me:hush@one", "ftp://one"),
-        *("http://", "http://one:port", "http://one:99999", "http://[one"),
+        *("http://", "http://one:port", "http://one:99999", "http://one:0", "http://[one"),
     ],
 )
 def test_what_is_no_http_proxy_is_refused_and_not_passed_by(monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:

@@ -203,6 +203,7 @@ async def test_pauses_after_failures_grow_to_a_minute_and_begin_anew_after_a_suc
     assert 1.0 <= (again.value.retry_after or 0.0) <= 2.0
     assert 1.0 <= pauses[0] <= 2.0
     assert 30.0 <= pauses[-1] <= 60.0
+    assert len(set(pauses)) == 8  # A fleet does not ask at one moment.
 
 
 def test_an_idle_process_asks_for_a_token_until_it_has_one_and_again_once_that_has_expired() -> None:
@@ -291,11 +292,9 @@ async def test_after_a_401_one_fresh_token_and_one_retry_with_the_same_body() ->
         assert "authorization" not in ask.headers
         assert ask.content == b"grant_type=client_credentials&client_id=me&client_secret=s3cret"
     sent = [(request.headers["authorization"], request.content) for request in platform.api_requests]
-    body, tokens = (
-        b'{"credentialOffer":"openid-credential-offer://x"}',
-        [f"Bearer token-{number}" for number in (1, 2, 3)],
-    )
-    assert sent == [one for old, new in pairwise(tokens) for one in ((old, b""), (old, body), (new, body))]
+    body = b'{"credentialOffer":"openid-credential-offer://x"}'
+    tokens = pairwise(f"Bearer token-{number}" for number in (1, 2, 3))
+    assert sent == [one for old, new in tokens for one in ((old, b""), (old, body), (new, body))]
 
 
 async def test_a_token_that_was_refused_when_fresh_is_renewed_after_ten_seconds() -> None:
