@@ -30,14 +30,7 @@ DRIPS = {
 
 
 class Dripping(Server):
-    """Answers byte by byte until the other end hangs up.
-
-    Attributes:
-        began: what comes at once; nothing is said before there is something to say.
-        goes_on: what follows, a byte at a time.
-        dripped: bytes that were sent so, over all connections.
-        ended: connections that the other end has hung up on.
-    """
+    """Sends `begins` at once, then `goes_on` byte by byte until the other end hangs up, which releases `ended`."""
 
     def __init__(self, begins: bytes, goes_on: bytes) -> None:
         super().__init__(("127.0.0.1", 0), _Connection)

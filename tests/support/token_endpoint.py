@@ -63,12 +63,7 @@ class Platform:
 
 
 class Held:
-    """A platform whose token endpoint answers when the test lets it.
-
-    Attributes:
-        asked: set once the token endpoint has been asked.
-        go: to be set for it to answer.
-    """
+    """A platform whose token endpoint sets `asked` when it is asked, and answers once `go` is set."""
 
     def __init__(self) -> None:
         self.platform = Platform()
@@ -83,11 +78,7 @@ class Held:
 
 
 class CountedCredentials(ClientCredentials):
-    """Credentials that count how often they were asked for a token.
-
-    Attributes:
-        asked: how often.
-    """
+    """Credentials that count how often they were asked for a token."""
 
     asked = 0
 
@@ -110,12 +101,7 @@ def client(platform: Any, auth: ClientCredentials, *, url: str = API_URL, **opti
 
 
 class Book(Permit):
-    """A guard that lets everything pass, and writes down what it hears.
-
-    Attributes:
-        acquired: the operations that it let pass.
-        heard: all that its permits were told.
-    """
+    """A guard that lets everything pass. It writes down the operations, and what it hears of their ends."""
 
     def __init__(self) -> None:
         self.acquired: list[str] = []

@@ -215,9 +215,7 @@ async def test_no_path_leads_a_request_elsewhere(path: str) -> None:
         raise AssertionError
 
     async with client(never, credentials(), url=ROOT) as api:
-        with pytest.raises(
-            InvalidRequest, match=r"path should begin with one /, be percent-encoded, and have no \. or"
-        ):
+        with pytest.raises(InvalidRequest, match=r"path should begin with one /, be percent-encoded, and have no \."):
             await api.request("GET", path)
         for wrong in (("TRACE", "/x", None), ("POST", "/x", object())):
             with pytest.raises(InvalidRequest, match=r"^request: (method should be|json cannot)"):

@@ -26,6 +26,8 @@ KEPT_PRESET = (
 HOOK = {"url": "https://a.example/hooks"}
 ENDPOINT = {"id": "e", **HOOK, "filterTypes": ["openid4vc.issuance.failed"]} | TIMES
 NEW_USER = {"email": "ada@b.example", "firstName": "Ada"}
+OFFER = {"credentialOffer": "offer"}
+CRM = {"externalIdentifier": "crm/7"}
 USER = {"id": "u", "username": "ada", "email": "ada@b.example", "enabled": True}
 PRESENTATION = {"id": "p", "status": "verified", "credentials": [{"isValid": True, "attributes": {"name": "Ädä"}}]}
 TEMPLATE = {"id": "t", "name": "n", "format": "sd-jwt-vc", "type": "urn:t", "archivedAt": "2026-11-01T10:00:00Z"}
@@ -74,12 +76,7 @@ COMMANDS: list[tuple[list[str], Any, Any, tuple[str, str, Any]]] = [
     *((["users", "list"], None, users, ("GET", USERS, None)) for users in ([USER], [])),
     (["users", "create", "-"], NEW_USER, {"email": "a", "tempPassword": "Xq7"}, ("POST", USERS, NEW_USER)),
     (["users", "find", "crm/7"], None, USER, ("GET", f"{USERS}/by-external-identifier/crm%2F7", None)),
-    (
-        ["users", "external-id", "ada@b.example"],
-        None,
-        {"externalIdentifier": "crm/7"},
-        ("GET", f"{USERS}/ada%40b.example/external-identifier", None),
-    ),
+    (["users", "external-id", "a@b.example"], None, CRM, ("GET", f"{USERS}/a%40b.example/external-identifier", None)),
     *(
         (
             ["users", "link", "ada", *flag],
@@ -98,12 +95,7 @@ COMMANDS: list[tuple[list[str], Any, Any, tuple[str, str, Any]]] = [
     (["issuances", "list"], None, [{"id": "i", "status": "x"}], ("GET", "/me-creds/api/credentials", None)),
     (["presentations", "get", "p"], None, PRESENTATION, ("GET", "/me-creds/api/presentations/p", None)),
     (["presentations", "list"], None, [PRESENTATION], ("GET", "/me-creds/api/presentations", None)),
-    (
-        ["wallet", "accept", "offer"],
-        None,
-        [WALLET],
-        ("POST", "/me-wallet/api/credentials", {"credentialOffer": "offer"}),
-    ),
+    (["wallet", "accept", "offer"], None, [WALLET], ("POST", "/me-wallet/api/credentials", OFFER)),
 ]
 
 
@@ -167,7 +159,7 @@ def test_deleting_an_endpoint_prints_nothing(platform: Platform) -> None:
 def test_an_offer_can_be_kept_off_the_command_line(platform: Platform) -> None:
     platform.body = [WALLET]
     assert run(platform, "wallet", "accept", "-", stdin="offer\n").exit_code == 0
-    assert platform.asked[0][2] == {"credentialOffer": "offer"}
+    assert platform.asked[0][2] == OFFER
 
 
 @pytest.mark.parametrize(

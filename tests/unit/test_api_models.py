@@ -179,9 +179,7 @@ def test_a_value_out_of_its_limits_is_refused(model: type[Wire], fields: dict[st
     assert WalletCredential.model_validate(WALLET | {"vct": "v" * 256, "iss": "i" * 512})
 
 
-@pytest.mark.parametrize(
-    "url", ["https://a.example", "https://127.0.0.1:8443/webhooks/s3cret?x=y", "HTTPS://A.example"]
-)
+@pytest.mark.parametrize("url", ["https://a.example", "https://127.0.0.1:8443/s3cret?x=y", "HTTPS://A.example"])
 def test_an_endpoints_url_is_sent_as_it_was_given(url: str) -> None:
     assert EndpointRequest(url=url).model_dump(exclude_none=True) == {"url": url}
 
@@ -256,29 +254,23 @@ def test_no_validation_error_repeats_the_input(model: type[Wire], fields: dict[s
 
 
 SECRET = "Xq7-secret"
-
-
 MORE = {"somethingNew": SECRET}
 TIME = "2026-11-01T10:00:00Z"
 #: One of each model whose fields are personal or secret, filled with one word, an unknown field included.
 EVERY: dict[type[Wire], dict[str, Any]] = {
-    models.User: {"id": "u", **dict.fromkeys(("username", "email", "firstName", "lastName"), SECRET)} | MORE,
-    models.OnboardingResult: {"email": SECRET, "tempPassword": SECRET} | MORE,
-    models.ExternalIdentifier: {"externalIdentifier": SECRET} | MORE,
-    models.IdentityLink: {"username": SECRET, "idpAlias": SECRET, "linked": True} | MORE,
-    models.WalletCredential: WALLET | {"claims": {"a": SECRET}, "iss": SECRET} | MORE,
+    models.User: {"id": "u", **dict.fromkeys(("username", "email", "firstName", "lastName"), SECRET)},
+    models.OnboardingResult: {"email": SECRET, "tempPassword": SECRET},
+    models.ExternalIdentifier: {"externalIdentifier": SECRET},
+    models.IdentityLink: {"username": SECRET, "idpAlias": SECRET, "linked": True},
+    models.WalletCredential: WALLET | {"claims": {"a": SECRET}, "iss": SECRET},
     models.CertificateRecord: {"id": "c", "certificateId": "d", "expiresAt": "e", "createdAt": "e", "updatedAt": "e"}
-    | {"certificateSigningRequest": SECRET, "subjectKeyIdentifier": SECRET}
-    | MORE,
+    | {"certificateSigningRequest": SECRET, "subjectKeyIdentifier": SECRET},
     models.TrustedEntity: {"id": "t", "name": SECRET, "createdAt": TIME, "updatedAt": TIME, "certificates": [SECRET]}
-    | {"dids": [{"did": SECRET, "name": SECRET}]}
-    | MORE,
-    models.Endpoint: {"id": "e", "url": f"https://a.example/{SECRET}"} | MORE,
-    models.Issuance: {"id": "i", "status": "offered", "offerUri": SECRET, "offerQrUri": SECRET, "credentials": [MORE]}
-    | MORE,
+    | {"dids": [{"did": SECRET, "name": SECRET}]},
+    models.Endpoint: {"id": "e", "url": f"https://a.example/{SECRET}"},
+    models.Issuance: {"id": "i", "status": "offered", "offerUri": SECRET, "offerQrUri": SECRET, "credentials": [MORE]},
     models.Presentation: {"id": "p", "status": "verified", "authorizationRequestUri": SECRET, "error": SECRET}
-    | {"credentials": [{"name": SECRET, "attributes": {SECRET: SECRET}, "issues": [SECRET]} | MORE]}
-    | MORE,
+    | {"credentials": [{"name": SECRET, "attributes": {SECRET: SECRET}, "issues": [SECRET]} | MORE]},
     models.UserRequest: dict.fromkeys(("email", "username", "firstName", "externalIdentifier"), SECRET),
     models.OfferRequest: {"credentialOffer": SECRET},
     models.EndpointRequest: {"url": f"https://a.example/{SECRET}"},
@@ -288,7 +280,7 @@ EVERY: dict[type[Wire], dict[str, Any]] = {
 
 @pytest.mark.parametrize("model", EVERY)
 def test_a_value_shows_no_personal_data_cannot_be_changed_and_travels_between_processes(model: type[Wire]) -> None:
-    value = model.model_validate(EVERY[model])
+    value = model.model_validate(EVERY[model] | (MORE if issubclass(model, models.ResponseModel) else {}))
     assert SECRET in value.model_dump_json()
     shown = f"{value!r} {value} {[value]} {list(value.__repr_args__())}"  # `rich` prints the last.
     assert SECRET not in shown

@@ -225,25 +225,12 @@ def test_the_message_names_the_place_and_not_the_value() -> None:
 
 @pytest.mark.parametrize("status", [404, "404"])
 def test_an_error_object_has_a_status_as_number_or_as_text(status: object) -> None:
-    body = {
-        "errors": [
-            {
-                "detail": "No such presentation",
-                "id": "8c5f",
-                "status": status,
-                "code": "NOT_FOUND",
-                "title": "Not Found",
-                "source": {"pointer": "/data/id", "parameter": "id"},
-                "meta": {"a": None},
-            },
-            {"detail": "second"},
-        ]
-    }
-    caught = refused(404, body)
+    words = {"detail": "No such one", "id": "8c5f", "status": status, "code": "NOT_FOUND", "title": "Not Found"}
+    objects = {"source": {"pointer": "/data/id", "parameter": "id"}, "meta": {"a": None}}
+    caught = refused(404, {"errors": [words | objects, {"detail": "second"}]})
     first, second = caught.errors
     assert (first.status, first.code, first.title, first.id) == ("404", "NOT_FOUND", "Not Found", "8c5f")
-    assert first.source == {"pointer": "/data/id", "parameter": "id"}
-    assert first.meta == {"a": None}
+    assert {"source": first.source, "meta": first.meta} == objects
     assert second.detail == "second"
     assert str(caught) == "presentations.get: the platform answered 404 (NOT_FOUND, error 8c5f)"
 
@@ -333,24 +320,13 @@ json_values = st.recursive(
 
 @given(st.sampled_from([200, 201, 204, 302, 400, 401, 404, 429, 500]), json_values | st.binary())
 def test_every_body_is_a_result_or_an_error_of_ours(status: int, body: Any) -> None:
-    asked: list[Operation[Any]] = [
-        ISSUANCES["get"],
-        Users.list,
-        Wallet.accept,
-        Presets.create,
-    ]
+    asked: list[Operation[Any]] = [ISSUANCES["get"], Users.list, Wallet.accept, Presets.create]
     for operation in asked:
         with suppress(ApiError):
             read(operation, response(status, body), NOW)
 
 
-SHOWN = {
-    "id": "p",
-    "status": "verified",
-    "createdAt": [],
-    "updatedAt": "2026-11-22T10:00:00Z",
-    "credentials": [{"attributes": {"a": 1}}],
-}
+SHOWN = {**DOCUMENT, "createdAt": [], "updatedAt": "2026-11-22T10:00:00Z", "credentials": [{"attributes": {"a": 1}}]}
 
 
 def page(body: Any) -> Page[ListedResource]:
@@ -388,12 +364,9 @@ def test_a_link_that_leads_nowhere_is_no_end_of_the_list(link: Any) -> None:
     assert read(Wallet.accept, response(201, {"data": [], "links": {"next": link}}), NOW) == ()  # It has no pages.
 
 
-def test_a_list_without_an_envelope_is_its_only_page() -> None:
-    assert page([SHOWN]).following is None
-
-
 def test_what_was_presented_is_dropped_unread() -> None:
     (item,) = page({"data": [SHOWN]}).items
+    assert page([SHOWN]) == Page((item,), None, len(json.dumps([SHOWN])))  # Without an envelope it is the only page.
     assert (item.id, item.status, item.updated_at) == ("p", "verified", datetime(2026, 11, 22, 10, tzinfo=UTC))
     assert not item.model_extra
     assert "attributes" not in item.model_dump_json()
