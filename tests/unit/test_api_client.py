@@ -93,7 +93,7 @@ async def test_a_sender_is_built_from_settings() -> None:
         return platform(request)
 
     transport = behind(remember)
-    transport.aclose = AsyncMock()  # type: ignore[method-assign]
+    transport._inner.aclose = AsyncMock()  # type: ignore[method-assign]
     auth = ClientCredentials.from_settings(told())
     async with AsyncApi.from_settings(told(), auth=auth, transport=transport) as api:
         await api.presentations.get("p")
@@ -103,7 +103,7 @@ async def test_a_sender_is_built_from_settings() -> None:
     assert [url.path for url in seen[1::2]] == ["/x/shown/p", "/x/issued/p"]
     assert transport_from(told())._timeout == 2.5
     assert vars(AsyncApi("https://api.example", auth, timeout=1.5)._transport)["_timeout"] == 1.5
-    assert transport.aclose.await_count == 2
+    assert transport._inner.aclose.await_count == 2
 
 
 async def test_the_settings_decide_if_ids_must_match() -> None:

@@ -131,7 +131,7 @@ SHAPES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"id": "p", "credentials": None}, {"credentials": ()}),
     ({"id": "p", "status": {"code": "verified"}}, {"status": "", "trusted": False}),
     ({"id": "p", "status": "verified", "credentials": {"isValid": True, "attributes": {"a": 1}}}, TRUSTED),
-    ({"id": "p", "status": "verified", "credentials": {"pid": {"attributes": {"a": 1}}}}, DOUBTFUL),
+    ({"id": "p", "status": "verified", "credentials": {"pid": {"isValid": False, "attributes": {"a": 1}}}}, DOUBTFUL),
     ({"id": "p", "status": "verified", "credentials": {"pid": {"isValid": True, "attributes": {"a": 1}}}}, TRUSTED),
     *(({"id": "p", "credentials": {name: "x"}}, {"has_data": False}) for name in ("id", "status", "type", "isValid")),
     ({"id": "p", "status": "verified", "credentials": ["eyJ.x"]}, DOUBTFUL),

@@ -212,7 +212,7 @@ def test_an_idle_process_asks_for_a_token_until_it_has_one_and_again_once_that_h
     async def live() -> None:
         keeping = asyncio.create_task(auth.keep(behind(platform)))
         for status in (401, None, 401):
-            platform.refuse_tokens = status and (lambda _: httpx.Response(401))
+            platform.refuse_tokens = (lambda _: httpx.Response(401)) if status else None
             clock.now += 300
             await asyncio.sleep(3)
         keeping.cancel()
@@ -233,6 +233,7 @@ async def test_cancelling_who_waits_does_not_take_the_fetch_away_from_others_and
             tasks[number].cancel()
         await asyncio.wait([tasks[number] for number in who])
         tasks += await waiting(one, auth, 1)
+        await other.aclose()  # The credentials are not its own.
         held.go.set()
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
     assert [getattr(each, "id", type(each)) for each in outcomes] == [
