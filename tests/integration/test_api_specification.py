@@ -389,7 +389,7 @@ TABLE: list[tuple[str, str, Any, Any]] = [
     ("mdoc", "issuerConfig", [], [{"signer": "did:web"}]),
     ("mdoc", "validUntil", [], [...]),
     ("mdoc", "validUntil/start", [], ["issuance"]),
-    ("mdoc", "type", ["t"], [..., 1, ""]),
+    ("mdoc", "type", ["t", "urn:a-b:1"], [..., 1, ""]),
     ("mdoc", "templateAttributes/org.example", [{"properties": {}}], [{}, {"a": {"type": "string"}}]),
     # Attributes.
     *(
