@@ -92,9 +92,7 @@ REFUSALS = [
 
 @pytest.mark.parametrize(("error", "step"), REFUSALS)
 @pytest.mark.parametrize("name", CASES)
-def test_whichever_command_is_refused_nothing_is_lost_and_nothing_done_is_done_again(
-    redis_client: Redis, name: str, error: str, step: int
-) -> None:
+def test_whatever_is_refused_nothing_is_lost_or_redone(redis_client: Redis, name: str, error: str, step: int) -> None:
     in_own_time(run_case(redis_client, name, Sabotage(0)))
     commands: Any = redis_client.lrange("test:commands", 0, -1)
     assert commands

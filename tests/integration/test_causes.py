@@ -69,9 +69,7 @@ def causes(redis: Any) -> dict[tuple[str, str], dict[str, Any]]:
     return found
 
 
-async def test_a_replay_empties_a_cause_and_what_still_fails_comes_back(
-    made: Attempts, redis_client: Redis, events: Run
-) -> None:
+async def test_a_replay_empties_causes_and_failures_come_back(made: Attempts, redis_client: Redis, events: Run) -> None:
     for number in range(5):
         await made.accept(f"e{number}", COMPLETED, f"r{number}")
     for _ in range(5):
@@ -98,9 +96,7 @@ async def test_a_replay_empties_a_cause_and_what_still_fails_comes_back(
     assert not [field for field in record(redis_client, "e1") if field.startswith("c:")]
 
 
-async def test_a_handler_that_stays_given_up_keeps_its_cause_where_another_runs_again(
-    made: Attempts, redis_client: Redis, events: Run
-) -> None:
+async def test_a_handler_still_given_up_keeps_its_cause(made: Attempts, redis_client: Redis, events: Run) -> None:
     await made.accept("e2", COMPLETED, "r2")
     await made.next()
     assert events("replay", "--id", "e2", "--handler", "test.first").stdout.endswith("replayed 1\n")
@@ -113,9 +109,7 @@ async def test_a_handler_that_stays_given_up_keeps_its_cause_where_another_runs_
     assert causes(redis_client)["test.second", "GiveUp"]["standing"] == {"e2"}
 
 
-async def test_an_event_that_waits_goes_from_cause_to_cause_until_it_is_done(
-    stub: Stub, redis_url: str, redis_client: Redis
-) -> None:
+async def test_an_event_goes_from_cause_to_cause_until_done(stub: Stub, redis_url: str, redis_client: Redis) -> None:
     stub.answer = lambda call: Answer(503) if call.number <= 2 else well(call)
     async with attempts(redis_url, stub, handlers) as made:
         await made.accept("e1", COMPLETED, "r1")
@@ -171,11 +165,13 @@ async def test_a_handler_that_gives_up_is_counted_at_once_and_once(queue: EventQ
     claim, failure = await queue.take_one(), Failure("test.second", "GiveUp")
     if before:  # The handler had failed so at an earlier attempt.
         queue.redis.hset(EVENT + "e0", "c:test.second", Failure("test.second", before).cause)
+        queue.redis.zadd(INDEX.standing(Failure("test.second", before).cause), {"e0": -1})
     for _ in range(2):  # The reply to the first was lost.
         await queue.worker().record(claim, "test.second", "dead: no account", failure=failure)
     assert reclaim(store_on(queue.redis), "w", "host")
     found = causes(queue.redis)["test.second", "GiveUp"]
     assert (found["failures"], found["standing"]) == ("1", {"e0"})
+    assert queue.redis.keys(INDEX.standing("*")) == [INDEX.standing(failure.cause).encode()]
     assert (await queue.claim("e0")).causes == {"test.second": failure.cause}
 
 
@@ -184,7 +180,9 @@ async def test_the_sweeper_removes_the_entries_of_a_cause_that_no_record_confirm
     failure = Failure("a.bad", "ValueError")
     queue.redis.zadd(INDEX.standing(failure.cause), {"done": -1, "done long ago": -1, "expired": 1})
     queue.redis.hset(EVENT + "done", mapping={"state": "done", "c:a.bad": failure.cause})
+    queue.redis.zadd(INDEX.causes, {"silent for more than a week": 1})
     await queue.worker().settle(await queue.take_one(), failed(failure))
+    assert queue.redis.zrange(INDEX.causes, 0, -1) == [failure.cause.encode()]
     queue.sweep()
     assert queue.redis.zrange(INDEX.standing(failure.cause), 0, -1) == [b"e0"]
 

@@ -12,15 +12,7 @@ import pytest
 from claiming import COMPLETED, INDEX, URGENT, EventQueue, take_one
 from failing_scripts import POWER_CUT, FailingStore, Sabotage
 from prometheus_client import REGISTRY
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import (
-    MasterDownError,
-    NoPermissionError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    RedisError,
-    ResponseError,
-)
+from redis import exceptions
 from redis_keys import EVENT, job_id
 from redis_proxy import redis_proxy
 from redis_server import configured
@@ -31,7 +23,9 @@ from waiting import until_async
 
 from credhook.store import State
 from credhook.store.connection import BRIEFLY, open_redis, open_redis_sync
+from credhook.store.counts import counts_of
 from credhook.store.errors import is_unwell
+from credhook.store.lease import ExporterLease
 from credhook.worker.attempt.details import state_of
 from credhook.worker.commands.history import records
 from credhook.worker.queue.claims import Claim, Claimant, Claims, Settlement
@@ -49,6 +43,7 @@ async def test_a_claim_from_before_an_erasure_cannot_settle_the_event_that_came_
     old = await queue.take_one("stalled")
     queue.erase("m1")
     await queue.accept("m1/r")
+    assert queue.redis.ttl("rq:job:" + job_id("m1")) == -1  # The erasure had let it expire.
     assert (await queue.take_one()).fence > old.fence
     assert await queue.worker("stalled").settle(old, Settlement(State.DEAD, "no")) == (False, None)
     assert queue.record("m1")["state"] == "accepted"
@@ -68,9 +63,7 @@ async def test_a_worker_that_lost_its_lease_still_records_its_handlers(queue: Ev
     assert queue.record("m1")["c:a.c"] == failure.cause
 
 
-async def test_an_event_that_waited_for_another_is_queued_when_a_worker_that_drains_settles_that(
-    queue: EventQueue,
-) -> None:
+async def test_a_blocked_event_is_queued_when_a_worker_that_drains_settles_the_other(queue: EventQueue) -> None:
     await queue.accept("e1/r", "e2/r")
     first = await queue.take_one()
     other = queue.worker("other")
@@ -140,6 +133,7 @@ async def test_an_erasure_leaves_the_resource_to_the_event_that_has_it(queue: Ev
     queue.erase("e2")
     assert queue.holder_of("r") == "e1"
     assert not await queue.take()
+    queue.redis.zadd(INDEX.prefix + "blocked:r", {job_id("e2"): 1})  # As if it had been cut.
     assert await queue.follow(first) == "e3"
 
 
@@ -156,8 +150,11 @@ async def test_a_second_job_of_an_event_that_is_under_way_or_settled_claims_noth
     queue.push_job("e1")
     assert await queue.take("other") == []
     await queue.worker().settle(claim, DONE)
-    queue.push_job("e1")
+    for one in ("e1", "erased"):
+        queue.push_job(one)
+        queue.redis.hset("rq:job:" + job_id(one), "status", "queued")
     assert await queue.take("other") == []
+    assert not queue.redis.keys("rq:job:*")
 
 
 async def test_an_event_that_came_twice_before_its_first_claim_is_a_first_one(queue: EventQueue) -> None:
@@ -214,6 +211,7 @@ async def test_a_waiting_event_is_left_until_it_is_due(queue: EventQueue) -> Non
     claim = await queue.take_one()
     await queue.worker().settle(claim, Settlement(State.WAITING, "no", wait=60.0))
     assert await queue.worker().renew([claim]) == [claim]
+    assert 30 < ((await queue.worker().take(1)).due or 0) <= 60
     assert not queue.redis.zcard(INDEX.leases)
     queue.push_job("m1")
     assert await queue.take() == []
@@ -265,7 +263,7 @@ class FakeClaims:
     async def renew(self, claims: Sequence[Claim]) -> list[Claim]:
         self.now += self.takes
         if self.away:
-            raise RedisConnectionError
+            raise exceptions.ConnectionError
         return []
 
 
@@ -295,9 +293,11 @@ async def test_a_redis_that_is_unwell_takes_no_claim_away(queue: EventQueue) -> 
     store = FailingStore(queue.redis)
     claims = Claims(store.for_async_code(), lease=60.0, worker=Claimant("w", "w"))
     claim = await take_one(claims)
+    ends = queue.redis.zscore(INDEX.started, f"{claim.job}:{claim.fence}") or 0
+    assert 60 < ends - queue.redis.time()[0] <= 121  # RQ's tools leave it alone for as long.
     for number in range(1, 7):
         store.plans["write"] = Sabotage(number)
-        with pytest.raises(ResponseError):
+        with pytest.raises(exceptions.ResponseError):
             await claims.renew([claim])
     assert await claims.renew([claim]) == []
 
@@ -321,18 +321,26 @@ async def test_a_full_redis_takes_renewals_and_settlements_and_records_wait(queu
 @pytest.mark.parametrize(
     "error",
     [
-        OutOfMemoryError("command not allowed when used memory > 'maxmemory'."),
-        ResponseError("Error running script: @user_script: 1: -OOM command not allowed"),
-        ReadOnlyError("You can't write against a read only replica."),
-        NoPermissionError("ACL failure in script: User w has no permissions to run the 'hset' command"),
-        *(ResponseError(f"{word} no") for word in ("MISCONF", "NOREPLICAS", "BUSY", "NOAUTH", "NOPERM")),
-        MasterDownError("Link with MASTER is down and replica-serve-stale-data is set to 'no'."),
-        RedisConnectionError("closed"),
+        exceptions.OutOfMemoryError("command not allowed when used memory > 'maxmemory'."),
+        exceptions.ResponseError("Error running script: @user_script: 1: -OOM command not allowed"),
+        exceptions.ReadOnlyError("You can't write against a read only replica."),
+        exceptions.NoPermissionError("ACL failure in script: User w has no permissions to run the 'hset' command"),
+        *(
+            exceptions.ResponseError(f"{word} no")
+            for word in ("MISCONF", "NOREPLICAS", "BUSY", "NOAUTH", "NOPERM", "WRONGSCHEMA")
+        ),
+        *(
+            exceptions.ResponseError(f"Error running script: -{word} no")
+            for word in ("READONLY", "LOADING", "MASTERDOWN")
+        ),
+        exceptions.ResponseError("Error running script: The user executing the script can't run this command"),
+        exceptions.MasterDownError("Link with MASTER is down and replica-serve-stale-data is set to 'no'."),
+        exceptions.ConnectionError("closed"),
     ],
 )
 def test_errors_of_a_redis_that_is_unwell_are_known_from_redis_6_and_7(error: Exception) -> None:
     assert is_unwell(error)
-    assert not is_unwell(ResponseError("WRONGTYPE Operation against a key holding the wrong kind of value"))
+    assert not is_unwell(exceptions.ResponseError("WRONGTYPE Operation against a key holding the wrong kind of value"))
 
 
 async def test_a_settlement_that_cannot_be_written_fails_alone(queue: EventQueue) -> None:
@@ -343,7 +351,7 @@ async def test_a_settlement_that_cannot_be_written_fails_alone(queue: EventQueue
     queue.redis.set(EVENT + "e2", "of another kind")
     results = await asyncio.gather(*(claims.settle(claim, DONE) for claim in taken), return_exceptions=True)
     assert results[0] == results[2] == (True, None)
-    assert isinstance(results[1], ResponseError)
+    assert isinstance(results[1], exceptions.ResponseError)
 
 
 async def test_a_hand_back_whose_reply_is_lost_is_written_once(queue: EventQueue, redis_url: str) -> None:
@@ -360,6 +368,47 @@ async def test_a_hand_back_whose_reply_is_lost_is_written_once(queue: EventQueue
     assert queue.redis.lrange(INDEX.jobs, 0, -1) == [job_id("m1").encode()]
 
 
+async def test_the_counts_of_a_queue_tell_its_states_and_ages_apart(queue: EventQueue) -> None:
+    await queue.accept("e1", "e2")
+    now = queue.redis.time()[0] - 60  # By the clock of a host that is behind.
+    queue.redis.zadd(INDEX.dead, {"yesterday's": (now - 86_460) * 1_000, "today's": (now - 86_340) * 1_000})
+    for key in (INDEX.quarantined, INDEX.unreadable, INDEX.unhandled + COMPLETED):
+        queue.redis.zadd(key, {"e3": 1})
+    found = counts_of(store_on(queue.redis), INDEX, now=now)
+    kinds = {"quarantined": found.quarantined, "unreadable": found.unreadable, **found.unhandled}
+    assert kinds == {"quarantined": 1, "unreadable": 1, COMPLETED: 1}
+    assert (found.open, found.queued, found.dead, found.dead_recently, found.oldest_age) == (2, 2, 2, 1, 0.0)
+    assert found.waiting == 5
+
+
+def test_an_announcement_that_was_not_renewed_goes_with_the_next_one(queue: EventQueue) -> None:
+    now = queue.redis.time()[0] * 1_000
+    queue.redis.hset(INDEX.receivers, mapping={"gone": f"1 {now - 61_000} {{}}", "other": f"1 {now - 30_000} {{}}"})
+    store_on(queue.redis).run("announce", ["this", "{}", 60_000], keys=[INDEX.receivers])
+    assert set(queue.redis.hkeys(INDEX.receivers)) == {b"this", b"other"}
+
+
+async def test_the_exporter_lease_is_kept_through_an_outage(queue: EventQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("credhook.store.lease.EXPORTER_RENEWAL_SECONDS", 0.0)
+    store = FailingStore(queue.redis, {"lease": Sabotage(1)})
+    lease = ExporterLease(store.for_async_code(), INDEX.exporter)
+    keeping = asyncio.create_task(lease.keep())
+    await until_async(lambda: lease.is_held_by(queue.redis.get(INDEX.exporter)), what="the lease")
+    keeping.cancel()
+
+
+async def test_an_event_gets_a_place_with_each_handler_or_with_none_and_the_dead_lose_theirs(queue: EventQueue) -> None:
+    await queue.accept("e1", "e2")
+    claims, limits = queue.worker(), {"a.c": 1, "a.b": 1}
+    one, two = (await claims.take(2, urgent=0)).claims
+    assert await claims.acquire_places(one, {"a.b": 1}) is None
+    assert await claims.acquire_places(two, limits) == "a.b"
+    assert not queue.redis.exists(INDEX.running + "a.c")
+    queue.lapse("e1")
+    assert await claims.acquire_places(two, limits) is None
+    assert queue.redis.smembers(INDEX.running + "a.b") == {b"e2"}
+
+
 async def test_words_that_are_no_unicode_are_written(queue: EventQueue) -> None:
     await queue.accept("e1")
     settled, _ = await queue.worker().settle(await queue.take_one(), Settlement(State.DEAD, "t.f: \udc80 closed"))
@@ -367,20 +416,24 @@ async def test_words_that_are_no_unicode_are_written(queue: EventQueue) -> None:
     assert queue.record("e1")["error"] == "t.f: ? closed"
 
 
-async def test_an_event_that_is_done_keeps_no_error(queue: EventQueue) -> None:
+async def test_an_event_that_is_done_keeps_no_error_and_waits_for_no_handler(queue: EventQueue) -> None:
     await queue.accept("e1")
     claims = queue.worker()
-    assert (await claims.settle(await queue.take_one(), Settlement(State.WAITING, "t.f: closed")))[0]
-    assert queue.record("e1")["error"] == "t.f: closed"
-    assert (await claims.settle(await queue.take_one(), DONE))[0]
-    assert "error" not in queue.record("e1")
+    assert (await claims.settle(await queue.take_one(), Settlement(State.WAITING, "t.f: closed", pending=("t.f",))))[0]
+    assert (queue.record("e1")["error"], queue.record("e1")["pending"]) == ("t.f: closed", "t.f")
+    claim = await queue.take_one()
+    queue.redis.hset(EVENT + "e1", mapping={"only": "t.f", "seen": 1})
+    assert (await claims.settle(claim, DONE))[0]
+    await claims.record(claim, "t.f", "done", ("t.f",))  # A thread of it that was late.
+    assert queue.record("e1").keys() == {"type", "resource", "state", "received", "attempts", "settled", "h:t.f"}
+    assert queue.record("e1")["attempts"] == "2"
 
 
 async def test_a_job_that_is_not_ours_is_refused_and_the_others_go_on(queue: EventQueue) -> None:
     await queue.accept("e1")
     for name in (b"\xff\xfe", job_id("other").encode()):
         queue.redis.copy("rq:job:" + job_id("e1"), b"rq:job:" + name)  # type: ignore[arg-type]
-        queue.redis.lpush(INDEX.jobs, name)
+        queue.redis.lpush(INDEX.jobs, name, "expired")
     assert [claim.event_id for claim in await queue.take()] == ["e1"]
     assert queue.redis.exists(b"credhook:credhook:refused:\xff\xfe")
 
@@ -466,17 +519,17 @@ async def test_an_event_behind_another_of_its_resource_is_no_orphan(queue: Event
     assert queue.sweep() == 1
 
 
-async def test_an_event_that_has_outlived_two_workers_is_put_back_after_a_delay(queue: EventQueue) -> None:
+@pytest.mark.parametrize(("attempts", "early", "later"), [(2, -60, 1), (3, 0, 6), (5, 6, 21), (40, 300, 601)])
+async def test_an_event_that_kills_workers_comes_late(queue: EventQueue, attempts: int, early: int, later: int) -> None:
     late = next(f"m{number}" for number in range(100) if crc32(f"m{number}".encode()) / 2**32 > 0.9)
     await queue.accept(f"{late}/r")
     await queue.take_one()
     queue.lapse()
-    queue.redis.hset(INDEX.locks, "r", f"{late} 1 3 w")
+    queue.redis.hset(INDEX.locks, "r", f"{late} 1 {attempts} w")
     seconds, _ = queue.redis.time()
-    queue.redis.zadd(INDEX.leases, {late: seconds * 1_000})
-    assert queue.sweep() == 0
-    queue.redis.zadd(INDEX.leases, {late: (seconds - 6) * 1_000})
-    assert queue.sweep() == 1
+    for passed, put_back_now in ((early, 0), (later, 1)):
+        queue.redis.zadd(INDEX.leases, {late: (seconds - passed) * 1_000})
+        assert queue.sweep() == put_back_now
 
 
 async def test_an_event_that_was_alone_when_its_worker_died_is_isolated_from_then_on(queue: EventQueue) -> None:
@@ -582,12 +635,12 @@ async def test_a_lock_is_kept_for_a_dead_worker_no_longer_than_its_lease(queue: 
 async def broken_settlement(queue: EventQueue, settlement: Settlement, number: int) -> tuple[Claims, Claim]:
     """Break off the settlement of a fifth attempt of e1 at that command."""
     await queue.accept("e1/r")
-    queue.redis.hset(EVENT + "e1", mapping={"fence": 5, "attempts": 4})
+    queue.redis.hset(EVENT + "e1", mapping={"fence": 5, "attempts": 4, "seen": 1})
     store = FailingStore(queue.redis)
     claims = Claims(store.for_async_code(), lease=60.0, worker=Claimant("stalled", "stalled"))
     claim = await take_one(claims)
     store.plans["write"] = Sabotage(number, "ERR broken")
-    with suppress(RedisError):
+    with suppress(exceptions.RedisError):
         await claims.settle(claim, settlement)
     return claims, claim
 
@@ -597,7 +650,7 @@ async def test_a_death_whose_note_was_cut_counts_once_and_its_cause_lists_the_ev
         await queue.accept(one := f"e{number}")
         await queue.take_one("dies")
         store = FailingStore(queue.redis, {"reclaim": Sabotage(number, POWER_CUT)})
-        with suppress(ResponseError):
+        with suppress(exceptions.ResponseError):
             store.run("reclaim", ["dies", "1", json.dumps(WORKER_DIED.counted()), 3_600, 1, one])
         queue.die("dies")
         assert queue.record(one).get("killed", "1") == "1"
@@ -605,9 +658,7 @@ async def test_a_death_whose_note_was_cut_counts_once_and_its_cause_lists_the_ev
 
 
 @pytest.mark.parametrize("state", [State.WAITING, State.ACCEPTED, None])
-async def test_an_open_event_lasts_although_a_settlement_that_was_cut_let_it_expire(
-    queue: EventQueue, state: State | None
-) -> None:
+async def test_an_open_event_lasts_if_a_cut_settlement_let_it_expire(queue: EventQueue, state: State | None) -> None:
     await queue.accept("e1")
     claim = await queue.take_one()
     queue.redis.expire(EVENT + "e1", 100)
@@ -617,6 +668,7 @@ async def test_an_open_event_lasts_although_a_settlement_that_was_cut_let_it_exp
         queue.lapse()
         assert queue.sweep() == 1
     assert queue.redis.ttl(EVENT + "e1") == -1
+    assert not queue.redis.exists(INDEX.started)
 
 
 @pytest.mark.parametrize("state", [one for one in State if one not in {State.ACCEPTED, State.WAITING}])
@@ -627,6 +679,7 @@ async def test_a_settlement_that_was_cut_after_the_record_is_completed(queue: Ev
     queue.lapse()
     queue.sweep()
     assert disagreements(queue.redis) == []
+    assert not queue.redis.exists(INDEX.leases, INDEX.locks, INDEX.started, "rq:job:" + job_id("e1"))
 
 
 @pytest.mark.parametrize("number", COMMANDS)
@@ -638,7 +691,8 @@ async def test_a_replay_is_not_undone_by_a_broken_settlement(queue: EventQueue, 
         return
     Replay(store_on(queue.redis))([Settled("e1", State.DEAD)])
     replayed = queue.record("e1")
-    assert not queue.redis.exists(INDEX.locks)
+    assert "seen" not in replayed  # Its data may have come back.
+    assert not queue.redis.exists(INDEX.locks, INDEX.leases)
     queue.redis.lrem(INDEX.jobs, 0, job_id("e1"))
     await queue.accept("e2/r")
     other = queue.worker("other")

@@ -52,9 +52,7 @@ def asked(redis: Redis) -> tuple[int, int]:
     return looked, stats.get("cmdstat_evalsha", {"calls": 0})["calls"]
 
 
-def test_what_a_command_looks_at_is_what_it_returns_and_not_what_the_store_holds(
-    redis_client: Redis, events: Run
-) -> None:
+def test_what_a_command_looks_at_is_what_it_returns_not_what_the_store_holds(redis_client: Redis, events: Run) -> None:
     fill(redis_client, MANY)
     for arguments, most_looked, most_scripts in [
         ((), 500, 6),
@@ -77,9 +75,7 @@ def test_what_a_command_looks_at_is_what_it_returns_and_not_what_the_store_holds
     assert asked(redis_client)[1] < 60
 
 
-def test_pages_meet_no_event_twice_and_miss_none_while_others_arrive(
-    redis_client: Redis, redis_url: str, events: Run
-) -> None:
+def test_pages_meet_each_event_once_while_others_arrive(redis_client: Redis, redis_url: str, events: Run) -> None:
     plant_many(redis_client, 50, State.DONE)
     with redis_client.pipeline() as pipeline:  # Of one millisecond, more than the search reads for a page.
         for number in range(100):
@@ -97,9 +93,7 @@ def test_pages_meet_no_event_twice_and_miss_none_while_others_arrive(
     assert len(before) == 150
 
 
-def test_more_events_of_one_millisecond_than_two_pages_are_each_read_once(
-    redis_client: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_events_of_one_millisecond_are_each_read_once(redis_client: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     plant_many(redis_client, 40, State.DONE)
     listed_at = redis_client.zrange(INDEX.event_index(COMPLETED, "r1"), 0, 0, withscores=True)[0][1]
     redis_client.zadd(INDEX.event_index(COMPLETED, "r1"), {f"msg_{each:05}": listed_at for each in range(40)})
@@ -140,9 +134,7 @@ def test_a_handler_selects_what_it_has_ended_for_and_what_waits_for_it(redis_cli
     assert listed(events("list", "--json")) == ["another"]
 
 
-def test_events_without_records_leave_the_index_after_the_retention_and_others_stay(
-    redis_client: Redis, events: Run
-) -> None:
+def test_only_events_without_records_leave_the_index_after_the_retention(redis_client: Redis, events: Run) -> None:
     plant(redis_client, "kept", State.DEAD, age=2 * RETENTION)
     plant(redis_client, "young", State.DONE, age=1)
     gone = INDEX.event_index(DATA, "r2")
@@ -174,9 +166,7 @@ def test_a_round_looks_at_the_index_from_where_the_last_one_ended(redis_client: 
     assert redis_client.zcard(index) == 4
 
 
-def test_what_was_quarantined_is_found_by_its_type_once_that_is_known_and_replayed(
-    redis_client: Redis, redis_url: str, events: Run
-) -> None:
+def test_what_was_quarantined_is_found_and_replayed_if_known(redis_client: Redis, redis_url: str, events: Run) -> None:
     accept(redis_url, "m1", "openid4vc.issuance.unheard", "r1")
     assert listed(events("list", "--json", "--resource", "r1")) == ["m1"]
     assert "not know the event type" in events("export", "m1", **leading_to("http://127.0.0.1:1")).stderr
@@ -189,9 +179,7 @@ def test_what_was_quarantined_is_found_by_its_type_once_that_is_known_and_replay
     assert "m1" not in everything(redis_client)
 
 
-def test_more_events_than_one_script_looks_at_are_found_though_a_clock_had_them_come_tomorrow(
-    redis_client: Redis, events: Run
-) -> None:
+def test_more_events_than_one_script_reads_are_found_even_from_tomorrow(redis_client: Redis, events: Run) -> None:
     with redis_client.pipeline(transaction=False) as pipeline:
         for number in range(1_500):
             plant(pipeline, f"tomorrow_{number}", State.DONE, resource=f"r{number}", age=-86_400 - number)

@@ -1,11 +1,11 @@
 """Ids are any text: an event with an unusual one goes the whole way, and every tool of ours finds it."""
 
-import http.client
 import json
 import re
 from html import unescape
 from urllib.parse import unquote
 
+import plain
 from console import console
 from events_command import Run, listed
 from fleet_harness import FleetHarness, issuance
@@ -28,20 +28,16 @@ FETCHED = [
 QUARANTINED = [("q1", ""), ("q2", "."), ("q3", "x/../y"), ("q4", "a\nb\x00"), ("q5", "ä" * 257), ("q6", "x" * 9_000)]
 
 
-def deliver(port: int, webhook_id: str, resource_id: str) -> int:
+def deliver(url: str, webhook_id: str, resource_id: str) -> int:
     content = body(resource_id=resource_id)
-    signed = {name: value.encode() for name, value in headers(webhook_id, content).items()}
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    connection.request("POST", "/webhooks", content, signed)
-    answer = connection.getresponse()
-    connection.close()
-    return answer.status
+    signed = {name.encode(): value.encode() for name, value in headers(webhook_id, content).items()}
+    return int(plain.post(url, content=content, headers=signed).status_code)
 
 
 def test_any_text_is_an_id_from_the_delivery_to_the_erasure(rig: FleetHarness, events: Run) -> None:
     with receiver(rig.folder, rig.redis_url) as server:
         for webhook_id, resource_id in [*FETCHED, *QUARANTINED] * 2:
-            assert deliver(server.port, webhook_id, resource_id) == 202, (webhook_id, resource_id)
+            assert deliver(server.url, webhook_id, resource_id) == 202, (webhook_id, resource_id)
     rig.stub.answer = lambda call: issuance(unquote(call.resource))  # Of what follows the last slash.
     rig.plugin(PLAIN)
     with rig.worker() as worker:

@@ -73,9 +73,7 @@ async def test_an_outage_lasts_since_its_own_beginning(inbox: Inbox) -> None:
             assert 0.55 <= lasted.pop() <= time.monotonic() - began + 0.05
 
 
-async def test_requests_that_come_at_once_each_get_their_own_outcome_and_a_script_writes_at_most_500(
-    inbox: Inbox,
-) -> None:
+async def test_requests_that_come_at_once_get_their_own_outcomes_and_a_script_writes_at_most_500(inbox: Inbox) -> None:
     def groups(up_to: str) -> float:
         return REGISTRY.get_sample_value("credhook_group_size_bucket", {"le": up_to}) or 0.0
 
@@ -129,9 +127,7 @@ async def test_an_unsafe_redis_gets_no_acknowledgement(
 
 
 @pytest.mark.parametrize("durability", ["strict", "standard"])
-async def test_a_writable_replica_and_a_redis_without_a_file_get_no_acknowledgement(
-    tmp_path: Path, redis_url: str, durability: str
-) -> None:
+async def test_a_writable_replica_and_no_file_are_not_enough(tmp_path: Path, redis_url: str, durability: str) -> None:
     with local_redis(tmp_path) as url, Redis.from_url(url) as client:
         client.config_set("replica-read-only", "no")
         client.replicaof("127.0.0.1", redis_url.rpartition(":")[2].partition("/")[0])
@@ -147,9 +143,7 @@ async def test_a_writable_replica_and_a_redis_without_a_file_get_no_acknowledgem
                 await inbox.accept("m2", EVENT)
 
 
-async def test_replicated_acknowledges_what_a_replica_has_and_needs_no_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_replicated_means_a_replica_has_it_with_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("credhook.receiver.inbox.REDIS_TIMEOUT", 1.0)
     folders = [tmp_path / name for name in ("master", "replica", "another")]
     for folder in folders:
@@ -272,9 +266,7 @@ async def test_requests_that_wait_behind_a_refused_group_are_refused_with_it(inb
     assert statistics["cmdstat_evalsha"]["calls"] == 1
 
 
-async def test_a_closed_inbox_leaves_no_connection_and_has_logged_everything(
-    async_redis: AsyncRedis, redis_client: Redis
-) -> None:
+async def test_a_closed_inbox_leaves_no_connection_and_has_logged(async_redis: AsyncRedis, redis_client: Redis) -> None:
     def connections() -> set[str]:
         return {one["id"] for one in redis_client.client_list(_type="normal")}
 
@@ -323,9 +315,7 @@ async def test_a_probe_that_goes_away_leaves_the_answer_to_the_others(async_redi
     assert (await other)[0].passed
 
 
-async def test_commands_that_are_denied_are_looked_for_until_they_are_allowed(
-    async_redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_denied_commands_are_looked_for_again(async_redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "_EXAMINATION_SECONDS", -1.0)
     denied = ["no COPY", "no COPY", "", "never asked"]
     examine = SharedExamination(store_on(async_redis), durability="standard", refused=lambda: denied.pop(0))

@@ -55,14 +55,8 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 #: Of the shapes, those that differ in nothing but time.
 LONGER = {
-    "one second",
-    "one resource",
-    "quarantined long ago",
-    "long ids",
-    "retries of long ids",
-    "one resource, long ids",
-    "held by others",
-    "dead of one cause",
+    *("one second", "one resource", "quarantined long ago", "long ids", "retries of long ids"),
+    *("one resource, long ids", "held by others", "dead of one cause"),
 }
 
 

@@ -63,9 +63,7 @@ async def test_after_a_rotation_the_first_key_seals_and_all_open(async_redis: re
 
 
 @pytest.mark.parametrize("broken", ["another key", "moved", "cut", "empty", "no text"])
-async def test_what_cannot_be_opened_is_logged_and_counts_as_absent(
-    async_redis: redis.asyncio.Redis, broken: str
-) -> None:
+async def test_what_cannot_be_opened_is_logged_and_is_absent(async_redis: redis.asyncio.Redis, broken: str) -> None:
     await snapshots(async_redis).keep("e1", b"details")
     sealed = await async_redis.get(SNAPSHOT + "e1")
     assert isinstance(sealed, bytes)
@@ -82,9 +80,7 @@ async def test_what_cannot_be_opened_is_logged_and_counts_as_absent(
     assert await kept.find(event) == b"again"
 
 
-async def test_nothing_is_kept_of_an_event_that_was_settled_or_erased_meanwhile_nor_what_is_too_large(
-    async_redis: redis.asyncio.Redis,
-) -> None:
+async def test_nothing_is_kept_of_settled_or_erased_events_or_if_too_large(async_redis: redis.asyncio.Redis) -> None:
     kept = snapshots(async_redis)
     await async_redis.hset("credhook:credhook:event:e2", "state", "done")
     for gone in ("e2", "erased"):

@@ -4,7 +4,6 @@ Commands pass one at a time, so that each reply belongs to the command before it
 """
 
 import asyncio
-import hashlib
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
@@ -15,10 +14,10 @@ import hiredis
 from anyio.from_thread import start_blocking_portal
 
 from credhook.sandbox.local.environment import free_port
-from credhook.store import lua
+from credhook.store.store import sha_of
 
 #: Digest of the script that searches.
-_SEARCH = hashlib.sha1(lua.load("select").encode()).hexdigest().encode()
+_SEARCH = sha_of("select").encode()
 
 
 class RedisProxy:

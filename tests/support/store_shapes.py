@@ -58,26 +58,18 @@ end
 """
 
 
-def fill_shape(
-    redis: Redis,
-    number: int,
-    *,
-    state: str = "accepted",
-    listed: str = INDEX.open,
-    resource: str = "",
-    kind: str = "",
-    age: float = 60.0,
-    lasts: int = 0,
-    padding: str = "",
-    queued: str = "",
-    holder: str = "",
-    cause: str = "",
-) -> None:
-    """Write that many events; `age` is in seconds."""
-    script, start = redis.register_script(_SHAPE), int((time.time() - age) * 1_000)
+#: What the script takes, after the first number and how many.
+_ARGUMENTS: Final = ("resource", "state", "listed", "kind", "age", "lasts", "padding", "queued", "holder", "cause")
+
+
+def fill_shape(redis: Redis, number: int, **shape: Any) -> None:
+    """Write that many events; `shape` says in what they agree, with their `age` in seconds."""
+    common = {"state": "accepted", "listed": INDEX.open, "age": 60.0, "lasts": 0, **shape}
+    assert common.keys() <= set(_ARGUMENTS)
+    common["age"] = int((time.time() - common["age"]) * 1_000)
+    script, given = redis.register_script(_SHAPE), [common.get(name, "") for name in _ARGUMENTS]
     for first in range(0, number, _BLOCK):
-        common: list[str | int] = [resource, state, listed, kind, start, lasts, padding, queued, holder, cause]
-        script(keys=[INDEX.prefix], args=[first, min(_BLOCK, number - first), *common])
+        script(keys=[INDEX.prefix], args=[first, min(_BLOCK, number - first), *given])
 
 
 #: Stands before a script, and counts its commands and the entries that these return or remove.

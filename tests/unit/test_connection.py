@@ -1,12 +1,17 @@
+import ssl
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from redis.exceptions import BusyLoadingError, ReadOnlyError, ResponseError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.sentinel import MasterNotFoundError
 
 from credhook.store.address import RedisAddress
 from credhook.store.connection import open_redis, open_redis_sync
+from credhook.store.errors import hint
 
 GOOD = {
     "redis://127.0.0.1": RedisAddress((("127.0.0.1", 6379),)),
@@ -19,10 +24,14 @@ GOOD = {
     "rediss+sentinel://:pw@a:1/main/2": RedisAddress((("a", 1),), service="main", db=2, tls=True, password="pw"),
 }
 
+NO_TLS = ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number")
+NO_TLS.reason = "WRONG_VERSION_NUMBER"
+
 
 @pytest.mark.parametrize(("url", "address"), GOOD.items(), ids=str)
 def test_each_form_is_read(url: str, address: RedisAddress) -> None:
     assert RedisAddress.parse(url) == address
+    assert RedisAddress.parse(str(address)) == replace(address, username=None, password=None)
     open_redis(url)
     open_redis_sync(url)
 
@@ -30,19 +39,9 @@ def test_each_form_is_read(url: str, address: RedisAddress) -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        "",
-        "localhost:6379",
-        "redis://",
-        "http://h",
-        "redis://h:port",
-        "redis://h/x",
-        "redis://a,b",
-        "redis://:s3cr/et@h",
-        "redis+sentinel://h",
-        "redis+sentinel://h/main/x",
-        "unix://",
-        "redis://h?decode_responses=true",
-        "redis://[::1",
+        *("", "localhost:6379", "redis://", "http://h", "redis://h:port", "redis://h/x", "redis://a,b", "redis://[::1"),
+        *("redis://:s3cr/et@h", "redis://h?decode_responses=true", "redis+cluster://a/main", "redis+sentinel://h"),
+        *("redis+sentinel://h/main/x", "unix://", "unix://run/redis.sock"),
     ],
 )
 def test_any_other_is_refused_without_being_repeated(url: str) -> None:
@@ -68,3 +67,32 @@ def test_sentinels_and_masters_are_shown_our_certificate(connect: Callable[..., 
 
 def test_a_password_does_not_show_itself() -> None:
     assert "hush" not in repr(RedisAddress.parse("redis://me:hush@h"))
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (NO_TLS, "rediss:// is for a Redis that speaks TLS"),
+        (ssl.SSLCertVerificationError(1, "certificate has expired"), "has expired: renew it"),
+        (ssl.SSLCertVerificationError(1, "Hostname mismatch"), "for another name"),
+        (FileNotFoundError(), "no such socket"),
+        (MasterNotFoundError("No master found for 'main'"), "no Sentinel of REDIS_URL"),
+        (BusyLoadingError("Redis is loading the dataset in memory"), "loads its data"),
+        (ReadOnlyError("You can't write against a read only replica."), "is a replica"),
+        # Within a script, as Redis 6 says it.
+        (ResponseError("Error running script: -READONLY You can't write against a replica."), "is a replica"),
+        (ResponseError("Error running script: -OOM command not allowed"), "raise its maxmemory"),
+        (ResponseError("The user executing the script can't run this command or subcommand"), "doctor` names it"),
+        (ResponseError("The user executing the script can't access at least one of the keys"), "~credhook:* ~rq:*"),
+        (ResponseError("NOREPLICAS Not enough good replicas to write."), "too few replicas"),
+        (ResponseError("WRONGSCHEMA q 0"), "the data of queue q has schema 0 and this version needs 1"),
+        (ResponseError("WRONGSCHEMA q 2"), "a newer version has changed the data of queue q to schema 2"),
+        (ResponseError("ERR unheard of"), "see Redis's log"),
+        (RedisConnectionError("closed"), "check REDIS_URL"),
+    ],
+)
+def test_each_error_of_redis_has_its_own_advice(error: Exception, said: str) -> None:
+    wrapped = RedisConnectionError()
+    wrapped.__cause__ = error
+    assert said in hint(error)
+    assert said in hint(wrapped)
