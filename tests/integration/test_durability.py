@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from floods import deliver
 from redis import Redis
+from redis.exceptions import ResponseError
 from redis_proxy import redis_proxy
 from serving import receiver
 
 from credhook.sandbox.local.environment import local_redis
-from credhook.store.health import Facts, checks, read
+from credhook.store.health import Facts, checks, read, unanswered
 
 SAFE = Facts(version=(7, 2), appendonly=True, fsync="always", eviction="noeviction", cluster=False)
 
@@ -54,10 +55,24 @@ def test_a_redis_that_fsyncs_or_can_say_when_it_has_is_safe(facts: Facts) -> Non
     assert all(check.passed for check in checks(facts, durability="strict"))
 
 
-def test_memory_without_a_bound_is_a_warning() -> None:
-    (found,) = [check for check in checks(replace(SAFE, unbounded=True), durability="strict") if not check.passed]
+@pytest.mark.parametrize(
+    ("facts", "durability", "said"),
+    [
+        ({"unbounded": True}, "strict", "maxmemory is 0"),
+        ({"replicas": 3}, "replicated:2", "set CREDHOOK_DURABILITY=replicated:3"),
+        ({"replicas": 1, "appendonly": False}, "replicated", "comes back empty"),
+    ],
+)
+def test_what_breaks_no_promise_is_a_warning(facts: dict[str, Any], durability: str, said: str) -> None:
+    (found,) = [check for check in checks(replace(SAFE, **facts), durability=durability) if not check.passed]
     assert not found.failed
-    assert found.verdict.startswith("warning: maxmemory is 0")
+    assert found.verdict.startswith("warning: ")
+    assert said in found.verdict
+
+
+def test_a_redis_that_refuses_to_answer_is_no_silent_one() -> None:
+    refused = unanswered(ResponseError("BUSY Redis is busy running a script."))
+    assert refused == "Redis refuses to answer (BUSY); a script has kept Redis busy for too long: see its log"
 
 
 def test_info_is_read_whatever_it_leaves_out() -> None:

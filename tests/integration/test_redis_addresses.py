@@ -28,7 +28,4 @@ def test_a_delivery_is_stored_and_stored_again_when_the_connection_was_cut(
         until(lambda: deliver(process.port, "m1") == 202, what="a delivery that is stored")
         redis.client_kill_filter(_type="normal", skipme=True)
         assert deliver(process.port, "m2") == 202
-        assert set(redis.scan_iter("credhook:credhook:event:*")) == {
-            b"credhook:credhook:event:m1",
-            b"credhook:credhook:event:m2",
-        }
+        assert {key[-3:] for key in redis.scan_iter("credhook:credhook:event:*")} == {b":m1", b":m2"}

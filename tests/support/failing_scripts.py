@@ -35,9 +35,6 @@ local redis = {
 }
 """
 
-#: No command has this number.
-_NONE = -1
-
 FORBIDDEN = "NOPERM this user has no permissions to run that command"
 POWER_CUT = "ERR the power was cut"
 OF_ANOTHER_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
@@ -48,11 +45,11 @@ class Sabotage:
     """A plan for the next run of a script.
 
     Attributes:
-        number: which of its commands is refused; 0 to note its commands.
+        number: which of its commands is refused; 0 to note its commands, -1 for neither.
         error: how; after `POWER_CUT` every later command is refused as well, and the reply is lost.
     """
 
-    number: int = _NONE
+    number: int = -1
     error: str = FORBIDDEN
 
 
