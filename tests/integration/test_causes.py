@@ -178,7 +178,8 @@ async def test_a_handler_that_gives_up_is_counted_at_once_and_once(queue: EventQ
 async def test_the_sweeper_removes_the_entries_of_a_cause_that_no_record_confirms(queue: EventQueue) -> None:
     await queue.accept("e0")
     failure = Failure("a.bad", "ValueError")
-    queue.redis.zadd(INDEX.standing(failure.cause), {"done": -1, "done long ago": -1, "expired": 1})
+    queue.redis.zadd(INDEX.standing(failure.cause), {"done": -1, "done long ago": -1, "expired": 1, "other": 1})
+    queue.redis.hset(EVENT + "other", mapping={"state": "dead", "c:a.bad": "another"})
     queue.redis.hset(EVENT + "done", mapping={"state": "done", "c:a.bad": failure.cause})
     queue.redis.zadd(INDEX.causes, {"silent for more than a week": 1})
     await queue.worker().settle(await queue.take_one(), failed(failure))

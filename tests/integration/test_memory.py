@@ -1,6 +1,7 @@
 """What a settled event costs in Redis."""
 
 import asyncio
+from typing import Any
 
 from accepting import inbox_on
 from redis import Redis
@@ -9,7 +10,7 @@ from stores import store_on
 
 from credhook.events import Event
 from credhook.store import State
-from credhook.worker.queue.claims import Claim, Claims, Settlement
+from credhook.worker.queue.claims import Claims, Settlement
 
 #: Bytes of Redis that one settled event may cost, with the latest state of its resource, which is kept for a day.
 MAX_BYTES = 700
@@ -26,11 +27,7 @@ async def settled(redis_url: str, batch: str) -> None:
     async with AsyncRedis.from_url(redis_url) as redis, inbox_on(redis) as inbox:
         await asyncio.gather(*(inbox.accept(webhook_id, event) for webhook_id, event in events.items()))
         queue = Claims(store_on(redis, retention=604_800), lease=15)
-        claims = []
-        for webhook_id in events:
-            claim = await queue.claim(webhook_id)
-            assert isinstance(claim, Claim)
-            claims.append(claim)
+        claims: list[Any] = [await queue.claim(webhook_id) for webhook_id in events]
         await asyncio.gather(*(queue.settle(claim, HANDLED) for claim in claims))
 
 

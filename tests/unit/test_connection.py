@@ -31,6 +31,7 @@ NO_TLS.reason = "WRONG_VERSION_NUMBER"
 @pytest.mark.parametrize(("url", "address"), GOOD.items(), ids=str)
 def test_each_form_is_read(url: str, address: RedisAddress) -> None:
     assert RedisAddress.parse(url) == address
+    assert (address.password or "hidden") not in repr(address)
     assert RedisAddress.parse(str(address)) == replace(address, username=None, password=None)
     open_redis(url)
     open_redis_sync(url)
@@ -65,10 +66,6 @@ def test_sentinels_and_masters_are_shown_our_certificate(connect: Callable[..., 
         assert (kwargs["ssl_certfile"], kwargs["ssl_keyfile"]) == (Path("own.pem"), Path("key.pem"))
 
 
-def test_a_password_does_not_show_itself() -> None:
-    assert "hush" not in repr(RedisAddress.parse("redis://me:hush@h"))
-
-
 @pytest.mark.parametrize(
     ("error", "said"),
     [
@@ -83,8 +80,6 @@ def test_a_password_does_not_show_itself() -> None:
         (ResponseError("Error running script: -READONLY You can't write against a replica."), "is a replica"),
         (ResponseError("Error running script: -OOM command not allowed"), "raise its maxmemory"),
         (ResponseError("The user executing the script can't run this command or subcommand"), "doctor` names it"),
-        (ResponseError("The user executing the script can't access at least one of the keys"), "~credhook:* ~rq:*"),
-        (ResponseError("NOREPLICAS Not enough good replicas to write."), "too few replicas"),
         (ResponseError("WRONGSCHEMA q 0"), "the data of queue q has schema 0 and this version needs 1"),
         (ResponseError("WRONGSCHEMA q 2"), "a newer version has changed the data of queue q to schema 2"),
         (ResponseError("ERR unheard of"), "see Redis's log"),
