@@ -44,6 +44,7 @@ async def test_a_claim_from_before_an_erasure_cannot_settle_the_event_that_came_
     await queue.accept("m1/r")
     old = await queue.take_one("stalled")
     queue.erase("m1")
+    assert not queue.redis.exists(INDEX.started)
     await queue.accept("m1/r")
     assert queue.redis.ttl("rq:job:" + job_id("m1")) == -1  # The erasure had let it expire.
     assert (await queue.take_one()).fence > old.fence
@@ -196,6 +197,7 @@ async def test_an_urgent_event_that_comes_back_is_urgent_still(queue: EventQueue
 async def test_a_claim_of_rqs_has_the_resources_latest_state_too(queue: EventQueue) -> None:
     await queue.accept("m1/r", "m2/r")
     await queue.worker().settle(await queue.take_one(), Settlement(State.DONE, latest=(3, 7)))
+    queue.redis.hset(EVENT + "m2", "killed", 1)  # A poison candidate may be claimed: such a worker has nothing else.
     claim = await queue.worker("").claim("m2")
     assert isinstance(claim, Claim)
     assert claim.latest == (3, 7)
@@ -359,10 +361,8 @@ async def test_the_counts_of_a_queue_tell_its_states_and_ages_apart(queue: Event
     for key in (INDEX.quarantined, INDEX.unreadable, INDEX.unhandled + COMPLETED):
         queue.redis.zadd(key, {"e3": 1})
     found = counts_of(store_on(queue.redis), INDEX, now=now)
-    kinds = {"quarantined": found.quarantined, "unreadable": found.unreadable, **found.unhandled}
-    assert kinds == {"quarantined": 1, "unreadable": 1, COMPLETED: 1}
+    assert (found.quarantined, found.unreadable, found.unhandled, found.waiting) == (1, 1, {COMPLETED: 1}, 5)
     assert (found.open, found.queued, found.dead, found.dead_recently, found.oldest_age) == (2, 2, 2, 1, 0.0)
-    assert found.waiting == 5
 
 
 def test_an_announcement_that_was_not_renewed_goes_with_the_next_one(queue: EventQueue) -> None:
