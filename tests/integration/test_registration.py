@@ -65,10 +65,10 @@ def test_the_handlers_decide_which_types_are_wanted(endpoints: Run, sandbox: Pla
 
 def test_list_and_delete(endpoints: Run, sandbox: Platform) -> None:
     assert "no endpoints" in endpoints("list").stdout
-    endpoints("apply", CREDHOOK_PUBLIC_URL=URL + "/abcdefghijklmnopqrstuvwxyz")
+    endpoints("apply", "--all", CREDHOOK_PUBLIC_URL=URL + "/abcdefghijklmnopqrstuvwxyz")
     (one,) = registered(sandbox)
     listed = endpoints("list").stdout
-    assert str(one["id"]) in listed
+    assert f"{one['id']}  {URL}/abcd…  all events   20" in listed  # The year in which it was created.
     assert "abcdefghijklmnopqrstuvwxyz" not in listed
     assert endpoints("delete", str(one["id"])).returncode == 0
     assert registered(sandbox) == []
@@ -82,7 +82,8 @@ def test_deployments_do_not_fight_and_one_that_has_moved_says_so(endpoints: Run,
     for settings in (other, {}, moved):
         assert endpoints("apply", **settings).returncode == 0
     assert len(registered(sandbox)) == 3
-    assert endpoints("apply", "--moved", **moved).returncode == 0
+    assert endpoints("plan", "--moved", **moved).stdout.count("  delete  ") == 1
+    assert endpoints("apply", "--moved", **moved).stdout.endswith("\ndone\n")
     assert [one["url"] for one in registered(sandbox)] == [URL + "/other", moved["CREDHOOK_PUBLIC_URL"]]
 
 

@@ -30,6 +30,7 @@ FOREIGN = [
     *(endpoint("a", URL + "/x"), endpoint("b", URL + "/"), endpoint("c", "https://elsewhere.example/webhooks")),
     *(endpoint(f"credhook-1-{queue}", URL + "/x") for queue in ("q2", "all-q", "1-q", "q-q")),
     *(endpoint(name, URL + "/x") for name in ("credhook-q", "credhook-0-q", "xcredhook-1-q", "credhook-1-q-2")),
+    endpoint("credhook-1-r", URL + SECRET),  # Another queue's, at the same place.
     *(endpoint("d", url) for url in ("https://[x", "", "not a url", f"http://inbox.example:444{SECRET}")),
 ]
 #: What was ours before: its path secret or its path was another one.
@@ -48,7 +49,7 @@ DOUBTFUL = [endpoint("credhook-1-q", "https://old.example/\x1b"), endpoint("a", 
         (TWO, [WRONG], True, [WRONG], None),
         (TWO, [RIGHT, endpoint("b", types=tuple(TWO))], False, [endpoint("b", types=tuple(TWO))], RIGHT),
         *((types, [one], False, [], one) for types in (ALL, TEN) for one in UNFILTERED),
-        *((TWO, [one], True, [one], None) for one in (*UNFILTERED, *EXPLICIT)),
+        *((TWO, [one], True, [one], None) for one in (*UNFILTERED, *EXPLICIT, endpoint("credhook-1-before", URL))),
         *((TEN, [one], False, [], one) for one in EXPLICIT),
         *((ALL, [one], True, [one], None) for one in EXPLICIT),
         *((ALL, [one], True, [one], None) for one in (endpoint("credhook-all-1-q", types=tuple(TWO)),)),
@@ -95,7 +96,7 @@ def test_a_plan_is_told_step_by_step_with_what_each_endpoint_receives() -> None:
 
 @pytest.mark.parametrize(
     ("wanted", "names", "new"),
-    [(TWO, [], "credhook-1-q"), (ALL, ["credhook-4-q", "credhook-9-r", "x"], "credhook-all-5-q")],
+    [(TWO, [], "credhook-1-q"), (ALL, ["credhook-14-q", "credhook-99-r", "x"], "credhook-all-15-q")],
 )
 def test_a_new_endpoint_has_an_id_of_its_own(wanted: frozenset[str], names: list[str], new: str) -> None:
     assert plan(URL, wanted, [endpoint(name, URL + "/x") for name in names], "q").new_id == new
@@ -127,7 +128,7 @@ class Registry:
         body = json.loads(request.content)
         taken = body["id"] in self.registered
         if works and not taken:
-            self.registered[body["id"]] = endpoint(body["id"], body["url"], tuple(body["filterTypes"]))
+            self.registered[body["id"]] = endpoint(body["id"], body["url"], body.get("filterTypes"))
         return httpx.Response(status or (409 if taken else 201), json=body)
 
 
@@ -167,6 +168,13 @@ async def test_an_endpoint_that_took_the_new_id_meanwhile_but_receives_less_repl
         with pytest.raises(InvalidRequest, match="409"):
             await apply(api, plan(URL, TWO, [old], "q"))
     assert set(platform.registered) == {"credhook-1-q", "credhook-2-q"}
+
+
+async def test_an_endpoint_for_all_events_is_registered_without_a_filter() -> None:
+    platform = Registry(answers=[])
+    async with async_api(platform) as api:
+        await apply(api, plan(URL, ALL, [], "q"))
+    assert platform.registered["credhook-all-1-q"].filter_types is None
 
 
 async def test_an_endpoint_that_cannot_be_deleted_is_found_before_another_is_created() -> None:
