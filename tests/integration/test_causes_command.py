@@ -45,6 +45,7 @@ def failed(redis_client: Redis, events: Run) -> Redis:
         "m3": -now,
         "settled": -now,
         "expired": now - 10**7,
+        "late": -now + 10**8,  # Its pause is longer than settled events are kept.
         "forgotten": -1,
         "moved": 1,
     }
@@ -69,7 +70,7 @@ def cause(redis: Redis, cause_id: str, who: str, standing: dict[str, int], *, la
 def test_they_are_shown_the_latest_first_with_what_to_do_next() -> None:
     first, second = map(json.loads, run("--json").stdout.splitlines())
     assert first == {
-        "id": BAD, "handler": "a.bad", "error": "ValueError", "at": "a/b.py:3 f", "open": 3, "given_up": 2,
+        "id": BAD, "handler": "a.bad", "error": "ValueError", "at": "a/b.py:3 f", "open": 4, "given_up": 2,
         "failures": 7, "first": "1970-01-01T00:00:01.000Z", "last": "1970-01-01T00:00:02.000Z",
         "since": "a 1", "version": "a 2",
     }  # fmt: skip
@@ -78,7 +79,7 @@ def test_they_are_shown_the_latest_first_with_what_to_do_next() -> None:
     assert "first (UTC)          last (UTC)" in printed.splitlines()[0]
     assert printed.index(BAD) < printed.index(SLOW)
     times = "1970-01-01 00:00:01|1970-01-01 00:00:02"
-    shown = f"{BAD}|a.bad|ValueError|a/b.py:3 f|3|2|7|{times}|a 2, since a 1"
+    shown = f"{BAD}|a.bad|ValueError|a/b.py:3 f|4|2|7|{times}|a 2, since a 1"
     assert re.sub(" {2,}", "|", printed.splitlines()[1]) == shown
     assert "there may be more" not in run("--limit", "3").stdout
     assert "there may be more; raise --limit to see them" in run("--limit", "1").stdout

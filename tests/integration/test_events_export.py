@@ -33,6 +33,9 @@ def test_an_exported_event_is_a_test_case(harness: Harness) -> None:
         assert await context.api.presentations.get(resource_id) == event.details
 
     assert run(handler, event).outcome == "done"
+    harness.redis.hdel(EVENT + "m1", "attempts")
+    fresh = credhook("events", "export", "m1", environment=harness.environment, folder=harness.folder).stdout
+    assert fresh == done.stdout.replace('"attempt": 3', '"attempt": 1')
     lost = credhook("events", "export", "m2", environment=harness.environment, folder=harness.folder)
     assert (lost.returncode, lost.stderr) == (1, "Error: the store has no event m2\n")
     gone = dict(harness.environment, CREDHOOK_PRESENTATION_PATH="/nowhere/{id}")

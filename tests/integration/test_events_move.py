@@ -115,29 +115,32 @@ def test_broken_off_anywhere_and_repeated(redis_client: Redis, redis_url: str, c
 def test_what_is_in_both_queues_or_under_way_is_not_overwritten(redis_client: Redis, redis_url: str) -> None:
     accepted(redis_client, HERE.queue, ("same", COMPLETED, "r1"), ("other", DATA, "r2"), ("third", COMPLETED, "r2"))
     redis_client.hset(HERE.event + "same", "attempts", 7)
-    for one in ("same", "other", "third", "held", "lapsed", "sealed", "broken", "odd"):
+    for one in ("same", "other", "third", "held", "lapsed", "sealed", "broken", "odd", "nobody's", "blind", "stray"):
         accepted(redis_client, TYPO.queue, (one, COMPLETED, "r1"))
     redis_client.zadd(TYPO.leases, {"held": NOW + 86_400_000, "lapsed": NOW - 1})
     redis_client.set(TYPO.snapshot + "sealed", "x")
     redis_client.hdel(TYPO.event + "broken", "received")
+    redis_client.hdel(TYPO.event + "nobody's", "resource")
+    redis_client.mset({HERE.event + "blind": "no hash", TYPO.event + "stray": "no hash"})
     redis_client.hset(TYPO.event + "odd", "due", "soon")
     done = move(redis_url)
     assert done.stdout == (
-        "moved 2 (1 that are in this queue as well), left 6 (2 whose id has another type or resource here, 1 that a "
-        "worker has, 1 with presented data that is sealed for that queue, 2 whose record cannot be read)\n"
+        "moved 2 (1 that are in this queue as well), left 9 (2 whose id has another type or resource here, 1 that a "
+        "worker has, 1 with presented data that is sealed for that queue, 5 whose record cannot be read)\n"
     )
     assert redis_client.hget(HERE.event + "same", "attempts") == b"7"
     assert redis_client.hget(HERE.event + "other", "type") == DATA.encode()
     assert redis_client.exists(TYPO.event + "same") == 0
     assert redis_client.zscore(TYPO.open, "held")
     assert b"rq:queue:credhok" in redis_client.smembers("rq:queues")  # So that the fleet's status shows the queue.
-    left = ("other", "third", "held", "sealed", "broken", "odd")
-    assert redis_client.exists(*(TYPO.event + one for one in left)) == 6
+    left = ("other", "third", "held", "sealed", "broken", "odd", "nobody's", "blind", "stray")
+    assert redis_client.exists(*(TYPO.event + one for one in left)) == 9
 
 
 @pytest.mark.parametrize(
     ("queue", "options", "words"),
     [
+        ("newer", ("--beside-workers",), "changed the data of queue newer to schema 99"),
         ("credhok", (), "workers that take from credhok: 1; stop them, or say --beside-workers"),
         ("credhook", (), "CREDHOOK_QUEUE is credhook itself"),
         ("credhok", ("--beside-workers",), ""),
@@ -148,6 +151,7 @@ def test_it_refuses_what_is_not_meant(
 ) -> None:
     redis_client.hset(TYPO.handlers, "w", f"{NOW} {int(time.time() * 1_000)} {{}}")
     redis_client.hset(TYPO.handlers, "silent", f"{NOW} 1 {{}}")
+    redis_client.set(Keys("newer").schema, 99)
     accepted(redis_client, TYPO.queue, ("m1", COMPLETED, "r1"))
     done = credhook("events", "move", "--from", queue, *options, environment={"REDIS_URL": redis_url})
     assert words in done.stderr

@@ -14,6 +14,7 @@ HISTORY = [
     {"at": AT, "attempt": 3, "state": "waiting", "error": "no", "milliseconds": 7, "worker": "w",
      "next_attempt_at": AT, "ran": {"a.f": 12}, "skipped": ["a.s"],
      "failures": [{"who": "a.b", "what": "ValueError", "ms": 5, "at": "x.py:1 f", "cause": "0721e2e5"}]},
+    {"at": AT, "died": "0", "beside": 0},
 ]  # fmt: skip
 
 
@@ -36,6 +37,7 @@ def test_an_event_is_told_line_by_line() -> None:
         f"{'':25}a.f done in 12 ms",
         f"{'':25}a.s skipped",
         f"{'':25}a.b ValueError after 5 ms at x.py:1 f (cause 0721e2e5)",
+        "1970-01-01 00:00:04.000  its worker was ended",
     ]
     settled = describe("m1", FIELDS | {"state": "dead", "settled": "3500"})
     assert settled["milliseconds"] == 2_500
