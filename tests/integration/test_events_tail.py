@@ -5,14 +5,21 @@ import re
 import signal
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
+import pytest
 from accepting import accept
-from events_command import process
+from events_command import Run, process
 from harness import COMPLETED, DATA, Harness
 from redis import Redis
 from redis_keys import INDEX
+from stored_events import plant
+from stores import store_on
 from waiting import until
+
+from credhook.store import State
+from credhook.worker.commands import events as commands
 
 FAILING = """
 @handlers.on("*")
@@ -91,13 +98,22 @@ def test_all_that_becomes_of_events_is_a_line_for_everybody_who_watches(harness:
     ]
 
 
-def test_what_nobody_watches_is_told_to_nobody(redis_client: Redis, redis_url: str) -> None:
+def test_what_nobody_watches_is_told_to_nobody(redis_client: Redis, redis_url: str, events: Run) -> None:
+    plant(redis_client, "m3", State.DEAD)
+    plant(redis_client, "m4", State.WAITING)
     redis_client.config_resetstat()
     accept(redis_url, "m1", COMPLETED, "r1")
     assert "cmdstat_publish" not in redis_client.info("commandstats")
-    with watching(redis_client, redis_url):
-        accept(redis_url, "m2", COMPLETED, "r1")
-    assert redis_client.info("commandstats")["cmdstat_publish"]["calls"] == 1
+    with watching(redis_client, redis_url) as running:
+        accept(redis_url, "m2", "new.type", "r1")
+        events("replay", "--id", "m3", "--id", "m4", "--now")
+        told = sorted(line[14:] for line in said(running, 3).splitlines())
+    assert told == [
+        "accepted     issuance.completed        r1  m3  replayed",
+        "quarantined  new.type                  r1  m2",
+        "waiting      issuance.completed        r1  m4  replayed",
+    ]
+    assert redis_client.info("commandstats")["cmdstat_publish"]["calls"] == 3
 
 
 def test_a_connection_that_is_lost_is_said_and_made_anew(redis_client: Redis, redis_url: str) -> None:
@@ -113,3 +129,14 @@ def test_a_connection_that_is_lost_is_said_and_made_anew(redis_client: Redis, re
         "Redis does not answer (ConnectionError); trying again\n",
         "Redis answers again; changes in between are not shown\n",
     ]
+
+
+def test_silence_is_no_outage_if_redis_answers_a_ping(redis_client: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = json.dumps({"at": 1, "id": "m1", "state": "done", "type": COMPLETED, "resource": "r1"})
+    monkeypatch.setattr(commands, "_SILENT_SECONDS", 0.1)
+    redis_client.config_resetstat()
+    with ThreadPoolExecutor() as pool:
+        change = pool.submit(next, commands._changes(store_on(redis_client)))
+        until(lambda: change.done() or "cmdstat_ping" in redis_client.info("commandstats"))
+        until(lambda: redis_client.publish(INDEX.changes, told) + 1 and change.done())
+    assert change.result().webhook_id == "m1"
