@@ -29,11 +29,7 @@ from credhook.worker.platform.shared_circuit import circuit_key
 OFFERED, COMPLETED = "openid4vc.issuance.offered", "openid4vc.issuance.completed"
 VERIFIED = "openid4vc.verification.verified"
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
-HAPPENED = [
-    MissableEvent("iss_1", (OFFERED,)),
-    MissableEvent("iss_1", (COMPLETED,)),
-    MissableEvent("iss_2", (OFFERED,)),
-]
+HAPPENED = [MissableEvent(*one) for one in (("iss_1", (OFFERED,)), ("iss_1", (COMPLETED,)), ("iss_2", (OFFERED,)))]
 
 
 async def accepted(client: redis.asyncio.Redis, looked: Callable[[int], None] = lambda _: None) -> Counter[str]:
@@ -148,10 +144,7 @@ def test_a_platform_that_asks_for_a_longer_pause_than_a_page_may_take_ends_it_an
 
 
 def test_nothing_is_said_of_what_carries_no_time(events: Run, redis_client: Redis, stub: Stub) -> None:
-    shown = [
-        {"id": "iss_1", "status": "offered"},
-        {"id": "iss_2", "status": "shredded", "updatedAt": "2026-11-22T10:00:00Z"},
-    ]
+    shown = [{"id": "a", "status": "offered"}, {"id": "b", "status": "shredded", "updatedAt": "2026-11-22T10:00:00Z"}]
     stub.answer = lambda _: Answer(body={"data": shown})
     before = contents(redis_client)
     counted = events(*OFFERS[:3], "--dry-run", CREDHOOK_HANDLERS="billing", **leading_to(stub.url))

@@ -39,17 +39,8 @@ def failed(redis_client: Redis, events: Run) -> Redis:
     plant(redis_client, "moved", State.DEAD)
     plant(redis_client, "settled", State.DONE)  # By a worker of the version before.
     now = int(time.time()) * 1_000
-    standing = {
-        "m1": now - 60_000,
-        "m2": now,
-        "m3": -now,
-        "settled": -now,
-        "expired": now - 10**7,
-        "late": -now + 10**8,  # Its pause is longer than settled events are kept.
-        "forgotten": -1,
-        "moved": 1,
-    }
-    standing["gone"] = -now
+    standing = {"m1": now - 60_000, "m2": now, "m3": -now, "settled": -now, "expired": now - 10**7, "moved": 1}
+    standing |= {"gone": -now, "forgotten": -1, "late": -now + 10**8}  # The pause of `late` outlasts the retention.
     cause(redis_client, BAD, "a.bad", standing, last=2_000, failures=7)
     redis_client.hset(EVENT + "moved", "c:a.bad", "0721e2e5")
     cause(redis_client, SLOW, "a.slow", {"m4": now}, last=1_000, failures=1)
@@ -90,13 +81,6 @@ def test_where_nothing_has_failed_it_says_so(events: Run) -> None:
     assert run("--json").stdout == ""
 
 
-@pytest.mark.usefixtures("failed")
-def test_the_events_of_one_are_listed_and_nothing_that_is_done(events: Run) -> None:
-    assert listed(events("list", "--json", "--cause", BAD)) == ["m3", "m2", "m1"]
-    assert listed(events("list", "--json", "--cause", BAD, "--state", "dead")) == ["m1"]
-    assert listed(events("list", "--json", "--cause", BAD, "--id", "m2", "--id", "m4")) == ["m2"]
-
-
 def test_more_events_than_a_page_have_one_cause(redis_client: Redis) -> None:
     ids = [f"m{number}" for number in range(1_100)]
     with redis_client.pipeline(transaction=False) as pipeline:
@@ -122,8 +106,10 @@ def test_what_is_done_while_they_are_read_is_not_done_again(
     assert failed.hget(EVENT + "m3", "state") == b"done"
 
 
-@pytest.mark.usefixtures("failed")
-def test_one_is_counted_replayed_and_erased(events: Run, failed: Redis) -> None:
+def test_the_events_of_one_are_listed_counted_replayed_and_erased(events: Run, failed: Redis) -> None:
+    assert listed(events("list", "--json", "--cause", BAD)) == ["m3", "m2", "m1"]  # And none that is done.
+    assert listed(events("list", "--json", "--cause", BAD, "--state", "dead")) == ["m1"]
+    assert listed(events("list", "--json", "--cause", BAD, "--id", "m2", "--id", "m4")) == ["m2"]
     assert len(events("replay", "--cause", BAD, "--dry-run", "--json").stdout.splitlines()) == 3
     left = "replayed 0, left 3 (1 open, 2 that the handler does not want)\n"  # For one handler, none is hurried.
     assert events("replay", "--cause", BAD, "--handler", "a.bad").stdout.endswith(left)

@@ -12,6 +12,8 @@ from pathlib import Path
 from dev_process import MODULE, Dev, developing, left_running, nothing_is_left
 from waiting import until
 
+from credhook.sandbox.local.dev import REPLAY_COMMAND
+
 #: It fails, and would come back by itself long after the test.
 FAILING = (
     MODULE.replace('completed")', 'completed", backoff=Backoff(first=600, longest=600))').replace(
@@ -59,7 +61,10 @@ def a_handler_that_gives_up_is_dead_with_its_reason(dev: Dev) -> None:
     dev.save(MODULE + "    breakpoint()\n    raise GiveUp('account is closed')\n")
     dev.ready(4)
     (resource,) = dev.happens()
-    dev.shows(rf"{resource}  mine\.seen  failed  .*\n +account is closed\n +accounts\.py:12 seen\n.*{resource}  dead  ")
+    told = rf"{resource}  mine\.seen  failed  .*\n +account is closed\n +accounts\.py:12 seen\n.*{resource}  dead  "
+    dev.shows(told)
+    assert dev.events(*REPLAY_COMMAND.split()[1:]) == "replayed 1\n"
+    dev.shows(told, times=2)
     assert re.search(rf"{resource}  mine\.seen  breakpoint_skipped\n +Run credhook dev in a terminal", dev.text)
 
 
@@ -161,9 +166,10 @@ def test_keys_make_things_happen_replay_debug_and_quit(folder: Path) -> None:
 
 
 def test_a_terminal_that_is_closed_ends_everything(folder: Path) -> None:
+    (folder / "more.py").write_text(MODULE.replace('"mine"', '"more"'))
     ours, theirs = pty.openpty()
-    with developing(folder, "accounts", terminal=theirs) as dev:
-        dev.ready(1)
+    with developing(folder, "accounts", "more", terminal=theirs) as dev:
+        dev.shows(r"  ready  handlers=mine\.seen, more\.seen$")
         os.close(theirs)
         os.close(ours)
         assert dev.process.wait(60) == 0, dev.text

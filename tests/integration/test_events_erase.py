@@ -99,18 +99,14 @@ def test_what_has_left_the_state_that_was_chosen_is_spared(
     assert redis_client.zrange(INDEX.open, 0, -1) == left
 
 
-def test_nothing_is_erased_without_a_yes(redis_client: Redis, events: Run) -> None:
-    plant(redis_client, "m1", State.DEAD)
+def test_a_delivery_of_an_event_that_was_erased_with_a_yes_is_accepted_as_new(
+    redis_client: Redis, redis_url: str, events: Run
+) -> None:
+    plant(redis_client, "m1", State.DONE, ended=HANDLED)
     refused = events("erase", "--id", "m1")
     assert refused.exit_code == 2
     assert "say --yes if that is meant" in " ".join(refused.stderr.split())
     assert record(redis_client, "m1")
-
-
-def test_a_repeated_delivery_of_an_erased_event_is_accepted_as_new(
-    redis_client: Redis, redis_url: str, events: Run
-) -> None:
-    plant(redis_client, "m1", State.DONE, ended=HANDLED)
     assert json.loads(events("erase", "--id", "m1", "--yes", "--json").stdout) == {
         "erased": 1, "left": {}, "complete": True,
     }  # fmt: skip

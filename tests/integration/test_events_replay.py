@@ -2,8 +2,10 @@
 
 import getpass
 import json
+import os
 import socket
 import time
+from unittest.mock import Mock
 
 import pytest
 from accepting import accept, record
@@ -54,6 +56,14 @@ def test_presented_data_that_was_kept_is_there_for_the_replay(redis_client: Redi
     assert "seen" not in record(redis_client, "m2")
 
 
+def test_who_has_no_name_is_told_by_number(redis_client: Redis, events: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for error in KeyError, OSError:
+        monkeypatch.setattr(getpass, "getuser", Mock(side_effect=error))
+        plant(redis_client, error.__name__, State.DEAD)
+        assert events("replay", "--id", error.__name__).stdout == "replayed 1\n"
+        assert f" by uid {os.getuid()}@{socket.gethostname()}\n" in events("show", error.__name__).stdout
+
+
 def test_a_done_event_runs_all_handlers_again_only_if_the_operator_says_so(redis_client: Redis, events: Run) -> None:
     plant(redis_client, "m1", State.DONE, ended={"a.good": "done", "a.other": "done"})
     plant(redis_client, "m2", State.DEAD)
@@ -95,20 +105,16 @@ def test_what_waits_is_left_unless_it_should_be_now(redis_client: Redis, events:
     plant(redis_client, "m2", State.ACCEPTED)
     plant(redis_client, "m3", State.WAITING, due=due)
     redis_client.zrem(INDEX.open, "m3")  # As if another queue had it.
+    plant(redis_client, "m4", State.WAITING, due="1")
+    redis_client.zadd(INDEX.leases, {"m4": time.time() * 1000 + 60_000})  # A worker holds it all the same.
     redis_client.zadd(INDEX.scheduled, {job_id("m1"): int(due) // 1000})
-    assert events("replay", "--all").stdout == "replayed 0, left 3 (3 open)\n"
-    assert events("replay", "--all", "--now").stdout == "replayed 1, left 2 (1 open, 1 of another queue)\n"
+    assert events("replay", "--all").stdout == "replayed 0, left 4 (4 open)\n"
+    assert events("replay", "--all", "--now").stdout == "replayed 1, left 3 (2 open, 1 of another queue)\n"
     after = record(redis_client, "m1")
     assert "due" not in after  # It is queued.
     assert (after["state"], after["attempts"], after["h:a.bad"]) == ("waiting", "3", "dead: ValueError")
     assert redis_client.lrange(INDEX.jobs, 0, -1) == [job_id("m1").encode()]
     assert not redis_client.exists(INDEX.scheduled)
-
-
-def test_what_waits_and_is_held_all_the_same_is_left(redis_client: Redis, events: Run) -> None:
-    plant(redis_client, "m1", State.WAITING, due="1")
-    redis_client.zadd(INDEX.leases, {"m1": time.time() * 1000 + 60_000})
-    assert events("replay", "--id", "m1", "--now").stdout == "replayed 0, left 1 (1 open)\n"
 
 
 @pytest.mark.parametrize("command", ["replay", "erase"])

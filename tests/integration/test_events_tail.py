@@ -34,17 +34,13 @@ async def fussy(event, context):
 @contextmanager
 def watching(redis: Redis, url: str, *options: str) -> "Iterator[subprocess.Popen[str]]":
     """It as a process, once it listens."""
-    before = listeners(redis)
+    before = redis.pubsub_numsub(INDEX.changes)
     with process(url, "tail", *options) as running:
-        until(lambda: listeners(redis) > before, what="its subscription")
+        until(lambda: redis.pubsub_numsub(INDEX.changes) > before, what="its subscription")
         try:
             yield running
         finally:
             running.kill()
-
-
-def listeners(redis: Redis) -> int:
-    return int(redis.pubsub_numsub(INDEX.changes)[0][1])
 
 
 def said(running: "subprocess.Popen[str]", lines: int) -> str:

@@ -98,23 +98,17 @@ async def test_of_what_was_done_at_once_nothing_is_told_but_that(
     assert printed[-1].endswith(" ms")
 
 
-async def test_a_delivery_that_comes_again_with_another_resource_is_shown(
+async def test_a_delivery_that_comes_again_is_acknowledged_and_shown_if_it_has_another_resource(
     made: Attempts, async_redis: AsyncRedis, redis_client: Redis, events: Run
 ) -> None:
     async with inbox_on(async_redis) as inbox:
         assert await inbox.accept("e1", Event(COMPLETED, "r1")) is Outcome.DUPLICATE
+        with configured(redis_client, "maxmemory", "1"):  # Also by a full Redis.
+            assert await inbox.accept("e1", Event(COMPLETED, "r1")) is Outcome.DUPLICATE
         assert await inbox.accept("e1", Event(COMPLETED, "r9")) is Outcome.CONFLICT
     assert (await made.next()).state is State.DONE
     (conflict,) = shown(events)["conflicts"]
     assert (conflict["type"], conflict["resource_id"]) == (COMPLETED, "r9")
-
-
-async def test_a_delivery_that_comes_again_to_a_full_redis_is_acknowledged(
-    made: Attempts, async_redis: AsyncRedis, redis_client: Redis
-) -> None:
-    with configured(redis_client, "maxmemory", "1"):
-        async with inbox_on(async_redis) as inbox:
-            assert await inbox.accept("e1", Event(COMPLETED, "r1")) is Outcome.DUPLICATE
 
 
 async def test_one_that_is_handed_back_and_whose_worker_dies_says_so(

@@ -65,16 +65,16 @@ class Scene(Harness):
 
 
 @contextmanager
-def scene(folder: Path, redis_url: str, authority: trustme.CA, *, scale: float = 3e-5) -> Iterator[Scene]:
+def scene(folder: Path, redis_url: str, authority: trustme.CA) -> Iterator[Scene]:
     """Both processes, the receiver on HTTPS and registered with the platform for everything.
 
-    `scale` multiplies the sender's waits; it gives up after 100,000 of these seconds.
+    The sender gives up after three seconds, which are 100,000 of its own.
     """
     certificate, ca = folder / "certificate.pem", folder / "ca.pem"
     certificate.write_bytes(authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.bytes())
     authority.cert_pem.write_to_path(str(ca))
     with ExitStack() as stack:
-        sandbox = stack.enter_context(platform(folder, "--ca", str(ca), "--time-scale", str(scale)))
+        sandbox = stack.enter_context(platform(folder, "--ca", str(ca), "--time-scale", "3e-5"))
         secret = sandbox.environment["CREDHOOK_WEBHOOK_SECRETS"]
         settings = {"CREDHOOK_TLS_CERTFILE": str(certificate), "CREDHOOK_WEBHOOK_SECRETS": secret}
         listening = Receiver(folder, redis_url, **settings)

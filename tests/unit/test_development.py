@@ -17,7 +17,8 @@ from serving import runs
 from waiting import until
 
 from credhook.logs import configure_logs
-from credhook.sandbox.local import dev
+from credhook.sandbox.command import trigger
+from credhook.sandbox.local import dev, environment
 from credhook.sandbox.local.environment import CREDHOOK, CannotStart, LocalEnvironment, Stopped
 from credhook.worker.handlers import loading
 from credhook.worker.process import breakpoints
@@ -159,6 +160,9 @@ def line(event: str, **fields: Any) -> str:
          ROW + "no handler for it  lacking=a.late  handlers=a.one  ms=1.0", ["It waits"]),
         (line("handler_returned", handler="a.one", at="a/a.py:3", returned="int", hint="return nothing"),
          ROW + "a.one  handler_returned  returned=int", ["a/a.py:3", "return nothing"]),
+        (line("event_data_gone"), ROW + "data_gone", []),
+        (line("event_handed_back"), ROW + "handed back", []),
+        (line("lease_lost"), ROW + "lost to another worker", []),
         (line("account_opened", handler="a.one", number=0), ROW + "a.one  account_opened  number=0", []),
         (line("worker_started", handlers=["a.one"], queue="q"), ROW + "ready  handlers=a.one", []),
         (line("worker_started", handlers=["a.one"], starting=["a"]), ROW + "starting  handlers=a.one  starting=a", []),
@@ -173,7 +177,8 @@ def test_a_log_line_is_a_line_with_its_error_below(logged: str, first: str, belo
 @pytest.mark.parametrize("printed", ["print() of a handler", '{"json": "but no line of a log"}', "[red]markup[/red]"])
 def test_what_a_handler_prints_is_shown_as_it_is(printed: str) -> None:
     assert dev.worker_lines(printed) == [printed]
-    assert dev.worker_lines(line("worker_stopped")) == dev.worker_lines("") == []
+    silent = [line(event) for event in ("worker_stopped", "worker_draining", "worker_cannot_start")]
+    assert [*map(dev.worker_lines, ["", *silent])] == [[]] * 4
 
 
 def test_another_process_is_heard_of_when_something_is_wrong() -> None:
@@ -184,9 +189,29 @@ def test_another_process_is_heard_of_when_something_is_wrong() -> None:
         assert "delivery_refused  reason=no signature" in text
 
 
-def test_a_command_that_fails_is_named_with_what_it_said(folder: Path) -> None:
+def test_what_cannot_start_or_has_ended_is_named_with_its_reason(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CannotStart, match="the Redis server did not start; its log: "):
+        environment.start_server(folder, environment.free_port(), ("--bogus", "1"))
+    local = LocalEnvironment(folder, {}, "", "")
     with pytest.raises(CannotStart, match=r"(?s)-c import nothing ended with 1: .*No module"):
-        LocalEnvironment(folder, {}, "", "").run(sys.executable, "-c", "import nothing")
+        local.run(sys.executable, "-c", "import nothing")
+    local.start("gone", sys.executable, "-c", "raise SystemExit(3)")
+    until(lambda: local._processes["gone"].poll() is not None)
+    local.check(but="gone")
+    with pytest.raises(CannotStart, match="gone ended with 3: it has logged nothing"):
+        local.check(but="worker")
+    assert (local.exit_code("gone"), local.exit_code("gone")) == (3, None)
+    monkeypatch.chdir("/proc")
+    with pytest.raises(CannotStart, match="the current folder cannot be written"), environment.started({}):
+        pass
+
+
+def test_a_key_that_does_not_work_ends_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for url, said in ("", ""), ("http://127.0.0.1:9", "this did not work: "):
+        session = dev.DevSession(LocalEnvironment(folder, {"CREDHOOK_SANDBOX_URL": url}, url, ""), (), iter(()), None)
+        assert session._obey("i")
+        assert capsys.readouterr().out[:19] == said
+    assert all(trigger.make_context("trigger", does.split()) for does in dev.TRIGGERS.values())
 
 
 def test_a_url_is_registered_no_longer_than_the_session_lasts_however_that_ends_unless_it_was_before(
@@ -200,7 +225,8 @@ def test_a_url_is_registered_no_longer_than_the_session_lasts_however_that_ends_
                 registered.add("e1")
             case "endpoints", "delete", endpoint_id:
                 registered.remove(endpoint_id)
-        return json.dumps([{"id": one, "url": "https://a.example"} for one in registered])
+        listed = [{"id": one, "url": "https://a.example"} for one in registered]
+        return json.dumps([*listed, {"id": "other", "url": "https://b.example"}])
 
     monkeypatch.setattr(LocalEnvironment, "run", run)
     with suppress(Stopped), dev._registered(LocalEnvironment(folder, {}, "", ""), "https://a.example"):

@@ -109,6 +109,9 @@ def test_a_path_secret_is_not_printed() -> None:
     assert shown(URL) == URL
 
 
+WORKS = (0, True)
+
+
 class Registry:
     """A platform that registers endpoints, and answers the next requests otherwise: each with its work done, or not."""
 
@@ -138,15 +141,10 @@ class Registry:
         ([], "POST DELETE DELETE", {"credhook-2-q"}, ""),
         ([(500, True)], "POST POST GET DELETE DELETE", {"credhook-2-q"}, ""),  # It was created all the same.
         ([(500, False)], "POST POST DELETE DELETE", {"credhook-2-q"}, ""),
-        ([(0, True), (0, True), (500, True)], "POST DELETE DELETE DELETE", {"credhook-2-q"}, ""),  # The last: 404.
+        ([WORKS, WORKS, (500, True)], "POST DELETE DELETE DELETE", {"credhook-2-q"}, ""),  # The last: 404.
         ([(409, False)], "POST GET", {"credhook-1-q"}, "endpoints.create: the platform answered 409"),
         ([(403, False)], "POST", {"credhook-1-q"}, "endpoints.create: the platform answered 403"),
-        (
-            [(0, True), (0, True), (403, False)],
-            "POST DELETE DELETE",
-            {"credhook-1-q", "credhook-2-q"},
-            "until credhook-1-q",
-        ),
+        ([WORKS, WORKS, (403, False)], "POST DELETE DELETE", {"credhook-1-q", "credhook-2-q"}, "until credhook-1-q"),
     ],
 )
 async def test_whatever_fails_between_two_steps_no_event_is_lost(

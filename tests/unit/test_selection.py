@@ -12,9 +12,8 @@ NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 INDEX = Keys("q")
 
 
-@pytest.mark.parametrize("text", ["openid4vc.verification.data", "verification.data"])
-def test_a_type_is_known_by_its_name_and_by_its_short_form(text: str) -> None:
-    assert event_type(text) == "openid4vc.verification.data"
+def test_a_type_is_known_by_its_name_and_by_its_short_form() -> None:
+    assert event_type("openid4vc.verification.data") == event_type("verification.data") == "openid4vc.verification.data"
 
 
 @pytest.mark.parametrize(
@@ -113,6 +112,7 @@ def test_states_that_are_indexed_are_looked_up(states: set[State], keys: tuple[s
         (["erase", "--after", "a" * 24, "--yes"], "say which events, or --all"),
         (["replay"], "say which events, or --all"),
         (["replay", "--state", "waiting", "--now", "--handler", "a.b"], "exclude each other"),
+        (["replay", "--all", "--now", "--renamed"], "exclude each other"),
     ],
 )
 def test_wrong_usage_ends_with_2_before_redis_is_asked(arguments: list[str], said: str) -> None:
