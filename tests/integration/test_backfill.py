@@ -112,8 +112,8 @@ def test_more_events_than_a_page_and_a_batch_hold_are_accepted_once(
     at = f"{datetime.now(UTC) - timedelta(hours=2):%Y-%m-%dT%H:%M:%S}"
     pages = [
         [
-            {"id": f"iss_{number}", "status": "completed", "createdAt": f"{at}.000Z", "updatedAt": f"{at}.500Z"}
-            for number in some
+            {"id": f"iss_{one}", "status": "completed", "createdAt": f"{at}.000Z", "updatedAt": f"{at}.500Z"}
+            for one in some
         ]
         for some in (range(75), range(75, 150))
     ]

@@ -44,7 +44,6 @@ def watching(redis: Redis, url: str, *options: str) -> "Iterator[subprocess.Pope
 
 
 def said(running: "subprocess.Popen[str]", lines: int) -> str:
-    """So many lines that it prints."""
     assert running.stdout is not None
     return "".join(running.stdout.readline() for _ in range(lines))
 

@@ -25,11 +25,8 @@ def accounts(tmp_path: Path) -> Path:
     return tmp_path / "accounts"
 
 
-def test_its_own_tests_pass(accounts: Path) -> None:
+def test_its_own_tests_pass_and_notice_a_handler_that_may_not_run_again(accounts: Path) -> None:
     assert "3 passed" in run(accounts, *PYTEST)
-
-
-def test_its_tests_notice_a_handler_that_may_not_run_again(accounts: Path) -> None:
     module = accounts / "accounts.py"
     module.write_text(module.read_text().replace("INSERT OR IGNORE", "INSERT"))
     with pytest.raises(AssertionError, match="note_issuance cannot run again"):

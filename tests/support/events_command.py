@@ -25,7 +25,6 @@ def listed(result: Result) -> list[str]:
 
 
 def process(redis_url: str, *arguments: str, **options: Any) -> "subprocess.Popen[str]":
-    """It as a process of its own."""
     settings: dict[str, Any] = {"env": {**os.environ, "REDIS_URL": redis_url}, "cwd": ROOT} | options
     command = [sys.executable, "-m", "credhook", "events", *arguments]
     return Forked(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **settings)

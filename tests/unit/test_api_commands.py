@@ -163,7 +163,7 @@ def test_deleting_an_endpoint_prints_nothing(platform: Platform) -> None:
         (
             ["trusted-entities", "create", "-"],
             '{"name": "n", "dids": [{"did": 1}]}',
-            "standard input: dids.0.did: Input",
+            "standard input: dids.0.did: ",
         ),
         (["users", "create", "-"], '{"first_name": "Ada", "email": "a"}', "standard input: first_name: Extra inputs"),
         (["users", "create", "-"], "{email}", "standard input: key must be a string"),

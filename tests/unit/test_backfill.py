@@ -20,11 +20,12 @@ async def test_a_circle_ends_the_list() -> None:
         return Page((), following[query])
 
     with pytest.raises(InvalidResponse, match="leads in a circle"):
-        assert len([read async for read in pages(page)]) == 3
+        assert len([one async for one in pages(page)]) == 3
 
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 WINDOW = Window(NOW - timedelta(days=2), NOW - timedelta(hours=1))
+read = ListedResource.model_validate_json
 #: Hours ago.
 EARLIER, YOUNG, OLD = 5, 0.5, 72
 
@@ -83,11 +84,8 @@ def test_only_wanted_events_within_the_window_are_missed(
     [
         (ListedResource(id="r", status="new", updated_at=NOW), "unknown_status"),
         (ListedResource(id="../r", status="offered", updated_at=NOW), "unreadable_id"),
-        *(
-            (ListedResource.model_validate_json(odd), "unreadable_id")
-            for odd in ("null", "{}", '{"id": null}', '{"id": {}}', '["r"]')
-        ),
-        (ListedResource.model_validate_json('{"id": 77, "status": "offered"}'), "undated"),
+        *((read(odd), "unreadable_id") for odd in ("null", "{}", '{"id": null}', '{"id": {}}', '["r"]')),
+        (read('{"id": 77, "status": "offered"}'), "undated"),
         (ListedResource(id="r", status="offered"), "undated"),
         (ListedResource(id="r", status="offered", updated_at="yesterday"), "undated"),
     ],
