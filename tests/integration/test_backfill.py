@@ -17,6 +17,7 @@ from harness import DATA
 from platform_settings import leading_to
 from redis import Redis
 from redis_keys import EVENT
+from redis_server import configured
 from stored_events import INDEX, contents
 from stores import store_on
 
@@ -141,6 +142,17 @@ def test_a_platform_that_asks_for_a_longer_pause_than_a_page_may_take_ends_it_an
     assert (result.exit_code, len(stub.calls)) == (1, 1)
     assert "accepted events stay, run the command again for the rest" in result.stderr
     assert redis_client.hget(circuit_key(stub.url, "credhook"), "open") == b"1"
+
+
+def test_a_redis_that_refuses_ends_it_with_what_it_has_found(events: Run, redis_client: Redis, stub: Stub) -> None:
+    at = f"{datetime.now(UTC) - timedelta(hours=2):%Y-%m-%dT%H:%M:%S}Z"
+    stub.answer = lambda _: Answer(body={"data": [{"id": "iss_1", "status": "offered", "updatedAt": at}]})
+    with configured(redis_client, "maxmemory", "1"):
+        result = events(*OFFERS, **leading_to(stub.url))
+    assert (result.exit_code, result.stdout) == (1, "accepted 0 of 1 events of 1 issuances and presentations\n")
+    assert result.stderr.endswith("; accepted events stay, run the command again for the rest\n")
+    rest = events(*OFFERS, **leading_to(stub.url)).stdout
+    assert rest == "accepted 1 of 1 events of 1 issuances and presentations: 1 issuance.offered\n"
 
 
 def test_nothing_is_said_of_what_carries_no_time(events: Run, redis_client: Redis, stub: Stub) -> None:
