@@ -106,9 +106,7 @@ async def test_what_the_store_may_have_forgotten_meanwhile_is_not_accepted(async
 OFFERS = ("backfill", "--since", "166h", "--type", "issuance.offered")
 
 
-def test_more_events_than_a_page_and_a_batch_hold_are_accepted_once(
-    events: Run, redis_client: Redis, stub: Stub
-) -> None:
+def test_more_events_than_page_and_batch_hold_are_accepted_once(events: Run, redis_client: Redis, stub: Stub) -> None:
     """Two pages of the platform, three of the store, and two batches, which keep the events of a resource together."""
     at = f"{datetime.now(UTC) - timedelta(hours=2):%Y-%m-%dT%H:%M:%S}"
     pages = [

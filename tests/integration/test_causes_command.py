@@ -91,9 +91,7 @@ def test_more_events_than_a_page_have_one_cause(redis_client: Redis) -> None:
     assert sorted(still_standing(store_on(redis_client), BAD) or ()) == sorted(ids)
 
 
-def test_what_is_done_while_they_are_read_is_not_done_again(
-    events: Run, failed: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_done_meanwhile_is_not_done_again(events: Run, failed: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker settles m3 after it was found to stand with the cause, and before its record is read."""
 
     def settling(*what: Any) -> list[str]:

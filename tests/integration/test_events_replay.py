@@ -19,9 +19,7 @@ from credhook.store import State
 
 
 @pytest.mark.parametrize("state", [State.DEAD, State.DATA_GONE])
-def test_what_gave_up_is_as_if_it_had_just_been_accepted(
-    redis_client: Redis, redis_url: str, events: Run, state: State
-) -> None:
+def test_what_gave_up_is_as_if_just_accepted(redis_client: Redis, redis_url: str, events: Run, state: State) -> None:
     accept(redis_url, "fresh", COMPLETED, "r1")
     plant(redis_client, "m1", state, error="a.bad: ValueError", attempts="12", ended=HANDLED, trace="~00-1")
     redis_client.zadd(INDEX.failed, {job_id("m1"): 1})
@@ -118,9 +116,7 @@ def test_what_waits_is_left_unless_it_should_be_now(redis_client: Redis, events:
 
 
 @pytest.mark.parametrize("command", ["replay", "erase"])
-def test_a_count_and_another_number_than_was_expected_change_nothing(
-    redis_client: Redis, events: Run, command: str
-) -> None:
+def test_a_count_and_an_unexpected_number_change_nothing(redis_client: Redis, events: Run, command: str) -> None:
     plant_many(redis_client, 3, State.DEAD)
     plant(redis_client, "m1", State.DONE)
     before = contents(redis_client)
@@ -157,9 +153,8 @@ def test_a_dry_run_for_one_handler_counts_what_it_wants(
 def test_thousands_are_paged_through_and_counted_right(redis_client: Redis, events: Run) -> None:
     plant_many(redis_client, 5_000, State.DEAD)
     plant(redis_client, "m1", State.DONE)
-    assert json.loads(events("replay", "--state", "dead", "--limit", "10", "--json").stdout) == {
-        "replayed": 10, "left": {}, "complete": True,
-    }  # fmt: skip
+    ten = events("replay", "--state", "dead", "--limit", "10", "--json")
+    assert json.loads(ten.stdout) == {"replayed": 10, "left": {}, "complete": True}
     assert record(redis_client, "msg_04999")["state"] == "accepted"
     assert events("replay", "--until", "0s", "--type", "issuance.completed", "--yes").stdout == (
         "replayed 4991, left 10 (10 open)\n"

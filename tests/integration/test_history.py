@@ -85,9 +85,7 @@ async def test_attempts_are_told_with_what_failed_where_and_what_followed(
     assert f"test.bad ValueError after {failure['ms']} ms at {failure['at']} (cause {failure['cause']})\n" in printed
 
 
-async def test_of_what_was_done_at_once_nothing_is_told_but_that(
-    made: Attempts, redis_client: Redis, events: Run
-) -> None:
+async def test_of_what_was_done_at_once_only_that_is_told(made: Attempts, redis_client: Redis, events: Run) -> None:
     assert (await made.next()).state is State.DONE
     assert not redis_client.exists(HISTORY + "e1")
     assert shown(events)["history"] == []

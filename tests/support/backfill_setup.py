@@ -45,9 +45,7 @@ class Scene(Harness):
     def given_up(self) -> None:
         """Return once the platform tries no delivery any more."""
         deliveries = f"{self.sandbox.url}/sandbox/deliveries"
-        until(
-            lambda: plain.get(deliveries).json()["meta"]["underWay"] == 0, within=600, what="the end of all deliveries"
-        )
+        until(lambda: plain.get(deliveries).json()["meta"]["underWay"] == 0, within=600, what="the end of deliveries")
 
     def backfill(self, *options: str, **settings: str) -> "subprocess.Popen[str]":
         """The command as a process, about all that has ever happened."""

@@ -64,6 +64,7 @@ def run(platform: Platform, *arguments: str, stdin: str | bytes | None = None) -
     return CliRunner(env=leading_to(platform.url)).invoke(api, arguments, input=stdin)
 
 
+GONE = {"errors": [{"detail": "Template\x1b[2J t\nis\u202e gone", "code": "NOT_FOUND", "id": "8c5f"}]}
 USERS = "/consumer-onboarding/api/users"
 CRM = {"externalIdentifier": "crm/7"}
 
@@ -192,11 +193,7 @@ def test_wrong_input_is_one_line_and_exit_code_2_and_nothing_is_sent(
 @pytest.mark.parametrize(
     ("status", "body", "message"),
     [
-        (
-            404,
-            {"errors": [{"detail": "Template\x1b[2J t\nis\u202e gone", "code": "NOT_FOUND", "id": "8c5f"}]},
-            "templates.get: the platform answered 404 (NOT_FOUND, error 8c5f): Template[2J t is gone",
-        ),
+        (404, GONE, "templates.get: the platform answered 404 (NOT_FOUND, error 8c5f): Template[2J t is gone"),
         (404, {"errors": [{"code": "GONE"}]}, "templates.get: the platform answered 404 (GONE)"),
         *((status, None, f"templates.get: the platform answered {status}") for status in (400, 409, 500)),
         (302, None, "templates.get: the platform answered 302; redirects are refused"),
@@ -211,7 +208,5 @@ def test_a_refusal_is_one_line_and_exit_code_1(platform: Platform, status: int, 
 
 def test_a_platform_that_is_not_there_is_one_line_and_exit_code_1() -> None:
     result = run(Platform(url="http://127.0.0.1:1"), "users", "list")
-    assert (result.exit_code, result.stderr) == (
-        1,
-        "Error: token: no answer (ConnectError, refused); nothing listens there: check CREDHOOK_TOKEN_URL\n",
-    )
+    said = "Error: token: no answer (ConnectError, refused); nothing listens there: check CREDHOOK_TOKEN_URL\n"
+    assert (result.exit_code, result.stderr) == (1, said)

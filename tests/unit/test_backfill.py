@@ -73,9 +73,7 @@ def test_a_status_tells_what_has_happened_in_order(kind: Resource, status: str, 
         ("verified", {"wanted": ("openid4vc.issuance.offered",)}, []),
     ],
 )
-def test_only_wanted_events_within_the_window_are_missed(
-    status: str, given: dict[str, Any], expected: list[str]
-) -> None:
+def test_only_wanted_events_of_the_window_are_missed(status: str, given: dict[str, Any], expected: list[str]) -> None:
     assert happened(PRESENTATION if status == "verified" else ISSUANCE, status, **given) == expected
 
 
