@@ -56,6 +56,8 @@ def test_the_handlers_decide_which_types_are_wanted(endpoints: Run, sandbox: Pla
     done = endpoints("apply", CREDHOOK_HANDLERS="plugin_two", PYTHONPATH=str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert [one["filterTypes"] for one in registered(sandbox)] == [["openid4vc.verification.failed"]]
+    shown = credhook("handlers", "list", environment={"CREDHOOK_HANDLERS": "plugin_two", "PYTHONPATH": str(tmp_path)})
+    assert shown.stdout.splitlines()[1].split() == ["two.f", "thread", "openid4vc.verification.failed"]
     (tmp_path / "plugin_none.py").write_text("from credhook import Handlers\nhandlers = Handlers('none')\n")
     none = endpoints("apply", CREDHOOK_HANDLERS="plugin_none", PYTHONPATH=str(tmp_path))
     assert (none.returncode, "want no event type" in none.stderr) == (2, True)

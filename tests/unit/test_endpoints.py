@@ -91,6 +91,7 @@ def test_a_plan_is_told_step_by_step_with_what_each_endpoint_receives() -> None:
     kept = [told[0], "  keep    a", *told[2:5]]
     assert list(lines(plan(URL, TWO, [old, few, new, RIGHT], "q"))) == kept
     assert all("has no path" in "\n".join(lines(plan(f"https://a.b{end}", TWO, [], "q"))) for end in ("", "/"))
+    assert len(list(lines(plan(URL, TWO, [], "q")))) == 2  # Nothing is deleted, so nothing overlaps.
     assert shown("https://[x" + SECRET) == "https://[x/abcd…"
 
 
