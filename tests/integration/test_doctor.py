@@ -19,6 +19,7 @@ import pytest
 import trustme
 from redis import Redis
 from redis_keys import INDEX, RECEIVERS
+from redis_server import configured
 from serving import Platform, Process, Receiver, receiver, running
 from signing import SECRET
 from tunnel import tunnel
@@ -60,9 +61,7 @@ class Clinic:
 
     def config(self, name: str, value: str) -> dict[str, str]:
         """Configure Redis otherwise, for this test."""
-        before: Any = self.redis.config_get(name)
-        self.stack.callback(self.redis.config_set, name, before[name])
-        self.redis.config_set(name, value)
+        self.stack.enter_context(configured(self.redis, name, value))
         return {}
 
     def user(self, rights: str) -> dict[str, str]:
@@ -108,17 +107,17 @@ def own_certificate(one: Clinic) -> dict[str, str]:
     return {"CREDHOOK_TLS_CERTFILE": str(file)}
 
 
-def foreign_tls(one: Clinic) -> dict[str, str]:
-    """A Redis whose certificate an authority has signed that nobody here trusts."""
+def over_tls(one: Clinic, authority: trustme.CA) -> dict[str, str]:
+    """A Redis whose certificate the authority has signed."""
     port = int(one.environment["REDIS_URL"].rpartition(":")[2].partition("/")[0])
-    url = one.stack.enter_context(tunnel(trustme.CA().issue_cert("127.0.0.1"), port))
+    url = one.stack.enter_context(tunnel(one.certificate(authority=authority), port))
     return {"REDIS_URL": url.replace("https", "rediss")}
 
 
 BROKEN = {
     "Redis is not there": Broken(set_(REDIS_URL="redis://127.0.0.1:1/0"), "redis.reached", "fail", "does not answer", "nothing listens there: check REDIS_URL"),
     "Redis's password is wrong": Broken(lambda one: {"REDIS_URL": one.environment["REDIS_URL"].replace("//", "//nobody:wrong@")}, "redis.reached", "fail", "does not answer", "and aclfile: restarts lose users"),
-    "Redis's authority is not trusted": Broken(foreign_tls, "redis.reached", "fail", "does not answer", "set SSL_CERT_FILE"),
+    "Redis's authority is not trusted": Broken(lambda one: over_tls(one, trustme.CA()), "redis.reached", "fail", "does not answer", "set SSL_CERT_FILE"),
     "Redis evicts": Broken(lambda one: one.config("maxmemory-policy", "allkeys-lru"), "redis.noeviction", "fail", "allkeys-lru", "set noeviction"),
     "Redis has no bound": Broken(lambda one: one.config("maxmemory", "0"), "redis.maxmemory", "warn", "maxmemory is 0", "set maxmemory"),
     "Redis refuses writes": Broken(lambda one: one.config("min-replicas-to-write", "1"), "redis.permissions", "fail", "refuses writes", "min-replicas-to-write"),
@@ -271,8 +270,15 @@ def test_who_says_nothing_does_not_keep_it(one: Clinic) -> None:
 
 
 def test_people_read_a_line_for_each_check(one: Clinic) -> None:
-    done = commands.credhook("doctor", environment=one.environment | {"CREDHOOK_QUEUE": "x"}, folder=one.folder)
+    url = one.public(name="other.example")["CREDHOOK_PUBLIC_URL"].replace("127.0.0.1", "localhost")
+    wrong = {"CREDHOOK_QUEUE": "x", "CREDHOOK_PUBLIC_URL": url, **over_tls(one, one.authority)}
+    wrong["CREDHOOK_REDIS_CERTFILE"] = own_certificate(one)["CREDHOOK_TLS_CERTFILE"]
+    done = commands.credhook("doctor", environment=one.environment | wrong, folder=one.folder)
     lines = done.stdout.splitlines()
     assert done.returncode == 1
     assert all(line.split()[0] in {"ok", "warn", "fail", "skipped"} for line in lines)
     assert any(line.startswith("warn    fleet.workers           no worker of the queue x is alive") for line in lines)
+    assert any(line.startswith("warn    certificate.redis") for line in lines)
+    assert any(
+        "the certificate" in line and "use a certificate for CREDHOOK_PUBLIC_URL's host" in line for line in lines
+    )

@@ -163,12 +163,12 @@ def test_a_host_with_a_process_of_its_own_tries_what_that_process_needs(
     harness: Harness, users: dict[Part, dict[str, str]], tmp_path: Path
 ) -> None:
     (tmp_path / "CREDHOOK_WEBHOOK_SECRETS").write_text(SECRET)
-    environment = {**users[Part.RECEIVER], "CREDENTIALS_DIRECTORY": str(tmp_path)}
+    environment = {**users[Part.RECEIVER], "CREDENTIALS_DIRECTORY": str(tmp_path), "CREDHOOK_DURABILITY": "standard"}
+    harness.redis.config_set("appendfsync", "everysec")
     done = credhook("doctor", "--json", environment=environment)
     found = {row["name"]: row for row in map(json.loads, done.stdout.splitlines())}
     assert (found["redis.permissions"]["verdict"], found["redis.fsync"]["verdict"]) == ("ok", "ok")
     assert found["fleet.workers"]["verdict"] == "skipped"
-    harness.redis.config_set("appendfsync", "no")
     done = credhook("doctor", environment={**harness.environment, **users[Part.WORKER]})
     harness.redis.config_set("appendfsync", "always")
     assert "set appendfsync always" in done.stdout  # A worker does not know the receivers' durability.

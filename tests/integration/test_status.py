@@ -85,7 +85,7 @@ def test_what_is_wrong_is_said_with_what_to_do(redis_client: Redis, redis_url: s
         redis_client.hset(INDEX.handlers, token, f"{now - since} {now - renewed} {said}")
     redis_client.sadd("rq:queues", Keys("other").jobs)
     redis_client.hset(Keys("other").handlers, "gone", f"{now - 90_000} {now - 20_000} {json.dumps(worker)}")
-    redis_client.sadd("rq:workers", "rq:worker:stock")
+    redis_client.sadd("rq:workers", "rq:worker:stock", "rq:worker:gone")
     redis_client.hset("rq:worker:stock", "queues", "mails,typo")  # No list of RQ's has this queue.
     redis_client.zadd(Keys("typo").unhandled + DATA, {"m5": now})
     redis_client.zadd(Keys("other").quarantined, {"m6": now})

@@ -59,21 +59,19 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("redis.memory", {"server": SERVER.model_copy(update={"used_memory": 80})}, "80%"),
     ("fleet.receivers", {"receivers": ()}, "credhook receiver"),
     ("fleet.refusals", {"receivers": (REFUSING, receiver())}, "480 deliveries had no valid signature, the last 2 min ago"),
-    ("fleet.refusals", {"receivers": (REFUSING, receiver(pid=2, unauthenticated=9, outside_tolerance=2, refused=901.0), receiver(host="r2"))}, "480 deliveries had no valid signature, the last 2 min ago, on r1 pid 0 and not on r1 pid 2, r2 pid 0"),
-    ("fleet.refusals", {"receivers": (REFUSING, *(receiver(pid=2, idle=idle, unauthenticated=1, refused=9.0) for idle in (None, 901)))}, "482 deliveries had no valid signature, the last 9 s ago, and r1 pid 2, r1 pid 2 accepted none"),  # A stranger has met both.
+    ("fleet.refusals", {"receivers": (REFUSING, receiver(pid=2, unauthenticated=9, outside_tolerance=2, refused=901.0), *(receiver(host="r2", pid=pid) for pid in range(9)))}, "480 deliveries had no valid signature, the last 2 min ago, on r1 pid 0 and not on r1 pid 2, r2 pid 0, r2 pid 1, r2 pid 2, r2 pid 3 compare"),
+    ("fleet.refusals", {"receivers": (REFUSING, *(receiver(pid=2, idle=idle, unauthenticated=1, refused=9.0) for idle in (None, 900, 901)))}, "483 deliveries had no valid signature, the last 9 s ago, and r1 pid 2, r1 pid 2 accepted none"),  # A stranger has met both.
     ("fleet.refusals", {"receivers": (LATE, receiver(refused=900.0))}, "7 deliveries had a timestamp outside CREDHOOK_TOLERANCE, the last 30 s ago compare"),
     ("fleet.refusals", {"receivers": (receiver(idle=None, other_refusals={"path": 4}, refused=30.0),)}, "4 deliveries were refused for the path, the last 30 s ago let the URL at the platform end"),
-    ("fleet.refusals", {"receivers": (receiver(other_refusals={"path": 4, "size": 1}, refused=30.0),)}, "CREDHOOK_PATH_SECRET do; see delivery_refused"),
+    ("fleet.refusals", {"receivers": (receiver(other_refusals={"path": 4}, refused=30.0), receiver(other_refusals={"path": 1, "size": 1}, refused=60.0))}, "5 deliveries were refused for the path, the last 30 s ago; 1 delivery was refused for the size, the last 30 s ago let the URL at the platform end as CREDHOOK_WEBHOOK_PATH and CREDHOOK_PATH_SECRET do; see delivery_refused"),
     ("fleet.refusals", {**OTHER, "receivers": (receiver(queue="b", other_refusals={"size": 1}, refused=30.0), receiver(other_refusals={"size": 7}, refused=901.0))}, "1 delivery was refused for the size, the last 30 s ago, on r1 pid 0 and not on r1 pid 0 see delivery_refused"),
     ("fleet.workers", {"workers": (), "counts": EventCounts(open=7)}, "7 events wait"),
     ("fleet.workers", {"workers": (), "counts": EventCounts(open=1)}, "1 event waits"),
     ("fleet.queues", {"receivers": (receiver(queue="typo"),)}, "to typo, and no worker takes from it; workers take from q, and no receiver writes to it set the same"),
     ("fleet.queues", {"others": {"old": EventCounts(open=3)}}, "3 events wait in the queue old, and no worker takes"),
     ("fleet.queues", {"others": {"old": EventCounts(quarantined=2)}}, "2 events wait in the queue old, and no worker"),
-    ("fleet.queues", {"others": {"old": EventCounts(open=1, oldest_age=300)}}, "the oldest since 5 min in the queue old"),
-    ("fleet.queues", {"others": {"old": EventCounts(open=1)}}, "credhook events move --from old"),
-    ("fleet.missing", {"missing": (worker(pid=7, silent=200.0),)}, "1 worker has ended without a goodbye"),
-    ("fleet.missing", {"missing": (worker(pid=7, silent=200.0),)}, "w1 pid 7 3 min ago"),
+    ("fleet.queues", {"others": {"old": EventCounts(open=1, oldest_age=300)}}, "1 event waits, the oldest since 5 min in the queue old, and no worker takes from it set the right CREDHOOK_QUEUE and run `credhook events move --from old`, or start `credhook worker` with CREDHOOK_QUEUE=old"),
+    ("fleet.missing", {"missing": (worker(pid=7, silent=200.0),)}, "1 worker has ended without a goodbye and without a replacement, the last: w1 pid 7 3 min ago"),
     ("fleet.missing", {"missing": tuple(worker(pid=pid, silent=1_000.0 - pid) for pid in range(1, 8))}, "7 workers have ended without a goodbye and without a replacement, the last: w1 pid 3 17 min ago, w1 pid 4"),  # The longest silence first.
     ("fleet.unavailable", {**OTHER, "receivers": (receiver(), receiver(queue="b", pid=5, unavailable="CONFIG is denied; allow it"))}, "the receiver r1 pid 5 answered its last delivery with 503: CONFIG is denied allow it"),
     ("fleet.credentials", {**OTHER, "workers": (worker(), worker(queue="b", credential_error="refused: 401; check it"))}, "worker w1 pid 1 takes no events: refused: 401 check it"),
@@ -90,9 +88,9 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("events.suspended", {"suspended": True}, "rq resume"),
     ("events.oldest_open", {"oldest_open": 901.0}, "15 min"),
     ("events.dead", {"counts": EventCounts(dead=9, dead_recently=2)}, "2 events were given up"),
-    ("events.unhandled", {"workers": (), "counts": EventCounts(unhandled={"a.type": 4})}, "4 of a.type"),
+    ("events.unhandled", {"workers": (), "counts": EventCounts(unhandled={"a.type": 4, "b.type": 1})}, "4 of a.type, 1 of b.type start"),
     ("events.quarantined", {"counts": EventCounts(quarantined=1)}, "replay --state quarantined"),
-    ("events.conflicts", {"receivers": (receiver(conflicts=3, conflicted=86_400.0),)}, "3 deliveries had the"),
+    ("events.conflicts", {"receivers": tuple(receiver(conflicts=3, conflicted=ago) for ago in (86_400.0, 9.0, 86_401.0))}, "6 deliveries had the"),
     ("events.dead", {"counts": EventCounts(dead=9, dead_recently=1)}, "1 event was given up"),
     ("events.unreadable", {"counts": EventCounts(unreadable=1)}, "something else"),
 ]  # fmt: skip
@@ -116,6 +114,7 @@ def test_each_thing_that_is_wrong_is_remarked_on_alone(check: str, otherwise: di
         {"workers": (worker(), worker(version="2", handlers={}, age=DEPLOY_SECONDS - 1))},  # A deploy is under way.
         {"receivers": (receiver(queue="a"), receiver()), "workers": (worker(queue="a"), worker())},
         {"receivers": (FINGERPRINTS[0], receiver(host="older"))},  # An older version may lack a setting.
+        {"workers": (worker(config_fingerprint=ONE), worker(host="older"))},
         {"platforms": (CLOSED,), "server": SERVER.model_copy(update={"used_memory": 79})},
         {"receivers": (receiver(conflicts=3, conflicted=86_401.0, unauthenticated=9, refused=901.0),)},
         {"server": SERVER.model_copy(update={"maxmemory": 0})},  # Its check says so.

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from credhook.ops.attention import split_remedy, warn
-from credhook.ops.doctor import line, of_answer, of_certificate, of_clock, of_endpoints
+from credhook.ops.attention import Finding, split_remedy, warn
+from credhook.ops.doctor import _read_settings, line, of_answer, of_certificate, of_clock, of_endpoints
 from credhook.store import Keys
 from credhook.store.permissions import TRIALS, Part, command_of, rule
 from credhook.worker.api.models import Endpoint
@@ -48,49 +48,51 @@ def test_a_rule_names_a_command_only_to_a_redis_that_has_it(part: Part) -> None:
     assert {command_of(trial) for trial in TRIALS} >= set(re.findall(r"\+(\S+)", new))
 
 
-@pytest.mark.parametrize(
-    ("ahead", "verdict", "what"),
-    [(0, "ok", "agrees"), (-5, "ok", "within 5 s"), (6, "warn", "6 s ahead"), (-3_600, "warn", "3600 s behind")],
-)
-def test_a_clock_that_is_off(ahead: float, verdict: str, what: str) -> None:
-    found = of_clock(ahead)
-    assert (found.verdict, what in found.what) == (verdict, True), found
-    assert ("NTP" in found.remedy) == (verdict == "warn")
-
-
-@pytest.mark.parametrize(
-    ("days", "verdict", "what"),
-    [
-        (-0.1, "fail", "has expired"),
-        (0.5, "warn", "left: 0)"),
-        (13.9, "warn", "left: 13)"),
-        (14.1, "ok", "valid until"),
-    ],
-)
-def test_a_certificate_is_remarked_on_two_weeks_before_its_end(days: float, verdict: str, what: str) -> None:
-    found = of_certificate("certificate.redis", datetime.now(UTC) + timedelta(days=days), "renew it")
-    assert (found.verdict, what in found.what) == (verdict, True), found
+def ending(days: float) -> Finding:
+    return of_certificate("certificate.redis", datetime.now(UTC) + timedelta(days=days), "renew it")
 
 
 ERRORS = b'{"errors": [{"id": "1"}]}'
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "verdict", "words"),
+    ("found", "verdict", "words"),
     [
-        (400, ERRORS, "ok", "a receiver"),
-        (404, ERRORS, "fail", "no deliveries at this path"),
-        (500, ERRORS, "fail", "answers 500"),
-        (400, b"<html>", "fail", "is no receiver"),
-        (400, b'{"errors": []}', "fail", "is no receiver"),
-        (400, b"[]", "fail", "is no receiver"),
-        (301, b"", "fail", "answers 301"),
+        (of_clock(0), "ok", "agrees"),
+        (of_clock(-5), "ok", "within 5 s"),
+        (of_clock(6), "warn", "6 s ahead of this host's let both follow an NTP server"),
+        (of_clock(-3_600), "warn", "3600 s behind this host's let both follow an NTP server"),
+        (ending(-0.1), "fail", "has expired"),
+        (ending(0.5), "warn", "left: 0) renew it"),
+        (ending(13.9), "warn", "left: 13) renew it"),
+        (ending(14.1), "ok", "valid until"),
+        (of_answer(400, ERRORS), "ok", "a receiver"),
+        (of_answer(404, ERRORS), "fail", "no deliveries at this path"),
+        (of_answer(500, ERRORS), "fail", "answers 500"),
+        (of_answer(400, b"<html>"), "fail", "is no receiver"),
+        (of_answer(400, b'{"errors": []}'), "fail", "is no receiver"),
+        (of_answer(400, b"[]"), "fail", "is no receiver"),
+        (of_answer(301, b""), "fail", "answers 301"),
     ],
 )
-def test_where_the_public_url_leads(status: int, body: bytes, verdict: str, words: str) -> None:
-    found = of_answer(status, body)
-    assert found.verdict == verdict
-    assert words in found.what
+def test_what_is_not_well_has_a_remedy(found: Finding, verdict: str, words: str) -> None:
+    assert (found.verdict, bool(found.remedy)) == (verdict, verdict != "ok"), found
+    assert words in f"{found.what} {found.remedy}"
+
+
+@pytest.mark.parametrize(
+    ("part", "names"),
+    [
+        ("receiver", ("WEBHOOK_SECRETS", "PATH_SECRET", "INSECURE")),
+        ("worker", ("HANDLERS", "API_URL", "TOKEN_URL", "CLIENT_ID", "CLIENT_SECRET")),
+    ],
+)
+def test_one_setting_of_a_process_is_enough_for_its_check(part: str, names: tuple[str, ...]) -> None:
+    for name in names:
+        with pytest.MonkeyPatch.context() as environment:
+            assert _read_settings(f"settings.{part}")[1].verdict == "skipped"
+            environment.setenv(f"CREDHOOK_{name}", "1")
+            assert _read_settings(f"settings.{part}")[1].verdict != "skipped", name
 
 
 URL = "https://inbox.example/webhooks"
