@@ -137,6 +137,7 @@ def test_what_refers_to_pods_finds_them(objects: dict[str, dict[str, Any]]) -> N
             assert spec["selector"]["matchLabels"] == template["metadata"]["labels"]
         elif kind in {"HorizontalPodAutoscaler", "ScaledObject"}:  # An update with `replicas` would undo its work.
             assert "replicas" not in objects[f"Deployment/{spec['scaleTargetRef']['name']}"]["spec"]
+            assert (spec.get("minReplicas") or spec.get("minReplicaCount")) == 2
         elif kind == "NetworkPolicy":
             chosen = re.findall(r"receiver|worker|endpoints|backfill", str(spec["podSelector"])) or ["all"]
             rules = [*spec.get("ingress", ()), *spec.get("egress", ())]
@@ -155,6 +156,7 @@ def test_a_pod_has_time_to_drain(objects: dict[str, dict[str, Any]]) -> None:
     receiver, worker = (template_of(objects, name)["spec"] for name in (RECEIVER, WORKER))
     program, seconds = receiver["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
     assert program == "sleep"
+    assert objects[RECEIVER]["spec"]["strategy"] == {"rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}}
     assert receiver["terminationGracePeriodSeconds"] > int(seconds) + 2 * command._GRACE
     grace = float(config_of(objects, worker["containers"][0])["CREDHOOK_GRACE"])
     assert worker["terminationGracePeriodSeconds"] > grace + supervisor._EXTRA_GRACE_SECONDS

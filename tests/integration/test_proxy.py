@@ -24,7 +24,9 @@ NAMED = '"request_id":"'
 
 
 class Receivers:
-    """Two receivers on one port, at an address each."""
+    """Two receivers on one port, at an address each, and the proxy in front of them."""
+
+    proxy: Proxy
 
     def __init__(self, folder: Path, redis_url: str) -> None:
         self.port = free_port()
@@ -45,29 +47,24 @@ class Receivers:
 
 
 @pytest.fixture(scope="module", params=["haproxy", "nginx", "caddy"])
-def deployed(
+def receivers(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, module_redis: str, authority: trustme.CA
-) -> Iterator[tuple[Proxy, Receivers]]:
+) -> Iterator[Receivers]:
     """One proxy and its receivers for all tests. Those that end receivers for good come last."""
     needs(request.param)
     folder = tmp_path_factory.mktemp(request.param)
     receivers = Receivers(folder, module_redis)
     try:
-        with proxied(request.param, folder, receivers.port, authority) as proxy:
-            yield proxy, receivers
+        with proxied(request.param, folder, receivers.port, authority) as receivers.proxy:
+            yield receivers
     finally:
         for process in receivers.processes:
             process.__exit__()
 
 
 @pytest.fixture
-def proxy(deployed: tuple[Proxy, Receivers]) -> Proxy:
-    return deployed[0]
-
-
-@pytest.fixture
-def receivers(deployed: tuple[Proxy, Receivers]) -> Receivers:
-    return deployed[1]
+def proxy(receivers: Receivers) -> Proxy:
+    return receivers.proxy
 
 
 def test_it_passes_deliveries_on_and_refuses_what_is_too_large_or_elsewhere(proxy: Proxy, receivers: Receivers) -> None:

@@ -13,6 +13,7 @@ from serving import Process
 from signing import SECRET
 from waiting import until
 
+from credhook.receiver import command
 from credhook.sandbox.local.environment import free_port
 from credhook.worker.process import supervisor
 from credhook.worker.settings import WorkerSettings
@@ -75,6 +76,17 @@ def test_a_service_runs_with_its_environment_and_credentials(
         assert process.process.wait(60) == 0, process.text
 
 
-def test_a_worker_gets_time_to_drain() -> None:
+def test_units_say_when_a_service_is_started_with_what_and_how_long_it_may_drain() -> None:
+    both = receiver, worker = unit("credhook-receiver@.service"), unit("credhook-worker@.service")
     grace = WorkerSettings.model_fields["grace"].default + supervisor._EXTRA_GRACE_SECONDS
-    assert float(unit("credhook-worker@.service")["TimeoutStopSec"][0]) > grace
+    assert float(worker["TimeoutStopSec"][0]) > grace
+    assert float(receiver["TimeoutStopSec"][0]) > 2 * command._GRACE
+    assert [one["Restart"] + one["RestartPreventExitStatus"] for one in both] == [["always", "2"]] * 2
+    assert len({line for one in both for line in one["Environment"]}) == 2
+    socket = unit("credhook-receiver.socket")
+    assert (socket["Service"], len(socket["ListenStream"])) == (["credhook-receiver@1.service"], 1)
+    assert receiver["Sockets"] == ["credhook-receiver.socket"]
+    assert "REDIS_URL:/etc/credhook/operator/REDIS_URL" in unit("credhook-backfill.service")["LoadCredential"]
+    timer = unit("credhook-backfill.timer")
+    expected = {"OnCalendar": "daily", "Persistent": "yes", "WantedBy": "timers.target", "Unit": None}
+    assert {name: next(iter(timer[name]), None) for name in expected} == expected

@@ -13,7 +13,9 @@ import yaml
 from click import Context
 
 from credhook.cli import LazyGroup
+from credhook.receiver import command as receiver
 from credhook.receiver.settings import ReceiverSettings
+from credhook.worker.process import supervisor
 from credhook.worker.settings import EndpointSettings, WorkerSettings
 
 ROOT = Path(__file__).parents[2]
@@ -59,7 +61,9 @@ def test_who_reaches_whom() -> None:
     assert [name for name, service in SERVICES.items() if service.get("ports")] == ["proxy"]
 
 
-def test_the_proxy_finds_every_receiver() -> None:
+def test_services_find_and_wait_for_each_other() -> None:
+    waits = [wait for service in SERVICES.values() for wait in service.get("depends_on", {}).items()]
+    assert all("healthcheck" in SERVICES[name] for name, wait in waits if wait["condition"] == "service_healthy")
     host, port = SERVICES["proxy"]["environment"]["RECEIVER"].split(":")
     assert SERVICES[host]["environment"]["PORT"] == port
     assert SERVICES["proxy"]["environment"]["RESOLVER"] == "127.0.0.11:53"
@@ -75,17 +79,14 @@ def test_the_password_of_redis_is_in_no_file_of_ours() -> None:
     assert "deploy/*.env\n" in (ROOT / ".gitignore").read_text()
 
 
-def test_every_service_that_is_waited_for_can_be_waited_for() -> None:
-    waits = [wait for service in SERVICES.values() for wait in service.get("depends_on", {}).items()]
-    assert all("healthcheck" in SERVICES[name] for name, wait in waits if wait["condition"] == "service_healthy")
-
-
 @pytest.mark.parametrize("service", ["receiver", "worker"])
 def test_compose_runs_commands_that_exist_with_room_to_drain(service: str) -> None:
     program, command = SERVICES[service]["command"]
     assert program == "credhook"
     assert LazyGroup().get_command(Context(LazyGroup()), command)
-    assert int(SERVICES[service]["stop_grace_period"].removesuffix("s")) > 10
+    grace = WorkerSettings.model_fields["grace"].default + supervisor._EXTRA_GRACE_SECONDS
+    seconds = grace if service == "worker" else 2 * receiver._GRACE
+    assert int(SERVICES[service]["stop_grace_period"].removesuffix("s")) > seconds
 
 
 def variables(path: Path) -> set[str]:
@@ -124,20 +125,6 @@ def test_what_runs_daily_is_a_command_that_exists_and_looks_back_further_than_it
     events: Any = LazyGroup().get_command(Context(LazyGroup()), command)
     parsed = events.get_command(Context(events), arguments[0]).make_context("backfill", arguments[1:])
     assert datetime.now(UTC) - parsed.params["since"] > timedelta(days=1, hours=23)
-
-
-def test_the_timer_starts_the_service_of_its_name_each_day() -> None:
-    text = (DEPLOY / "credhook-backfill.timer").read_text()
-    assert "OnCalendar=daily\n" in text
-    assert "Unit=" not in text
-
-
-def test_receivers_share_the_socket_that_systemd_holds() -> None:
-    names = ("credhook-receiver.socket", "credhook-receiver@.service")
-    listens, serves = ((DEPLOY / name).read_text() for name in names)
-    assert listens.count("ListenStream=") == 1
-    assert "Service=credhook-receiver@1.service\n" in listens
-    assert "Sockets=credhook-receiver.socket\n" in serves
 
 
 def locked(name: str) -> set[str]:
@@ -202,8 +189,6 @@ PANELS: list[dict[str, Any]] = [panel for panel in DASHBOARD["panels"] if panel[
 ROWS = re.findall(r"^\| `(credhook_\w+)` \| (\w+) \| (.*?) \|", (DEPLOY / "METRICS.md").read_text(), re.MULTILINE)
 #: What Prometheus itself adds to each series.
 OF_PROMETHEUS = {"job", "instance", "le"}
-
-
 #: Each series with its labels.
 KNOWN = {
     name + suffix: set(re.findall(r"`(\w+)`", labels)) | OF_PROMETHEUS
