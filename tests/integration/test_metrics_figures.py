@@ -102,15 +102,9 @@ async def test_workers_are_counted_by_version_while_they_announce_themselves(
     target: Target, redis_client: Redis
 ) -> None:
     assert (await target.scrape()).series("credhook_workers") == {("unknown",): 0}
-    now = int(time.time() * 1_000)
-    before = now - 16_000
-    announcements: dict[Any, Any] = {
-        "a": f"{now} {now} " + json.dumps({"version": "1.2.0"}),
-        "b": f"{now} {now} " + json.dumps({"version": "1.2.0"}),
-        "c": f"{now} {now} " + json.dumps({"version": "1.3.0rc1"}),
-        "long ago": f"{before} {before} " + json.dumps({"version": "1.1.0"}),
-    }
-    redis_client.hset(INDEX.handlers, mapping=announcements)
+    for token, version, seconds in (("a", "1.2.0", 0), ("b", "1.2.0", 0), ("c", "1.3.0rc1", 0), ("gone", "1.1.0", 16)):
+        said = int((time.time() - seconds) * 1_000)
+        redis_client.hset(INDEX.handlers, token, f"{said} {said} " + json.dumps({"version": version}))
     found = (await target.scrape()).series("credhook_workers")
     assert found == {("1.2.0",): 2, ("1.3.0rc1",): 1}
 
@@ -170,13 +164,8 @@ async def test_one_of_many_targets_tells_what_all_share_and_another_when_it_is_g
 
 def seen(monitor: Any) -> list[list[str]]:
     """The commands until the mark."""
-    found: list[list[str]] = []
-    while True:
-        words = str(monitor.next_command()["command"]).split()
-        if words == ["ECHO", "end"]:
-            return found
-        if words[0] not in {"HELLO", "CLIENT", "SELECT"}:  # What a new connection begins with.
-            found.append(words)
+    commands = iter(lambda: str(monitor.next_command()["command"]).split(), ["ECHO", "end"])
+    return [words for words in commands if words[0] not in {"HELLO", "CLIENT", "SELECT"}]  # A new connection's first.
 
 
 async def test_a_scrape_writes_nothing_and_asks_as_much_of_a_full_store_as_of_an_empty_one(
@@ -210,6 +199,17 @@ async def test_without_redis_there_are_no_figures_rather_than_wrong_ones() -> No
     assert scrape.value("credhook_up", "worker") == scrape.value("credhook_redis_up") == 0
 
 
+async def test_what_the_user_of_redis_may_not_read_is_missing_alone(redis_client: Redis, redis_url: str) -> None:
+    redis_client.sadd("rq:queues", "rq:queue:closed")
+    redis_client.execute_command("ACL SETUSER limited reset on >pw ~credhook:credhook:* ~rq:* &* +@all -info")  # type: ignore[no-untyped-call]
+    async with AsyncRedis.from_url(redis_url.replace("//", "//limited:pw@")) as limited:
+        target = Target(limited)
+        await target.keep()
+        scrape = await target.scrape()
+    redis_client.execute_command("ACL DELUSER limited")  # type: ignore[no-untyped-call]
+    assert QUEUE_WIDE - scrape.names == {name for name in QUEUE_WIDE if "memory" in name}
+
+
 async def test_what_is_unsafe_in_redis_is_named(target: Target, redis_client: Redis) -> None:
     def wrong(scrape: Scrape) -> set[tuple[str, ...]]:
         return {labels for labels, value in scrape.series("credhook_redis_check").items() if not value}
@@ -230,12 +230,13 @@ async def test_a_worker_shows_the_certificate_that_it_has_loaded_and_a_receiver_
         issued.cert_chain_pems[0].write_to_path(str(certificate))
 
     async def unexamined() -> tuple[Check, ...]:
-        return ()
+        return (Check("workers", False, ""),)
 
     renew(2031)
     targets = [TargetFigures(unexamined, part=part, certificate=certificate) for part in ("worker", "receiver")]
     renew(2032)
     expiries = [(await target())[-1].samples[0].value for target in targets]
     assert [datetime.fromtimestamp(one, UTC).year for one in expiries] == [2031, 2032]
+    assert "credhook_redis_check" not in {family.name for family in await targets[0]()}
     certificate.write_bytes(b"")  # While the next one is written.
     assert (await targets[1]())[-1].samples[0].value == expiries[1]

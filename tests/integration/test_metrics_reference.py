@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 import trustme
 from prometheus_client import REGISTRY, Metric
 from prometheus_client.metrics import MetricWrapperBase
@@ -39,9 +38,9 @@ def row(family: Metric, labels: tuple[str, ...]) -> str:
     return f"| `{name}` | {family.type} | {named} | {family.documentation} |"
 
 
-@pytest.fixture
-async def figures(async_redis: AsyncRedis, redis_client: Redis, tmp_path: Path) -> list[str]:
-    """The rows of what is asked at a scrape."""
+async def test_every_metric_has_its_row_and_no_row_is_of_one_that_is_gone(
+    async_redis: AsyncRedis, redis_client: Redis, tmp_path: Path
+) -> None:
     settings = worker_settings()
     certificate = tmp_path / "certificate.pem"
     trustme.CA().issue_cert("inbox.example").private_key_and_cert_chain_pem.write_to_path(str(certificate))
@@ -59,9 +58,6 @@ async def figures(async_redis: AsyncRedis, redis_client: Redis, tmp_path: Path) 
         *await QueueFigures(store_on(async_redis), exporters[0])(),
         *await PlatformFigures(store_on(async_redis), settings, exporter=exporters[1])(),
     ]
-    return [row(family, tuple(family.samples[0].labels)) for family in asked]
-
-
-def test_every_metric_has_its_row_and_no_row_is_of_one_that_is_gone(figures: list[str]) -> None:
+    figures = [row(family, tuple(family.samples[0].labels)) for family in asked]
     rows = re.findall(r"^\| `credhook_.*$", PAGE, re.MULTILINE)
     assert sorted(rows) == sorted([*counted(), *figures])

@@ -56,20 +56,13 @@ def worker_settings() -> WorkerSettings:
 
 def well_formed(scrape: Scrape) -> bool:
     """Whether each metric has one HELP and one TYPE, and each series stands once."""
-    for kind in ("# HELP ", "# TYPE "):
-        described = [line.split()[2] for line in scrape.text.splitlines() if line.startswith(kind)]
-        if len(described) != len(set(described)):
-            return False
-    samples = [line.rpartition(" ")[0] for line in scrape.text.splitlines() if not line.startswith("#")]
-    return len(samples) == len(set(samples)) and "pid=" not in scrape.text
+    lines = scrape.text.splitlines()
+    named = [line.split()[:3] if line.startswith("#") else [line.rpartition(" ")[0]] for line in lines]
+    return len(named) == len(set(map(tuple, named))) and "pid=" not in scrape.text
 
 
 def promtool(*command: str, given: str = "", cwd: Path | None = None) -> str:
-    """What it says of it; nothing if all is well.
-
-    Raises:
-        AssertionError: it says that something is wrong.
-    """
+    """Return what it says, nothing if all is well, and fail if something is wrong."""
     assert PROMTOOL
     done = subprocess.run([PROMTOOL, *command], input=given, cwd=cwd, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -78,10 +71,10 @@ def promtool(*command: str, given: str = "", cwd: Path | None = None) -> str:
 
 def fallen(before: Scrape, after: Scrape) -> Mapping[str, float]:
     """Counters that have become less: there should be none, however many processes have died in between."""
-    names = {name for name in before.names if name.endswith(("_total", "_bucket", "_count", "_sum"))}
-    fell = {}
-    for name in names:
-        for labels, value in before.series(name).items():
-            if after.series(name).get(labels, 0.0) < value:
-                fell[f"{name}{labels}"] = value
-    return fell
+    return {
+        f"{name}{labels}": value
+        for name in before.names
+        if name.endswith(("_total", "_bucket", "_count", "_sum"))
+        for labels, value in before.series(name).items()
+        if after.series(name).get(labels, 0.0) < value
+    }

@@ -10,7 +10,7 @@ import pytest
 from forked_process import run
 from prometheus_client.values import MultiProcessValue
 
-from credhook.metrics.counting import Count, Distribution, Level, exposition, gathered, identity
+from credhook.metrics.counting import Count, Distribution, Level, exposition, forget, gathered, identity
 
 
 def samples(one: Count | Distribution | Level) -> list[float]:
@@ -78,9 +78,12 @@ def test_who_comes_after_a_dead_process_or_fork_counts_on_where_it_stood(
     assert b"\ntest_places_total 4.0\n" in exposition(gathered(str(tmp_path)), ())
 
 
-def test_a_level_is_the_sum_over_the_processes(tmp_path: Path) -> None:
-    program = "from credhook.metrics.counting import Level; Level('test_sum', 'Set.').set(2)"
+def test_a_level_is_the_sum_over_the_processes_that_live(tmp_path: Path) -> None:
+    program = "import os; from credhook.metrics.counting import Level; level = Level('test_sum', 'Set.'); level.set(2)"
+    program += "; os.fork() and os.wait() or level.set(3)"
     for place in "01":
         environment = {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path), "PROMETHEUS_MULTIPROC_PLACE": place}
         assert run("-c", program, env=environment).returncode == 0
-    assert b"\ntest_sum 4.0\n" in exposition(gathered(str(tmp_path)), ())
+    assert b"\ntest_sum 10.0\n" in exposition(gathered(str(tmp_path)), ())
+    forget(0, str(tmp_path))
+    assert b"\ntest_sum 5.0\n" in exposition(gathered(str(tmp_path)), ())

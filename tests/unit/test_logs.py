@@ -269,10 +269,14 @@ def test_a_stream_that_is_gone_is_no_reason_to_fail_or_to_print(capsys: pytest.C
 
 def test_what_asyncio_quotes_of_a_callback_is_cut() -> None:
     output = configured()
-    logging.getLogger("asyncio").error("Exception in callback fail({'name': 'Jane'}) at plugin.py:3\nhandle: <Handle>")
-    logging.getLogger("other").error("gave up (twice)\nJane")
+    for logger, text in (
+        ("asyncio", "Exception in callback fail({'name': 'Jane'}) at plugin.py:3\nhandle: <Handle>"),
+        *(("asyncio", f"Task failed {quoted}") for quoted in ("<Task 'Jane'>", "{'name': 'Jane'}", "exception=Jane")),
+        *(("other", f"gave up (twice){more}") for more in ("\nJane", "exception=ValueError('Jane')")),
+    ):
+        logging.getLogger(logger).error(text)
     events = [json.loads(line)["event"] for line in output.getvalue().splitlines()]
-    assert events == ["Exception in callback fail", "gave up (twice)"]
+    assert events == ["Exception in callback fail", *["Task failed "] * 3, *["gave up (twice)"] * 2]
 
 
 OURS = str(Path(is_authors.__wrapped__.__code__.co_filename).parent / "worker" / "client.py")

@@ -32,6 +32,7 @@ HTTP, GRPC = "otlp_proto_http", "otlp_proto_grpc"
         ({"OTEL_TRACES_EXPORTER": "otlp"}, HTTP),
         ({"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, GRPC),
         ({"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}, HTTP),
+        ({"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "grpc"}, GRPC),
         ({"OTEL_TRACES_EXPORTER": "otlp_proto_http"}, HTTP),
         ({"OTEL_TRACES_EXPORTER": "console", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}, "console"),
         ({"OTEL_TRACES_EXPORTER": "none", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}, ""),
