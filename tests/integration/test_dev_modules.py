@@ -11,8 +11,12 @@ from credhook.sandbox.local.environment import CannotStart
 PROJECT = '[project.entry-points."credhook.handlers"]\naccounts = "accounts:handlers"\n'
 
 
-def test_each_is_named_by_the_first_that_names_any(tmp_path: Path) -> None:
+def test_each_is_named_by_the_first_that_names_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = [choose((), {}, tmp_path)]
+    (tmp_path / "offering-1.dist-info").mkdir()
+    (tmp_path / "offering-1.dist-info" / "entry_points.txt").write_text("[credhook.handlers]\nmine = offering:mine\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    found.append(choose((), {}, tmp_path))
     (tmp_path / "handlers.py").touch()
     found.append(choose((), {}, tmp_path))
     (tmp_path / "pyproject.toml").write_text(PROJECT)
@@ -21,6 +25,7 @@ def test_each_is_named_by_the_first_that_names_any(tmp_path: Path) -> None:
     found.append(choose(("a.b",), {"CREDHOOK_HANDLERS": "mine"}, tmp_path))
     assert found == [
         ((), ""),
+        (("offering:mine",), "an installed package"),
         (("handlers",), "handlers.py"),
         (("accounts:handlers",), "pyproject.toml"),
         (("mine", "yours:both"), "CREDHOOK_HANDLERS"),

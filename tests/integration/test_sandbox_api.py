@@ -10,6 +10,9 @@ import pytest
 from sandbox_api import CREDS, FORM, TOKEN, USERS, invalid, missing, refused
 from serving import Platform
 
+from credhook.sandbox.app import assemble
+from credhook.testing.fake_platform import new_tenant
+
 
 def test_the_document_describes_every_operation_and_the_platforms_need_a_token(sandbox: Platform) -> None:
     text = plain.get(f"{sandbox.url}/openapi.json").text
@@ -95,6 +98,15 @@ def test_unknown_paths_methods_and_content_types_are_refused_in_the_same_envelop
 def test_a_body_that_makes_no_sense_is_a_400(api: httpx.Client, body: bytes) -> None:
     for path in (f"{CREDS}/trusted-entities", f"{CREDS}/presets/credentials", USERS, "/sandbox/events"):
         invalid(api.post(path, content=body, headers={"content-type": "Application/JSON; charset=utf-8"}))
+
+
+async def test_a_defect_is_an_error_in_the_same_envelope() -> None:
+    tenant = new_tenant()
+    tenant.state.close()
+    transport = httpx.ASGITransport(assemble(tenant), raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url=tenant.base_url) as client:
+        answer = await client.get("/sandbox/templates")
+    assert "its log says why" in refused(answer, 500, "INTERNAL_SERVER_ERROR", "Internal Server Error")
 
 
 def test_only_names_of_this_machine_are_answered(sandbox: Platform) -> None:

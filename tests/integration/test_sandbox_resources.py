@@ -91,6 +91,8 @@ def test_lists_go_on_where_their_links_lead(sandbox: Platform, api: httpx.Client
     assert [each["id"] for each in first["data"]] == whole[:2]
     assert first["links"]["next"].startswith(f"{sandbox.url}{CREDS}/{noun}?page%5Bafter%5D=")
     assert [each["id"] for each in listed(api, noun)] == whole
+    sandbox.faults(pageSize=len(whole))
+    assert "links" not in api.get(f"{CREDS}/{noun}").json()
     assert api.get(f"{CREDS}/{noun}", params={"page[after]": 2**53 - 1, "other": "x"}).json() == {"data": []}
     for wrong in ("x", -1, 2**53):
         assert invalid(api.get(f"{CREDS}/{noun}", params={"page[after]": wrong})).startswith("query.page[after]: ")

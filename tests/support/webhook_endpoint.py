@@ -39,9 +39,8 @@ class Received:
     def signed(self) -> bytes:
         return f"{self.id}.{self.all('webhook-timestamp')[0]}.".encode() + self.body
 
-    def token(self, version: str) -> bytes:
-        tokens = dict(token.split(",", 1) for token in self.all("webhook-signature")[0].split(" "))
-        return base64.b64decode(tokens[version])
+    def token(self) -> bytes:
+        return base64.b64decode(self.all("webhook-signature")[0].removeprefix("v1,"))
 
 
 @dataclass

@@ -156,7 +156,7 @@ BADGE = {
     "tags": {"type": "array", "items": {"type": "string"}},
     "anything": {"type": "array"},
 }
-ZONES = {"portrait": {"type": "binary"}, "zones": {"type": "array"}}
+ZONES = {"portrait": {"type": "binary"}, "zones": {"type": "array", "items": {"type": "string"}}}
 STRICT = {"holder": {"type": "string", "required": True}, "zones": {"type": "array"}}
 
 
@@ -168,21 +168,22 @@ def test_claims_fit_a_template_or_do_not() -> None:
     fitting: list[tuple[Any, Any]] = [
         (whole, badge),
         ({"name": "Ada"}, badge),
-        (example(badge), badge),
+        *((example(group), group) for group in (badge, permit, numbers)),
         ({"org.example": {"portrait": "AAAA", "zones": ["a"]}}, permit),
+        ({"org.example": {"holder": "Ada", "zones": ["a", 1]}}, strict),
         ({"n": 1.5, "b": True}, numbers),
     ]
     wrong: list[tuple[Any, Any]] = [
         ({}, badge),
         ({"name": 7}, badge),
         (whole | {"unknown": 1}, badge),
-        (whole | {"address": {"since": "yesterday"}}, badge),
+        *((whole | {"address": {"since": since}}, badge) for since in ("yesterday", 7)),
         (whole | {"tags": ["a", 1]}, badge),
         (whole | {"tags": "a"}, badge),
         ([], badge),
         ("name", badge),
         ({"portrait": "AAAA"}, permit),
-        ({"org.example": {"portrait": "AA AA"}}, permit),
+        *(({"org.example": wrong}, permit) for wrong in ({"portrait": "AA AA"}, {"portrait": 7}, {"zones": ["a", 1]})),
         ({}, strict),
         ({"n": True}, numbers),
         ({"b": 1}, numbers),
@@ -225,13 +226,13 @@ class Scene:
     """A sender, and a receiver that answers `status` and notes each delivery with its time in seconds."""
 
     def __init__(self) -> None:
-        self.status = 202
+        self.status: Any = 202
         self.came: list[tuple[float, str]] = []
         self.began = now()
         self.state = StateFile()
         self.faults = FaultSwitch(Faults())
         trust = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # Never used: `post` is a double.
-        self.sender = Sender(self.state, self.faults, [], trust, 1.0, today, self.post)
+        self.sender = Sender(self.state, self.faults, [], trust, 0.5, today, self.post)
         endpoint = SandboxEndpoint(
             id="e", url="https://inbox.example", filter_types=[COMPLETED], created_at=today(), updated_at=today()
         )
@@ -274,7 +275,7 @@ async def test_a_failure_is_tried_again_after_longer_and_longer_and_given_up(sce
     webhook_id = scene.happens()
     await asyncio.sleep(sum(RETRY_SECONDS) + 1.0)
     times = [0, 5, 305, 2_105, 9_305, 27_305, 63_305, 99_305]
-    assert scene.came == [(at, webhook_id) for at in times]
+    assert scene.came == [(at / 2, webhook_id) for at in times]
     outcomes = [attempt.outcome for attempt in reversed(scene.state.latest(DeliveryAttempt, 100))]
     assert outcomes == ["retrying"] * len(RETRY_SECONDS) + ["givenUp"]
     assert scene.state.count(PendingDelivery) == 0
@@ -300,3 +301,15 @@ async def test_copies_wait_for_the_first_acknowledgement_after_a_restart_too(sce
     async with scene.sender.sending():
         await asyncio.sleep(1.0)
     assert scene.came == [(0.0, webhook_id), (1.0, webhook_id)]
+
+
+@played
+async def test_without_keys_each_forgery_is_unsigned_and_a_defect_costs_no_later_delivery(scene: Scene) -> None:
+    scene.status, scene.faults.on = "no status", Faults(forge=5)
+    ids = [scene.happens() for _ in range(20)]
+    await asyncio.sleep(1.0)
+    scene.status = 202
+    ids.append(scene.happens())
+    await asyncio.sleep(1.0)
+    assert [webhook_id for _, webhook_id in scene.came if webhook_id in ids] == ids
+    assert [attempt.forged for attempt in scene.state.all(DeliveryAttempt)] == [None, *["unsigned"] * 5]
