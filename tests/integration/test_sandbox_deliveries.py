@@ -115,6 +115,5 @@ def test_a_taken_offer_is_announced(sandbox: Platform, receiver: Receiver, conse
         offer = api.get(f"/me-creds/api/credentials/{made['resourceId']}").json()["data"]["offerUri"]
         api.post("/me-wallet/api/credentials", json={"credentialOffer": offer}).raise_for_status()
     settled(sandbox)
-    assert [json.loads(received.body)["payload"] for received in receiver.received] == [
-        {"openId4VcIssuanceId": made["resourceId"]}
-    ]
+    (received,) = receiver.received
+    assert json.loads(received.body)["payload"] == {"openId4VcIssuanceId": made["resourceId"]}

@@ -115,15 +115,12 @@ def test_a_presentation_moves_on_and_keeps_what_was_shown(sandbox: Platform, api
     (credential,) = presentation["credentials"]
     assert (credential["name"], credential["type"]) == ("Permit", "example.sandbox.permit.1")
     assert credential["attributes"] == shown["attributes"]
-    made, moved, ends = (
-        datetime.fromisoformat(presentation[f"{name}At"]) for name in ("created", "updated", "expires")
-    )
+    times = (presentation[f"{name}At"] for name in ("created", "updated", "expires"))
+    made, moved, ends = map(datetime.fromisoformat, times)
     assert made < moved < ends == made + timedelta(minutes=15)
     for impossible in ("expired", "verified", "data"):
-        answer = api.post(
-            "/sandbox/events", json={"eventType": f"openid4vc.verification.{impossible}", "resourceId": id_}
-        )
-        refused(answer, 409, "CONFLICT", "Conflict")
+        wanted = {"eventType": f"openid4vc.verification.{impossible}", "resourceId": id_}
+        refused(api.post("/sandbox/events", json=wanted), 409, "CONFLICT", "Conflict")
 
 
 def test_nothing_is_made_when_one_of_many_fails(sandbox: Platform, api: httpx.Client) -> None:

@@ -19,6 +19,7 @@ from stored_events import INDEX
 from stores import store_on
 from waiting import until
 
+from credhook.ops.fleet import _strength
 from credhook.store import Keys
 from credhook.worker.platform.shared_circuit import circuit_key
 from credhook.worker.process.admin import check_workers
@@ -144,6 +145,7 @@ def test_redis_is_judged_by_the_strongest_of_the_receivers_promises(redis_url: s
         text = json.dumps({**said, "durability": name})
         redis_client.hset(Keys("credhook").receivers, name, f"{now - ago} {now - ago} {text}")
     assert any("0 of 3 replicas" in str(one) for one in facts(redis_url)["attention"])
+    assert max(("standard", "replicated:3", "strict"), key=_strength) == "strict"
 
 
 async def test_a_worker_is_ready_once_all_of_its_processes_have_started(async_redis: AsyncRedis) -> None:

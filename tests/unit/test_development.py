@@ -10,6 +10,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import structlog
@@ -214,6 +215,16 @@ def test_a_key_that_does_not_work_ends_nothing(folder: Path, capsys: pytest.Capt
         assert session._obey("i")
         assert capsys.readouterr().out[:19] == said
     assert all(trigger.make_context("trigger", does.split()) for does in dev.TRIGGERS.values())
+
+
+def test_without_a_sandbox_no_key_makes_events_and_a_command_that_fails_ends_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(LocalEnvironment, "run", Mock(side_effect=CannotStart("no Redis")))
+    session = dev.DevSession(LocalEnvironment(folder, {}, "", ""), (), iter(()), str)
+    assert [session._obey(key) for key in "ir?q"] == [True, True, True, False]
+    shown = capsys.readouterr().out
+    assert (shown.count("this did not work: no Redis\n"), "issuance" in shown) == (1, False)
 
 
 def test_a_url_is_registered_no_longer_than_the_session_lasts_however_that_ends_unless_it_was_before(

@@ -16,10 +16,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_a_line_says_what_and_what_to_do_and_nothing_that_a_terminal_obeys() -> None:
-    assert (
-        line(warn("a.b", "host \x1b[2J is odd", "mend it"))
-        == "warn    a.b                     host \\x1b[2J is odd; mend it"
-    )
+    shown = line(warn("a.b", "host \x1b[2J is odd", "mend it"))
+    assert shown == "warn    a.b                     host \\x1b[2J is odd; mend it"
     assert split_remedy("one; two; three") == ("one", "two; three")
 
 

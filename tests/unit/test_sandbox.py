@@ -214,12 +214,8 @@ def test_a_repr_shows_no_person() -> None:
     assert "ada" not in repr(user).lower()
 
 
-def now() -> float:
-    return asyncio.get_running_loop().time()
-
-
 def today() -> datetime:
-    return datetime(2026, 11, 1, tzinfo=UTC) + timedelta(seconds=now())
+    return datetime(2026, 11, 1, tzinfo=UTC) + timedelta(seconds=asyncio.get_running_loop().time())
 
 
 class Scene:
@@ -228,7 +224,7 @@ class Scene:
     def __init__(self) -> None:
         self.status: Any = 202
         self.came: list[tuple[float, str]] = []
-        self.began = now()
+        self.began = today()
         self.state = StateFile()
         self.faults = FaultSwitch(Faults())
         trust = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # Never used: `post` is a double.
@@ -239,7 +235,7 @@ class Scene:
         self.state.put("e", endpoint)
 
     async def post(self, _: httpx.AsyncClient, url: str, headers: Sequence[tuple[str, str]], body: bytes) -> Reply:
-        self.came.append((round(now() - self.began, 3), dict(headers)["webhook-id"]))
+        self.came.append((round((today() - self.began).total_seconds(), 3), dict(headers)["webhook-id"]))
         return Reply(status=self.status)
 
     def happens(self) -> str:
