@@ -92,6 +92,7 @@ def test_forgeries_come_beside_a_delivery_and_none_verifies(sandbox: Platform, r
         return [each for each in found if each["forged"] and each["url"] == receiver.url]
 
     until(lambda: len(forged()) == 6)
+    assert {each["attempt"] for each in forged()} == {1}
     assert {each["forged"] for each in forged()} == {"wrongKey", "changedBody", "stale", "unsigned", "secondId"}
     with authorized(sandbox) as api:
         paths = [f"/me-creds/api/credentials/{each['resourceId']}" for each in forged()]

@@ -24,7 +24,7 @@ HTTP, GRPC = "otlp_proto_http", "otlp_proto_grpc"
     ("environment", "wanted"),
     [
         ({}, ""),
-        ({"ENDPOINT": ""}, ""),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "", "OTEL_TRACES_EXPORTER": ""}, ""),
         ({"OTEL_SERVICE_NAME": "ours"}, ""),
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}, HTTP),
         ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://collector:4318/v1/traces"}, HTTP),
