@@ -24,10 +24,10 @@ HTTP, GRPC = "otlp_proto_http", "otlp_proto_grpc"
     ("environment", "wanted"),
     [
         ({}, ""),
-        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "", "OTEL_TRACES_EXPORTER": ""}, ""),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": ""}, ""),
         ({"OTEL_SERVICE_NAME": "ours"}, ""),
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}, HTTP),
-        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://collector:4318/v1/traces"}, HTTP),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://collector:4318/v1/traces", "OTEL_TRACES_EXPORTER": ""}, HTTP),
         ({"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://collector:4318/v1/metrics"}, ""),
         ({"OTEL_TRACES_EXPORTER": "otlp"}, HTTP),
         ({"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, GRPC),
