@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from credhook.events import EVENT_TYPES, ISSUANCE, Event, Malformed, resource_of
+from credhook.events import EVENT_TYPES, ISSUANCE, REPEATABLE, URGENT, Event, Malformed, rank_of, resource_of
 
 
 def notification(event_type: object, payload: object) -> bytes:
@@ -16,6 +16,12 @@ def test_each_of_the_ten_types_is_read_with_its_resource(event_type: str) -> Non
     assert event == Event(event_type, "cmfw-1")
     assert event.fetchable
     assert (resource_of(event.type) is ISSUANCE) == (".issuance." in event_type)
+    last = event_type.rpartition(".")[2]
+    assert rank_of(event_type) == {"offered": 1, "requested": 1, "partiallyIssued": 2}.get(last, 3)
+    assert (event_type in URGENT) == (last in {"verified", "data"})  # Details that may be gone in minutes.
+    assert (event_type in REPEATABLE) == (
+        event_type in {"openid4vc.issuance.failed", "openid4vc.issuance.partiallyIssued"}
+    )
 
 
 @pytest.mark.parametrize(
@@ -78,19 +84,22 @@ def test_what_is_no_notification_is_malformed(body: bytes) -> None:
 @pytest.mark.parametrize("extra", ['"\\ud83d"', "NaN", "-Infinity", "9" * 5_000, '1, "n": 2', '{"a": 1, "a": 2}'])
 def test_defects_of_fields_that_we_do_not_use_are_no_reason_to_refuse(extra: str) -> None:
     fields = f'"n": {extra}, "openId4VcVerificationId": null, "openId4VcPresentationId": "p"'
-    body = f'\ufeff{{"n": {extra}, "eventType": "{EVENT_TYPES[5]}", "payload": {{{fields}}}}}'
+    again = f'"eventType": "{EVENT_TYPES[5]}"'  # Twice the same is no contradiction.
+    body = f'\ufeff{{"n": {extra}, {again}, {again}, "payload": {{{fields}}}}}'
     assert Event.parse(body.encode()) == Event(EVENT_TYPES[5], "p")
 
 
-@pytest.mark.parametrize("odd", [7, 1.5, float("nan"), None, True, {"id": "a"}, ["a"], "\ud83d"])
-def test_an_id_that_is_no_text_is_kept_and_not_fetched(odd: object) -> None:
+@pytest.mark.parametrize(
+    ("odd", "kept"),
+    [
+        *((one, "") for one in (7, 1.5, float("nan"), None, True, {"id": "a"}, ["a"], "\ud83d")),
+        *((one, one) for one in (".", "..", "./a", "a/.", "a/../b", "..\\a", "a\\.", "a\x7f", "a\x85")),
+        ("é" * 257, "é" * 256 + "…[cut]"),
+    ],
+)
+def test_an_id_that_no_path_can_hold_is_kept_and_not_fetched(odd: object, kept: str) -> None:
     event = Event.parse(notification(EVENT_TYPES[0], {"openId4VcIssuanceId": odd}))
-    assert (event.resource_id, event.fetchable) == ("", False)
-
-
-def test_an_id_that_is_too_long_is_cut_and_not_fetched() -> None:
-    event = Event.parse(notification(EVENT_TYPES[0], {"openId4VcIssuanceId": "é" * 257}))
-    assert (event.resource_id, event.fetchable) == ("é" * 256 + "…[cut]", False)
+    assert (event.resource_id, event.fetchable) == (kept, False)
 
 
 def test_a_type_of_tomorrow_with_two_ids_is_kept_without_a_guess() -> None:

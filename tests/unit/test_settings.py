@@ -72,6 +72,9 @@ WRONG: dict[type[Any], dict[str, tuple[str, ...]]] = {
         "CREDHOOK_TLS_CERTFILE": ("/nowhere/cert.pem", __file__),
         "CREDHOOK_REDIS_CERTFILE": ("/nowhere/cert.pem",),
         "CREDHOOK_RETENTION": ("5",),
+        "CREDHOOK_TOLERANCE": ("0",),
+        "CREDHOOK_DURABILITY": ("Strict", "replicated:0", "replicated:x"),
+        "CREDHOOK_ADMIN": (":9000", "inbox.example:", "inbox.example:0", "inbox.example:port"),
     },
     WorkerSettings: {
         "CREDHOOK_API_URL": ("ftp://x", "https://user:pw@x", "https://user:1/hush@x", "https://api.example:99999"),

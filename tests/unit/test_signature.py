@@ -156,6 +156,7 @@ def test_without_signatures_only_the_id_counts_and_it_may_be_any_text() -> None:
         "plain text",
         "whsec_",
         "whsec_%%%",
+        "whsec_" + "a" * 40 + "-",
         "whsec_" + base64.b64encode(b"a" * 23).decode(),
         "whsec_" + base64.b64encode(b"a" * 65).decode(),
         "whpk_" + base64.b64encode(b"a" * 31).decode(),
