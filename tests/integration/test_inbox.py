@@ -72,16 +72,18 @@ async def test_an_outage_lasts_since_its_own_beginning(inbox: Inbox) -> None:
             await inbox.accept("m1", EVENT)
             lasted = [line["seconds"] for line in logs if line["event"] == "redis_recovered"]
             assert 0.55 <= lasted.pop() <= time.monotonic() - began + 0.05
+    assert [line["event"] for line in logs].count("inbox_failed") == 6  # It is a defect of ours.
 
 
 async def test_requests_that_come_at_once_get_their_own_outcomes_and_a_script_writes_at_most_500(inbox: Inbox) -> None:
     def groups(up_to: str) -> float:
         return REGISTRY.get_sample_value("credhook_group_size_bucket", {"le": up_to}) or 0.0
 
-    before = groups("500.0")
+    before, confirmed = groups("500.0"), REGISTRY.get_sample_value("credhook_store_duration_seconds_count") or 0
     ids = [f"m{number // 3}" for number in range(2_100)]  # Each id thrice in a group or two.
     outcomes = await asyncio.gather(*(inbox.accept(one, EVENT) for one in ids))
     assert groups("500.0") - before == 5
+    assert REGISTRY.get_sample_value("credhook_store_duration_seconds_count") == confirmed + 5
     assert groups("500.0") == groups("+Inf")
     assert outcomes == [Outcome.ACCEPTED, Outcome.DUPLICATE, Outcome.DUPLICATE] * 700
     assert inbox.acknowledged == 2_100
@@ -109,7 +111,7 @@ UNSAFE = [
     ("maxmemory-policy", "volatile-ttl", "noeviction"),
     ("appendfsync", "no", "appendfsync"),
     ("no-appendfsync-on-rewrite", "yes", "no-appendfsync-on-rewrite"),
-    ("min-replicas-to-write", "1", "ResponseError"),
+    ("min-replicas-to-write", "1", "ResponseError NOREPLICAS$"),
 ]
 
 
@@ -117,11 +119,13 @@ UNSAFE = [
 async def test_an_unsafe_redis_gets_no_acknowledgement(
     async_redis: AsyncRedis, redis_client: Redis, setting: str, value: str, remedy: str
 ) -> None:
-    with configured(redis_client, setting, value):
+    with configured(redis_client, setting, value), capture_logs() as logs:
         async with inbox_on(async_redis) as inbox:
-            with pytest.raises(StoreUnavailable, match=remedy):
-                await inbox.accept("m1", EVENT)
+            for _ in range(2):  # It is looked at each time.
+                with pytest.raises(StoreUnavailable, match=remedy):
+                    await inbox.accept("m1", EVENT)
             assert "; " in inbox.unavailable  # The problem, then what to do.
+    assert logs == []
     assert not redis_client.exists("credhook:credhook:event:m1")
     async with inbox_on(async_redis, durability="strict") as inbox:
         assert await inbox.accept("m1", EVENT) is Outcome.ACCEPTED

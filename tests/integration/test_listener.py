@@ -71,6 +71,10 @@ WHOLE = HEAD + b"content-length: 0\r\nconnection: close\r\n\r\n"
     [
         pytest.param(HEAD + b"x-pad: ", b"a", b"HTTP/1.1 408", "slow_request", id="head"),
         pytest.param(HEAD + b"content-length: 900\r\n\r\n", b"a", b"HTTP/1.1 408", "slow_request", id="body"),
+        pytest.param(
+            *(HEAD + b"transfer-encoding: chunked\r\n\r\n", b"1\r\na\r\n" * 100_000, b"HTTP/1.1 413", "body_too_large"),
+            id="chunks without an end",
+        ),
         pytest.param(b"", b"", b"", "", id="silence"),
         pytest.param(HEAD + b"content-length: 0\r\n\r\n", b"", b"HTTP/1.1 200", "", id="silence after an answer"),
     ],
@@ -206,14 +210,16 @@ def test_an_upgrade_is_refused_once_and_its_body_is_no_request(server: Receiver,
         assert b"The protocol cannot be changed." in received
 
 
-def test_a_restart_gets_the_port_at_once_whose_connections_have_just_been_closed() -> None:
-    listener = bind_setting("127.0.0.1:0", "PORT")
-    address = listener.getsockname()
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "[::1]"])
+def test_a_restart_gets_the_port_at_once_whose_connections_have_just_been_closed(host: str) -> None:
+    listener = bind_setting(f"{host}:0", "PORT")
+    assert listener.proto == socket.IPPROTO_TCP  # Else asyncio leaves Nagle's algorithm on.
+    address = listener.getsockname()[:2]
     with socket.create_connection(address) as sender, listener:
         accepted, _ = listener.accept()
         accepted.close()
         assert sender.recv(1) == b""
-    with bind_setting("{}:{}".format(*address), "PORT"):
+    with bind_setting(f"{host}:{address[1]}", "PORT"):
         pass
 
 
@@ -226,10 +232,25 @@ def test_what_stands_in_trailers_is_no_header(server: Receiver) -> None:
     assert b"webhook-signature" in received
 
 
+def test_a_long_body_may_come_in_short_chunks(server: Receiver) -> None:
+    part, number = b" " * 10, 6_000
+    content = BODY + part * number
+    chunk = b"%x\r\n%b\r\n"
+    head = request(
+        *signed("chunked", content=content),
+        "transfer-encoding: chunked",
+        "connection: close",
+        content=b"",
+        length=False,
+    )
+    parts = [chunk % (len(BODY), BODY), chunk % (len(part), part) * number, b"0\r\n\r\n"]
+    assert answers(server.port, head, *parts).startswith(b"HTTP/1.1 202")
+
+
 def test_a_long_body_that_is_allowed_leaves_the_connection_to_the_next(tmp_path: Path, redis_url: str) -> None:
     long = BODY + b" " * 400_000
     with (
-        receiver(tmp_path, redis_url, CREDHOOK_MAX_BODY="600000") as process,
+        receiver(tmp_path, redis_url, CREDHOOK_MAX_BODY=str(len(long))) as process,
         socket.create_connection(("127.0.0.1", process.port), timeout=60) as raw,
     ):
         for number in range(3):

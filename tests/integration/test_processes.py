@@ -21,7 +21,7 @@ from redis import Redis
 from redis_proxy import redis_proxy
 from refusals import request, signed
 from repeating_sender import deliver_all
-from serving import Process, children, nobody_listens, receiver, running
+from serving import Process, children, nobody_listens, receiver, running, runs
 from signing import SECRET
 from waiting import until
 
@@ -38,7 +38,10 @@ async def test_several_processes_behave_as_one(tmp_path: Path, redis_url: str, r
         assert redis_client.llen("rq:queue:credhook") == 200
 
         assert plain.post(process.url, content=b"").status_code == 400
+        with socket.create_connection(("127.0.0.1", process.port)) as stranger:
+            stranger.sendall(b"\x16\x03\x01")  # As TLS begins.
         counted = {
+            'credhook_turned_away_total{reason="invalid_http"} 1.0',
             'credhook_refusals_total{rule="headers",status="400"} 1.0',
             'credhook_deliveries_total{outcome="duplicate"} 400.0',
             "credhook_deliveries_in_flight 0.0",
@@ -60,8 +63,8 @@ async def test_several_processes_behave_as_one(tmp_path: Path, redis_url: str, r
         await deliver_all(lambda: process.url, ["n1", "n2"])
         until(lambda: shows(*counted, accepted(202), duration(602)), what="the counts of the one that died as well")
         left = set(children(process))
-        assert process.stop() == 0
-    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in left), what="no child left")
+        os.kill(process.process.pid, signal.SIGKILL)  # They end with it.
+        until(lambda: not any(map(runs, left)), what="no child left")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -71,7 +74,7 @@ def test_a_stop_answers_what_was_begun_and_lets_nobody_in(
 ) -> None:
     with (
         redis_proxy(redis_url) as proxy,
-        receiver(tmp_path, proxy.url, options=options) as process,
+        receiver(tmp_path, proxy.url, options=options, CREDHOOK_ADMIN=f"127.0.0.1:{free_port()}") as process,
         ExitStack() as open_sockets,
     ):
         proxy.hold = True
@@ -233,9 +236,12 @@ def test_all_end_with_the_code_of_one_that_no_successor_can_replace(tmp_path: Pa
     assert "CREDHOOK_TLS_CERTFILE" in process.text
 
 
-@pytest.mark.parametrize(("listens", "count"), [(False, 1), (True, 2)])
-def test_a_passed_socket_that_cannot_be_used_is_one_clear_line(tmp_path: Path, listens: bool, count: int) -> None:
-    with socket.socket() as listener:
+@pytest.mark.parametrize(("address", "listens", "count"), [(("", 0), False, 1), (("", 0), True, 2), ("", True, 1)])
+def test_a_passed_socket_that_cannot_be_used_is_one_clear_line(
+    tmp_path: Path, address: str | tuple[str, int], listens: bool, count: int
+) -> None:
+    with socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET) as listener:
+        listener.bind(address)
         if listens:
             listener.listen()
         with passed(tmp_path / "log", listener, {}, count=count) as process:
@@ -249,12 +255,15 @@ def test_a_socket_that_was_passed_to_the_parent_is_not_taken() -> None:
     assert run("-c", program, env={"LISTEN_PID": "1", "LISTEN_FDS": "1"}).stdout == "None\n"
 
 
-def test_a_taken_port_is_one_clear_line(tmp_path: Path, redis_url: str) -> None:
+@pytest.mark.parametrize(("admin", "named"), [("", "HOST and PORT"), ("127.0.0.1:99999", "CREDHOOK_ADMIN")])
+def test_a_port_that_is_taken_or_none_is_one_clear_line(tmp_path: Path, redis_url: str, admin: str, named: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        environment = {"REDIS_URL": redis_url, "PORT": port, "CREDHOOK_WEBHOOK_SECRETS": SECRET}
+        environment = {"REDIS_URL": redis_url, "PORT": "0" if admin else port, "CREDHOOK_INSECURE": "1"}
+        environment["CREDHOOK_ADMIN"] = admin
         with running(tmp_path / "taken.log", "receiver", environment=environment) as process:
             assert process.process.wait(60) == 1
-            (line,) = process.text.splitlines()
-    assert port in line
-    assert "HOST and PORT" in line
+            warning, line = process.text.splitlines()
+    assert "without any check" in warning
+    assert (admin or port) in line
+    assert f"set {named}" in line

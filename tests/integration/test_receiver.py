@@ -64,7 +64,8 @@ def test_a_delivery_becomes_one_record_and_one_job_and_what_else_has_its_id_is_k
 def test_a_sender_that_does_not_sign_is_served_at_the_secret_path_only(
     tmp_path: Path, redis_client: Redis, redis_url: str
 ) -> None:
-    with receiver(tmp_path, redis_url, CREDHOOK_PATH_SECRET=PATH_SECRET, CREDHOOK_WEBHOOK_SECRETS="") as process:
+    settings = {"CREDHOOK_PATH_SECRET": PATH_SECRET, "CREDHOOK_WEBHOOK_SECRETS": "", "CREDHOOK_INSECURE": "1"}
+    with receiver(tmp_path, redis_url, **settings) as process:
         for path in ("", "/", "/wrong", f"/{PATH_SECRET}x", f"/{PATH_SECRET[:-1]}", f"/{PATH_SECRET}/x"):
             refused = plain.post(process.url + path, content=body(), headers={"webhook-id": "a.b/c"})
             assert refused.status_code == 404, path
@@ -72,6 +73,7 @@ def test_a_sender_that_does_not_sign_is_served_at_the_secret_path_only(
         assert status_of(accepted) == "accepted"
         assert redis_client.exists("credhook:credhook:event:a.b/c")
         assert PATH_SECRET not in process.text
+        assert '"insecure"' not in process.text  # There is a secret.
 
 
 def test_without_redis_deliveries_are_503_and_workers_wait_until_it_is_there(tmp_path: Path, stub: Stub) -> None:

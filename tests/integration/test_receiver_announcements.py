@@ -42,8 +42,9 @@ def test_it_says_what_it_is_and_nothing_that_is_secret(tmp_path: Path, redis_cli
         assert "whsec" not in text
         assert "ppp" not in text
         assert wrong_expiries(redis_client, began=began, retention=604_800) == []
+        redis_client.hset(RECEIVERS, "another", redis_client.hvals(RECEIVERS)[0])
         assert server.stop() == 0
-    assert said(redis_client) == []  # It has said farewell.
+    assert redis_client.hkeys(RECEIVERS) == [b"another"]  # It has said farewell.
 
 
 def settings(**others: str) -> ReceiverSettings:
@@ -63,13 +64,16 @@ async def test_receivers_with_different_settings_can_be_told_from_each_other_and
         {},
         {"CREDHOOK_WEBHOOK_SECRETS": "whsec_" + "b" * 40},
         {"CREDHOOK_RETENTION": "700000"},
+        {"CREDHOOK_TOLERANCE": "200"},
+        {"CREDHOOK_WEBHOOK_PATH": "/inbox"},
+        {"CREDHOOK_DURABILITY": "standard"},
     )
     async with inbox_on(async_redis) as inbox:
         for others in different:
             await Announcer(store_on(async_redis), settings(**others), inbox, RefusalLog())._announce()
     alike = [one["config_fingerprint"] for one in said(redis_client)]
-    assert sorted(Counter(str(one) for one in alike).values()) == [1, 2]
-    assert len({one["CREDHOOK_RETENTION"] for one in alike}) == 2
+    assert sorted(Counter(str(one) for one in alike).values()) == [1, 1, 1, 1, 2]
+    assert {len({one[name] for one in alike}) for name in alike[0]} == {2}
     assert {len(digest) for one in alike for digest in one.values()} == {4}
 
 

@@ -112,6 +112,7 @@ def refusals() -> list[Refusal]:
         Refusal("a bare line feed", request(*signed()).replace(b"\r\nhost", b"\nhost", 1), 400, None),
         Refusal("a header of 70 KB", request(*signed(), "x-pad: " + "a" * 70_000), 413, None),
         Refusal("headers of 17 KB together", request(*signed(), *[f"x-pad-{number}: " + "a" * 1_000 for number in range(17)]), 413, None),
+        Refusal("101 headers", request(*signed(), *["x:"] * 96), 413, None),
         # Signature.
         Refusal("another key", request(*signed(signature=sign("refused_1", text, BODY, OTHER_SECRET))), 401, "no signature matches"),
         Refusal("another id", request("webhook-id: refused_2", two, three), 401, "no signature matches"),

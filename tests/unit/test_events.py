@@ -19,9 +19,7 @@ def test_each_of_the_ten_types_is_read_with_its_resource(event_type: str) -> Non
     last = event_type.rpartition(".")[2]
     assert rank_of(event_type) == {"offered": 1, "requested": 1, "partiallyIssued": 2}.get(last, 3)
     assert (event_type in URGENT) == (last in {"verified", "data"})  # Details that may be gone in minutes.
-    assert (event_type in REPEATABLE) == (
-        event_type in {"openid4vc.issuance.failed", "openid4vc.issuance.partiallyIssued"}
-    )
+    assert (event_type in REPEATABLE) == (event_type in EVENT_TYPES[2:4])
 
 
 @pytest.mark.parametrize(

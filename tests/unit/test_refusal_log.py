@@ -5,7 +5,8 @@ from typing import Any
 from uuid import UUID
 
 import httpx
-from signing import SECRET, body, headers
+from prometheus_client import REGISTRY
+from signing import OTHER_SECRET, SECRET, body, headers
 from structlog.testing import capture_logs
 
 from credhook.events import Malformed
@@ -52,19 +53,29 @@ def test_the_id_of_an_authentic_delivery_is_logged() -> None:
 async def test_a_defect_of_ours_is_a_500_so_that_the_sender_keeps_the_delivery() -> None:
     no_inbox: Any = None
     settings: Any = ReceiverSettings
-    app, content = create_app(settings(CREDHOOK_WEBHOOK_SECRETS=SECRET), no_inbox, RefusalLog()), body()
+    secrets = {"CREDHOOK_WEBHOOK_SECRETS": SECRET, "CREDHOOK_PATH_SECRET": f"{'o' * 22} {'p' * 22}"}
+    app, content = create_app(settings(**secrets), no_inbox, RefusalLog()), body()
     with capture_logs() as logs:
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://inbox") as client:
+            for sent, refused in (({"webhook-id": "m1"}, 400), (headers("m1", content, secret=OTHER_SECRET), 401)):
+                # A path secret is asked for in addition to a signature.
+                assert (
+                    await client.post(f"/webhooks/{'p' * 22}", content=content, headers=sent)
+                ).status_code == refused
             answers = [
-                await client.post("/webhooks", content=content, headers=headers("m1", content)),
+                *[
+                    await client.post(f"/webhooks/{c * 22}", content=content, headers=headers("m1", content))
+                    for c in "op"
+                ],
                 await client.get("/readyz"),
             ]
     for answer in answers:
         (error,) = answer.json()["errors"]
         assert (answer.status_code, error["code"]) == (500, "INTERNAL_SERVER_ERROR")
         assert "NoneType" not in answer.text
-    assert [line["event"] for line in logs] == ["receiver_failed"] * 2
+    assert [line["event"] for line in logs if line["event"] != "delivery_refused"] == ["receiver_failed"] * 3
+    assert REGISTRY.get_sample_value("credhook_refusals_total", {"rule": "defect", "status": "500"})
 
 
 def test_a_kind_is_admitted_again_after_a_minute_and_kinds_are_counted_apart() -> None:
