@@ -82,6 +82,8 @@ def test_a_search_leads_to_an_event_or_to_those_of_a_resource(ada: httpx.Client,
     one = ada.get("/events", params={"q": " msg+1 "})
     assert str(one.url.path) == "/event"
     assert "a.bad: dead: ValueError" in one.text
+    for verb in ("replay", "erase"):
+        assert f'href="/{verb}?id=msg%2B1"' in one.text
     of_resource = ada.get("/events", params={"q": "iss_1"}).text
     assert [name in of_resource for name in ("msg+1", "msg_2", "msg_3")] == [True, True, False]
     assert "no events" in ada.get("/events", params={"q": "?"}).text.lower()
@@ -115,7 +117,9 @@ def test_a_replay_counts_first_and_says_how_it_ended(running: Console, ada: http
     plant_many(redis_client, 450, State.DEAD, ended=HANDLED)
     plant(redis_client, "other", State.DONE)
     assert "Replay 450 events?" in ada.get("/replay?state=dead").text
+    plant(redis_client, "same", State.DONE)
     assert "1 is done already" in ada.get("/replay?id=other").text
+    assert "2 are done already" in ada.get("/replay?id=other&id=same").text
     plant(redis_client, "later", State.DEAD, age=-60)  # It was not counted.
     assert "Replay 1 event?" in ada.get("/replay?id=later").text
     started = act(ada, "replay", ("state", "dead"))
@@ -189,6 +193,7 @@ def test_after_a_cause_is_mended_what_waits_is_due_at_once(ada: httpx.Client, re
     redis_client.hset(EVENT + "m1", "c:a.bad", "0badc0de")
     redis_client.hset(INDEX.cause("0badc0de"), "who", "a.bad")
     redis_client.zadd(INDEX.standing("0badc0de"), {"m1": -1})
+    assert '<a class="id" href="/events?cause=0badc0de">' in ada.get("/event", params={"id": "m1"}).text
     assert "Replayed 1." in ended(ada, act(ada, "replay", ("cause", "0badc0de")).url)
     assert "due" not in record(redis_client, "m1")
 
@@ -241,14 +246,15 @@ def test_endpoints_are_planned_and_made_so_once(
     tmp_path: Path, harness: Harness, swept: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = "https://inbox.example/webhooks/abcdefghijklmnopqrstuvwxyz"
-    settings = harness.environment | {"CREDHOOK_PUBLIC_URL": url, "PYTHONPATH": str(harness.folder)}
+    ours = {"CREDHOOK_PUBLIC_URL": url, "CREDHOOK_QUEUE": "q"}
+    settings = harness.environment | ours | {"PYTHONPATH": str(harness.folder)}
     with console(tmp_path, harness.redis_url, **settings) as running, running.operator() as ada:
         for number in (1, 2):  # The plan would now delete an endpoint, and then another one in its place.
             page = ada.get("/endpoints").text
             assert "create  a new endpoint" in page
             with authorized(harness.sandbox) as api:
-                api.delete(f"/me-creds/api/endpoints/credhook-{number - 1}-credhook")
-                other = {"url": "https://inbox.example/old", "id": f"credhook-{number}-credhook"}
+                api.delete(f"/me-creds/api/endpoints/credhook-{number - 1}-q")
+                other = {"url": "https://inbox.example/old", "id": f"credhook-{number}-q"}
                 assert api.post("/me-creds/api/endpoints", json=other).status_code == 201
             assert ada.post("/endpoints", data=fields(page, "/endpoints")).status_code == 409
         form = fields(ada.get("/endpoints").text, "/endpoints")
@@ -282,7 +288,7 @@ def test_without_a_token_a_terminal_is_shown_a_link_that_is_good_once(tmp_path: 
     leader, follower = pty.openpty()
     port = free_port()
     process = Forked[bytes](
-        [sys.executable, "-m", "credhook", "console", "--port", str(port)],
+        [sys.executable, "-m", "credhook", "console", "--host", "::1", "--port", str(port)],
         env={"PATH": os.environ["PATH"], "REDIS_URL": redis_url}, cwd=tmp_path,
         stdout=follower, stderr=subprocess.DEVNULL,
     )  # fmt: skip
@@ -297,11 +303,12 @@ def test_without_a_token_a_terminal_is_shown_a_link_that_is_good_once(tmp_path: 
 
     try:
         first = link(1)
-        with plain.Client(headers={"origin": f"http://127.0.0.1:{port}"}) as browser:
+        url = f"http://[::1]:{port}"
+        with plain.Client(headers={"origin": url}) as browser:
             page = browser.get(first)  # A preview of the link changes nothing.
             form = fields(page.text, "/login")
-            assert browser.post(f"http://127.0.0.1:{port}/login", data=form).status_code == 303
-            assert "used already" in browser.post(f"http://127.0.0.1:{port}/login", data=form).text
+            assert browser.post(f"{url}/login", data=form).status_code == 303
+            assert "used already" in browser.post(f"{url}/login", data=form).text
             assert link(2) != first
     finally:
         process.terminate()
@@ -310,10 +317,16 @@ def test_without_a_token_a_terminal_is_shown_a_link_that_is_good_once(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
-    [((), "Set CREDHOOK_CONSOLE_TOKEN"), (("--host", "0.0.0.0"), "ssh -L"), (("--port", "70000"), "--port")],
+    ("arguments", "url", "said"),
+    [
+        ((), "", "Set CREDHOOK_CONSOLE_TOKEN"),
+        (("--host", "0.0.0.0"), "", "ssh -L"),
+        (("--host", "0.0.0.0"), "https://console.example", "Set CREDHOOK_CONSOLE_TOKEN"),  # Behind a proxy.
+        (("--port", "70000"), "", "--port"),
+    ],
 )
-def test_what_would_not_be_safe_does_not_start(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
-    done = credhook("console", *arguments, environment={"PATH": os.environ["PATH"]}, folder=tmp_path)
+def test_what_would_not_be_safe_does_not_start(tmp_path: Path, arguments: tuple[str, ...], url: str, said: str) -> None:
+    environment = {"PATH": os.environ["PATH"], "CREDHOOK_CONSOLE_URL": url}
+    done = credhook("console", *arguments, environment=environment, folder=tmp_path)
     assert done.returncode == 2
     assert said in done.stderr

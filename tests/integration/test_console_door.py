@@ -89,11 +89,12 @@ def test_no_answer_can_be_framed_kept_or_made_to_run_a_script(
         policy = answer.headers["content-security-policy"]
         assert policy.startswith("default-src 'none';")
         assert "unsafe" not in policy
-        assert "frame-ancestors 'none'" in policy
+        assert {"frame-ancestors 'none'", "form-action 'self'", "base-uri 'none'"} <= {*policy.split("; ")}
         assert answer.headers["x-frame-options"] == "DENY"
         assert answer.headers["cache-control"] == "no-store"
         assert answer.headers["x-content-type-options"] == "nosniff"
-        assert answer.headers["referrer-policy"] == "same-origin"
+        for name in ("referrer-policy", "cross-origin-opener-policy", "cross-origin-resource-policy"):
+            assert answer.headers[name] == "same-origin"
         assert not re.search(r"<style|<script>| style=| on\w+=", answer.text)
 
 

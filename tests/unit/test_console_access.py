@@ -116,6 +116,7 @@ def test_a_setting_that_would_not_be_safe_is_refused(monkeypatch: pytest.MonkeyP
     assert value not in str(refused.value) or name != "CREDHOOK_CONSOLE_TOKEN"
 
 
-def test_the_url_is_an_origin(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_url_is_an_origin_and_22_characters_are_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CREDHOOK_CONSOLE_TOKEN", "x" * 22)
     monkeypatch.setenv("CREDHOOK_CONSOLE_URL", "https://Console.Example:8443/")
     assert ConsoleSettings().url == "https://console.example:8443"

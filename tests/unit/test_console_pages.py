@@ -4,7 +4,9 @@ import re
 import threading
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta, timezone
+from html import unescape
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
 from starlette.requests import Request
@@ -13,10 +15,11 @@ from waiting import until
 from credhook.console import events, jobs
 from credhook.console.events import address, in_words, selection
 from credhook.console.jobs import Job, Jobs, Stage, Verb
-from credhook.console.pages import TEMPLATES, number
-from credhook.ops.fleet import Fleet, ReceiverProcess, RedisServer
+from credhook.console.pages import TEMPLATES, number, page
+from credhook.ops.fleet import Fleet, PlatformState, ReceiverProcess, RedisServer, WorkerProcess
 from credhook.ops.status import arriving
 from credhook.store import State
+from credhook.store.announcements import PlatformKeys
 from credhook.store.counts import EventCounts
 from credhook.store.health import Check
 from credhook.worker.commands.history import Cause
@@ -91,13 +94,34 @@ def test_numbers_stand_out_where_something_is_wrong_and_are_left_out_where_nothi
     assert [badly[name] for name in ("unhandled", "quarantined", "unreadable")] == [(one, "warn") for one in "214"]
 
 
-def test_other_queues_and_process_ids_are_shown() -> None:
-    receiver = RECEIVER.model_copy(update={"queue": "q", "pid": 4711})
-    fleet = Fleet(queue="q", server=SERVER, receivers=(receiver,), others={"typo": EventCounts(open=3, oldest_age=300)})
-    page = shown("now.html", fleet=fleet, arriving=(0, ""), findings=(), queue="q", now=NOW, events_of={})
-    assert "<dt>typo</dt><dd>3 events wait, the oldest since 5 min</dd>" in page
-    assert '<td class="n">4711</td>' in page
-    assert "No worker runs" in page
+WORKER = WorkerProcess(
+    queue="q", host="h", version="1", age=60, pid=4712, slots=9, in_flight=4, config_fingerprint={},
+    handlers={"b.f": (), "a.f": ()}, platform=PlatformKeys(circuit="c"),
+)  # fmt: skip
+#: A fleet, and what the first page says of it in its cells and lists.
+SHOWN: list[tuple[dict[str, Any], str]] = [
+    ({"receivers": (RECEIVER.model_copy(update={"queue": "q", "pid": 4711}),)}, "h 4711 2.5/s 1 q 1 s strict"),
+    ({"receivers": (RECEIVER,)}, "No worker has announced itself."),
+    ({"others": {"typo": EventCounts(open=3, oldest_age=300)}}, "typo 3 events wait, the oldest since 5 min"),
+    ({"workers": (WORKER,)}, "h 4712 4/9 1 q 60 s a.f, b.f"),
+    ({"platforms": (PlatformState(breaker="open", paused=0, rate=0.5),)}, "Breaker open Rate at most 0.5/s"),
+    ({"platforms": (PlatformState(breaker="closed", paused=9, rate=None),)}, "Breaker closed Rate no limit of ours"),
+    ({}, "Memory 5 MiB, without a limit Fsync always"),
+    ({"server": {"maxmemory": 9 << 20, "appendonly": False}}, "Memory 5 MiB, of 9 MiB Fsync no append-only file"),
+    (
+        {"counts": EventCounts(queued=2, in_flight=3, retrying=4)},
+        "worker in flight 3 a worker has them retrying 4 wait",
+    ),
+    ({"counts": EventCounts(open=9, queued=2), "oldest_open": 300.0}, "oldest open 5 min of 9 open"),
+]
+
+
+@pytest.mark.parametrize(("parts", "said"), SHOWN)
+def test_each_figure_of_the_fleet_is_in_its_place(parts: dict[str, Any], said: str) -> None:
+    server = SERVER.model_copy(update={"used_memory": 5 << 20} | parts.get("server", {}))
+    fleet = Fleet(**{"queue": "q", **parts, "server": server})
+    text = shown("now.html", fleet=fleet, arriving=(0, ""), findings=(), queue="q", events_of={})
+    assert said in " ".join(re.sub(r"<[^>]*>", " ", text).split())
 
 
 def test_values_from_redis_are_escaped() -> None:
@@ -111,17 +135,27 @@ def test_values_from_redis_are_escaped() -> None:
 
 @pytest.mark.parametrize(("unsettled", "given_up", "offered"), [(0, 0, False), (1, 0, True), (0, 1, True)])
 def test_a_cause_can_be_replayed_while_events_have_it(unsettled: int, given_up: int, offered: bool) -> None:
-    cause = Cause("0123abcd", "a.f", "ValueError", "", unsettled, given_up, 1, None, None, "1", "1")
-    assert ("/replay?cause=0123abcd" in shown("causes.html", causes=[cause])) is offered
+    first, last = "2026-11-21T01:02:03Z", "2026-11-22T01:02:03Z"
+    cause = Cause("0123abcd", "a.f", "ValueError", "", unsettled, given_up, 9, first, last, "1", "2")
+    text = shown("causes.html", causes=[cause])
+    assert ("/replay?cause=0123abcd" in text) is offered
+    told = f"a.f {unsettled} {given_up} 9 21 Nov 01:02:03 22 Nov 01:02:03 2, since 1"
+    assert told in " ".join(re.sub(r"<[^>]*>", " ", text).split())
 
 
 def test_a_page_that_found_no_event_leads_further_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("credhook.worker.commands.search.read_page", lambda *_, patience: Page([], Cursor(7), 7))
+    monkeypatch.setattr("credhook.worker.commands.search.read_page", lambda *_, patience: Page([], Cursor(7), patience))
     show, _ = events.routes(None)  # type: ignore[arg-type]  # Nothing is asked of it.
-    scope = {"type": "http", "method": "GET", "path": "/events", "query_string": b"state=dead&id=a&id=b", "headers": []}
-    page = show.endpoint(Request(scope)).body.decode()
-    assert f'rel="next" href="/events?state=dead&amp;id=a&amp;id=b&amp;after={Cursor(7)}">Look further back<' in page
-    assert page.count('name="id"') == 2
+    query = "state=dead&type=issuance.failed&resource=r&handler=h.f&cause=0123abcd&since=2h&until=1h&id=a&id=b"
+    request = Request(
+        {"type": "http", "method": "GET", "path": "/events", "query_string": query.encode(), "headers": []}
+    )
+    text = show.endpoint(request).body.decode()
+    assert f'rel="next" href="/events?{query}&after={Cursor(7)}">Look further back<' in unescape(text)
+    inputs = re.findall(r'<input (?:type="(checkbox)" )?name="(\w+)" value="(?:openid4vc\.)?([^"]+)"([^>]*)>', text)
+    assert [(name, value) for box, name, value, rest in inputs if not box or "checked" in rest] == parse_qsl(query)
+    # An id in Redis may hold any bytes.
+    assert b"\\udcff" in page(request, "problem.html", title="", what="\udcff").body
 
 
 def test_times_are_in_utc_and_numbers_in_groups() -> None:
