@@ -7,9 +7,8 @@ A row is bytes on a socket, so that nothing between the test and the receiver ca
 import gzip
 import socket
 import time
-from dataclasses import dataclass
 from http.client import HTTPResponse
-from typing import Final
+from typing import Final, NamedTuple
 
 from signing import OTHER_SECRET, body, sign
 
@@ -44,15 +43,8 @@ def next_response(raw: socket.socket) -> tuple[int, dict[str, str], bytes]:
     return response.status, {name.lower(): value for name, value in response.getheaders()}, content
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """One row.
-
-    Attributes:
-        sent: the request's bytes, made when the test runs, since signatures age.
-        status: what the sender is told.
-        reason: what the log says; None where the server refuses before our code sees it.
-    """
+class Refusal(NamedTuple):
+    """One row. `reason` is what the log says; None where the server refuses before our code sees it."""
 
     name: str
     sent: bytes
@@ -61,7 +53,7 @@ class Refusal:
 
 
 def refusals() -> list[Refusal]:
-    """The table. The receiver accepts one key, `signing.SECRET`."""
+    """The table, made when a test runs, since signatures age. The receiver accepts one key, `signing.SECRET`."""
     now = int(time.time())
     one, two, three = signed()
     text = f"{now}"

@@ -104,8 +104,8 @@ SHOWN: list[tuple[dict[str, Any], str]] = [
     ({"receivers": (RECEIVER,)}, "No worker has announced itself."),
     ({"others": {"typo": EventCounts(open=3, oldest_age=300)}}, "typo 3 events wait, the oldest since 5 min"),
     ({"workers": (WORKER,)}, "h 4712 4/9 1 q 60 s a.f, b.f"),
-    ({"platforms": (PlatformState(breaker="open", paused=0, rate=0.5),)}, "Breaker open Rate at most 0.5/s"),
-    ({"platforms": (PlatformState(breaker="closed", paused=9, rate=None),)}, "Breaker closed Rate no limit of ours"),
+    ({"platforms": (PlatformState(breaker="open", paused=9, rate=0.5),)}, "Breaker open for 9 s Rate at most 0.5/s"),
+    ({"platforms": (PlatformState(breaker="closed", paused=0, rate=None),)}, "Breaker closed Rate no limit of ours"),
     ({}, "Memory 5 MiB, without a limit Fsync always"),
     ({"server": {"maxmemory": 9 << 20, "appendonly": False}}, "Memory 5 MiB, of 9 MiB Fsync no append-only file"),
     (

@@ -57,10 +57,13 @@ def _empty_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_with_none_of_them_it_names_all_three() -> None:
+def test_of_no_key_all_three_ways_out_are_named_and_of_several_the_wrong_one_by_its_place_alone() -> None:
     (line,) = lines(ReceiverSettings, {})
     for name in ("CREDHOOK_WEBHOOK_SECRETS", "CREDHOOK_PATH_SECRET", "CREDHOOK_INSECURE"):
         assert name in line
+    (line,) = lines(ReceiverSettings, {"CREDHOOK_WEBHOOK_SECRETS": f"{SECRET} Hush!_%%%"})
+    assert line.startswith("CREDHOOK_WEBHOOK_SECRETS: key 2: ")
+    assert "Hus" not in line
 
 
 WRONG: dict[type[Any], dict[str, tuple[str, ...]]] = {
@@ -91,6 +94,11 @@ WRONG: dict[type[Any], dict[str, tuple[str, ...]]] = {
         "CREDHOOK_SNAPSHOT_KEY": ("k" * 31, f"{'k' * 32} {'l' * 31}", "   "),
     },
     EndpointSettings: {"CREDHOOK_PUBLIC_URL": ("http://inbox.example/webhooks",)},
+    ConsoleSettings: {
+        "CREDHOOK_CONSOLE_TOKEN": ("x" * 21,),
+        "CREDHOOK_CONSOLE_URL": ("http://c.example", "https://c.example/path", "https://user@c.example"),
+        "CREDHOOK_CONSOLE_SESSION": ("1",),
+    },
 }
 
 
@@ -232,12 +240,6 @@ def test_no_signature_counts_for_longer_than_its_id_is_remembered(tolerance: int
         (line,) = lines(ReceiverSettings, environment)
         assert line.startswith("CREDHOOK_TOLERANCE: ")
         assert "CREDHOOK_RETENTION" in line
-
-
-def test_of_several_keys_the_wrong_one_is_named_by_its_place_alone() -> None:
-    (line,) = lines(ReceiverSettings, {"CREDHOOK_WEBHOOK_SECRETS": f"{SECRET} Hush!_%%%"})
-    assert line.startswith("CREDHOOK_WEBHOOK_SECRETS: key 2: ")
-    assert "Hus" not in line
 
 
 def test_each_missing_value_is_named() -> None:
