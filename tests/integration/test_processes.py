@@ -236,13 +236,11 @@ def test_all_end_with_the_code_of_one_that_no_successor_can_replace(tmp_path: Pa
     assert "CREDHOOK_TLS_CERTFILE" in process.text
 
 
-@pytest.mark.parametrize(("address", "listens", "count"), [(("", 0), False, 1), (("", 0), True, 2), ("", True, 1)])
-def test_a_passed_socket_that_cannot_be_used_is_one_clear_line(
-    tmp_path: Path, address: str | tuple[str, int], listens: bool, count: int
-) -> None:
-    with socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET) as listener:
-        listener.bind(address)
-        if listens:
+@pytest.mark.parametrize(("address", "count"), [(None, 1), (("", 0), 2), ("", 1)])
+def test_a_passed_socket_that_cannot_be_used_is_one_clear_line(tmp_path: Path, address: Any, count: int) -> None:
+    with socket.socket(socket.AF_UNIX if address == "" else socket.AF_INET) as listener:
+        if address is not None:
+            listener.bind(address)
             listener.listen()
         with passed(tmp_path / "log", listener, {}, count=count) as process:
             assert process.process.wait(60) == 1

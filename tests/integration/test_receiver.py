@@ -64,8 +64,8 @@ def test_a_delivery_becomes_one_record_and_one_job_and_what_else_has_its_id_is_k
 def test_a_sender_that_does_not_sign_is_served_at_the_secret_path_only(
     tmp_path: Path, redis_client: Redis, redis_url: str
 ) -> None:
-    settings = {"CREDHOOK_PATH_SECRET": PATH_SECRET, "CREDHOOK_WEBHOOK_SECRETS": "", "CREDHOOK_INSECURE": "1"}
-    with receiver(tmp_path, redis_url, **settings) as process:
+    unsigned = {"CREDHOOK_WEBHOOK_SECRETS": "", "CREDHOOK_INSECURE": "1"}
+    with receiver(tmp_path, redis_url, options=(), CREDHOOK_PATH_SECRET=PATH_SECRET, **unsigned) as process:
         for path in ("", "/", "/wrong", f"/{PATH_SECRET}x", f"/{PATH_SECRET[:-1]}", f"/{PATH_SECRET}/x"):
             refused = plain.post(process.url + path, content=body(), headers={"webhook-id": "a.b/c"})
             assert refused.status_code == 404, path
