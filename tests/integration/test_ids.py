@@ -3,6 +3,7 @@
 import json
 import re
 from html import unescape
+from typing import Any
 from urllib.parse import unquote
 
 import plain
@@ -28,16 +29,12 @@ FETCHED = [
 QUARANTINED = [("q1", ""), ("q2", "."), ("q3", "x/../y"), ("q4", "a\nb\x00"), ("q5", "ä" * 257), ("q6", "x" * 9_000)]
 
 
-def deliver(url: str, webhook_id: str, resource_id: str) -> int:
-    content = body(resource_id=resource_id)
-    signed = {name.encode(): value.encode() for name, value in headers(webhook_id, content).items()}
-    return plain.post(url, content=content, headers=signed).status_code
-
-
 def test_any_text_is_an_id_from_the_delivery_to_the_erasure(rig: FleetHarness, events: Run) -> None:
     with receiver(rig.folder, rig.redis_url) as server:
         for webhook_id, resource_id in [*FETCHED, *QUARANTINED] * 2:
-            assert deliver(server.url, webhook_id, resource_id) == 202, (webhook_id, resource_id)
+            content = body(resource_id=resource_id)
+            signed: Any = {name: value.encode() for name, value in headers(webhook_id, content).items()}
+            assert plain.post(server.url, content=content, headers=signed).status_code == 202, (webhook_id, resource_id)
     rig.stub.answer = lambda call: issuance(unquote(call.resource))  # Of what follows the last slash.
     rig.plugin(PLAIN)
     with rig.worker() as worker:

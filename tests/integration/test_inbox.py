@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -150,16 +151,13 @@ async def test_a_writable_replica_and_no_file_are_not_enough(tmp_path: Path, red
 
 async def test_replicated_means_a_replica_has_it_with_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("credhook.receiver.inbox.REDIS_TIMEOUT", 1.0)
-    folders = [tmp_path / name for name in ("master", "replica", "another")]
-    for folder in folders:
-        folder.mkdir()
-    with (
-        local_redis(folders[0], options=("--appendonly", "no")) as url,
-        local_redis(folders[1], options=("--appendonly", "no")) as other,
-        local_redis(folders[2], options=("--appendonly", "no")) as third,
-        Redis.from_url(other) as replica,
-        Redis.from_url(third) as another,
-    ):
+    with ExitStack() as stack:
+        urls = []
+        for name in ("master", "replica", "another"):
+            (tmp_path / name).mkdir()
+            urls.append(stack.enter_context(local_redis(tmp_path / name, options=("--appendonly", "no"))))
+        url, other, _ = urls
+        replica, another = (stack.enter_context(Redis.from_url(one)) for one in urls[1:])
         port = url.rpartition(":")[2].partition("/")[0]
         async with AsyncRedis.from_url(url) as client, inbox_on(client, durability="replicated") as inbox:
             with pytest.raises(StoreUnavailable, match="0 of 1 replicas"):

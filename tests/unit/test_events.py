@@ -22,28 +22,28 @@ def test_each_of_the_ten_types_is_read_with_its_resource(event_type: str) -> Non
     assert (event_type in REPEATABLE) == (event_type in EVENT_TYPES[2:4])
 
 
+IDS = {"openId4VcPresentationId": "p", "openId4VcVerificationId": "p"}
+
+
 @pytest.mark.parametrize(
-    ("event_type", "payload", "canonical"),
+    ("event_type", "payload", "canonical", "resource_id"),
     [
-        ("openid4vc.presentation.verified", {"openId4VcPresentationId": "p"}, "openid4vc.verification.verified"),
-        ("openid4vc.verification.data", {"openId4VcVerificationId": "p"}, "openid4vc.verification.data"),
-        (
-            "openid4vc.presentation.expired",
-            {"openId4VcVerificationId": "p", "openId4VcPresentationId": "p"},
-            "openid4vc.verification.expired",
-        ),
+        # The vendor's other names.
+        ("openid4vc.presentation.verified", {"openId4VcPresentationId": "p"}, "openid4vc.verification.verified", "p"),
+        ("openid4vc.verification.data", {"openId4VcVerificationId": "p"}, "openid4vc.verification.data", "p"),
+        ("openid4vc.presentation.expired", IDS, "openid4vc.verification.expired", "p"),
+        # Types of tomorrow, with the resource if they name one.
+        ("openid4vc.issuance.revoked", {"openId4VcIssuanceId": "iss_9"}, "", "iss_9"),
+        *(("urn:other:thing", odd, "", "") for odd in ({"someId": 1}, {"openId4VcIssuanceId": {"id": 1}}, [1], None)),
+        ("openid4vc.wallet.linked", {"openId4VcIssuanceId": "iss_1", "openId4VcPresentationId": "pre_1"}, "", ""),
+        ("t" * 128, {"openId4VcIssuanceId": "a"}, "", "a"),
     ],
 )
-def test_the_vendors_other_names_mean_the_same(event_type: str, payload: dict[str, str], canonical: str) -> None:
-    assert Event.parse(notification(event_type, payload)) == Event(canonical, "p")
-
-
-def test_a_type_of_tomorrow_is_kept_with_the_resource_if_it_names_one() -> None:
-    event = Event.parse(notification("openid4vc.issuance.revoked", {"openId4VcIssuanceId": "iss_9"}))
-    assert event == Event("openid4vc.issuance.revoked", "iss_9")
-    assert not event.fetchable
-    for payload in ({"someId": 1}, {"openId4VcIssuanceId": {"id": 1}}, [1], None):
-        assert Event.parse(notification("urn:other:thing", payload)) == Event("urn:other:thing", "")
+def test_another_name_is_the_same_type_and_one_of_tomorrow_is_kept(
+    event_type: str, payload: object, canonical: str, resource_id: str
+) -> None:
+    event = Event.parse(notification(event_type, payload))
+    assert (event, event.fetchable) == (Event(canonical or event_type, resource_id), bool(canonical))
 
 
 #: Beside those that support/refusals.py sends to a receiver.
@@ -98,12 +98,3 @@ def test_defects_of_fields_that_we_do_not_use_are_no_reason_to_refuse(extra: str
 def test_an_id_that_no_path_can_hold_is_kept_and_not_fetched(odd: object, kept: str) -> None:
     event = Event.parse(notification(EVENT_TYPES[0], {"openId4VcIssuanceId": odd}))
     assert (event.resource_id, event.fetchable) == (kept, False)
-
-
-def test_a_type_of_tomorrow_with_two_ids_is_kept_without_a_guess() -> None:
-    payload = {"openId4VcIssuanceId": "iss_1", "openId4VcPresentationId": "pre_1"}
-    assert Event.parse(notification("openid4vc.wallet.linked", payload)) == Event("openid4vc.wallet.linked", "")
-
-
-def test_a_type_of_128_characters_is_read() -> None:
-    assert Event.parse(notification("t" * 128, {"openId4VcIssuanceId": "a"})) == Event("t" * 128, "a")

@@ -25,15 +25,15 @@ def guarded(answer: Callable[[httpx.Request], object], book: Book) -> AsyncApi:
     return client(answer, ClientCredentials(API_URL + TOKEN_PATH, "me", "s3cret"), url=API_URL, guard=book)
 
 
-async def heard(answer: Answer) -> list[tuple[object, ...]]:
-    """Return the reports that the guard gets about one call."""
-    book = Book()
+async def heard(answer: Answer, *tokens: httpx.Response, error: type[ApiError] = ApiError) -> list[tuple[object, ...]]:
+    """Return the reports that the guard gets about one call, which may end with this error."""
+    book, granted = Book(), iter(tokens or [httpx.Response(200, json=TOKEN)] * 2)
 
     def handle(request: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, json=TOKEN) if request.url.path == TOKEN_PATH else answer(request)
+        return next(granted) if request.url.path == TOKEN_PATH else answer(request)
 
     async with guarded(handle, book) as api:
-        with suppress(ApiError):
+        with suppress(error):
             await api.presentations.get("p")
     assert book.acquired == ["presentations.get"]
     return book.heard

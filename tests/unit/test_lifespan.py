@@ -40,9 +40,7 @@ async def test_each_plugin_has_what_its_own_start_up_returned() -> None:
     plugins = {"first": connects, "second": opens, "third": None, "fourth": lacks_an_await, "fifth": hides}
     span = Lifespan([plugin(name, startup) for name, startup in plugins.items()])
     await span.start()
-    assert span.states == {
-        "first": "a connection", "second": 7, "fourth": "a connection", "fifth": "a connection",
-    }  # fmt: skip
+    assert span.states == {"first": "a connection", "second": 7, "fourth": "a connection", "fifth": "a connection"}
     assert threads != [threading.get_ident()]
 
 

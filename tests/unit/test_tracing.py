@@ -1,21 +1,14 @@
 """Who wants traces, what a record keeps of one, and which contexts of senders are understood."""
 
-import time
 from collections.abc import Sequence
-from contextlib import suppress
 from contextvars import ContextVar
-from pathlib import Path
-from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import SpanKind, Tracer, get_current_span
+from opentelemetry.trace import SpanKind, get_current_span
 
-from credhook.events import Event
-from credhook.receiver.settings import ReceiverSettings
-from credhook.receiver.tracing import DeliveryTracer
 from credhook.store import REPLAYED
 from credhook.tracing import trace_id, wanted_exporter
 from credhook.tracing.spans import current_span, extract, inject, link
@@ -85,55 +78,27 @@ def test_a_senders_context_is_a_link_if_it_is_one(said: str, understood: bool) -
     assert [f"{one.trace_id:032x}-{one.span_id:016x}" for one in found] == [f"{TRACE}-{SPAN}"] * understood
 
 
-@pytest.fixture
-def exporter() -> InMemorySpanExporter:
-    return InMemorySpanExporter()
-
-
-@pytest.fixture
-def tracer(exporter: InMemorySpanExporter) -> Tracer:
-    provider = TracerProvider(shutdown_on_exit=False)
+def test_a_span_that_an_error_ends_names_its_class_alone() -> None:
+    exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    return provider.get_tracer("test")
-
-
-async def test_a_delivery_is_traced_from_its_first_byte_and_a_defect_is_no_outage(
-    exporter: InMemorySpanExporter, tracer: Tracer
-) -> None:
-    settings = ReceiverSettings.model_construct(tls_certfile=Path(__file__), queue="q", webhook_path="/w")
-    no_inbox: Any = None
-    began = time.time_ns()
-    with suppress(AttributeError):
-        await DeliveryTracer(tracer, no_inbox, settings).accept("m1", Event("t", "r"), (), 60.0)
-    sent, request = exporter.get_finished_spans()
-    assert (request.name, sent.name, (sent.attributes or {})["messaging.destination.name"]) == (
-        "POST /w",
-        "send q",
-        "q",
-    )
-    assert began <= (request.start_time or 0) + 60_000_000_000 <= time.time_ns()
-    attributes = request.attributes or {}
-    assert (attributes["url.scheme"], attributes["http.response.status_code"]) == ("https", 500)
-
-
-def test_a_span_that_an_error_ends_names_its_class_alone(exporter: InMemorySpanExporter, tracer: Tracer) -> None:
-    with pytest.raises(ValueError), current_span(tracer, "x", SpanKind.INTERNAL, {}):  # noqa: PT011  Its message is the point.
+    with pytest.raises(ValueError), current_span(provider.get_tracer("test"), "x", SpanKind.INTERNAL, {}):  # noqa: PT011  Its message is the point.
         raise ValueError("Canary")
     (span,) = exporter.get_finished_spans()
     assert dict(span.attributes or {}) == {"error.type": "ValueError"}
     assert (len(span.events), span.status.description) == (0, None)
 
 
-async def test_a_request_whose_path_has_no_template_is_named_by_its_method_alone(
-    exporter: InMemorySpanExporter, tracer: Tracer
-) -> None:
+async def test_a_request_whose_path_has_no_template_is_named_by_its_method_alone() -> None:
+    exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+
     class Answers:
         async def send(self, request: Request) -> Response:
             return Response(204, {}, b"")
 
         async def aclose(self) -> None: ...
 
-    await TracedTransport(tracer, Answers()).send(Request("GET", "https://a.example/Canary", {}))
+    await TracedTransport(provider.get_tracer("test"), Answers()).send(Request("GET", "https://a.example/Canary", {}))
     (span,) = exporter.get_finished_spans()
     assert (span.name, "Canary" in str(span.attributes)) == ("GET", False)
 
