@@ -62,7 +62,7 @@ def _short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("credhook.listener.server._IDLE_SECONDS", 0.6)
 
 
-HEAD = b"POST / HTTP/1.1\r\nhost: x\r\n"
+HEAD, CHUNKED = b"POST / HTTP/1.1\r\nhost: x\r\n", b"transfer-encoding: chunked\r\n\r\n"
 WHOLE = HEAD + b"content-length: 0\r\nconnection: close\r\n\r\n"
 
 
@@ -71,10 +71,7 @@ WHOLE = HEAD + b"content-length: 0\r\nconnection: close\r\n\r\n"
     [
         pytest.param(HEAD + b"x-pad: ", b"a", b"HTTP/1.1 408", "slow_request", id="head"),
         pytest.param(HEAD + b"content-length: 900\r\n\r\n", b"a", b"HTTP/1.1 408", "slow_request", id="body"),
-        pytest.param(
-            *(HEAD + b"transfer-encoding: chunked\r\n\r\n", b"1\r\na\r\n" * 100_000, b"HTTP/1.1 413", "body_too_large"),
-            id="chunks without an end",
-        ),
+        pytest.param(HEAD + CHUNKED, b"1\r\na\r\n" * 100_000, b"HTTP/1.1 413", "body_too_large", id="endless chunks"),
         pytest.param(b"", b"", b"", "", id="silence"),
         pytest.param(HEAD + b"content-length: 0\r\n\r\n", b"", b"HTTP/1.1 200", "", id="silence after an answer"),
     ],

@@ -257,9 +257,8 @@ def test_a_socket_that_was_passed_to_the_parent_is_not_taken() -> None:
 def test_a_port_that_is_taken_or_none_is_one_clear_line(tmp_path: Path, redis_url: str, admin: str, named: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        environment = {"REDIS_URL": redis_url, "PORT": "0" if admin else port, "CREDHOOK_INSECURE": "1"}
-        environment["CREDHOOK_ADMIN"] = admin
-        with running(tmp_path / "taken.log", "receiver", environment=environment) as process:
+        settings = {"PORT": "0" if admin else port, "CREDHOOK_ADMIN": admin, "CREDHOOK_INSECURE": "1"}
+        with running(tmp_path / "taken.log", "receiver", environment={"REDIS_URL": redis_url} | settings) as process:
             assert process.process.wait(60) == 1
             warning, line = process.text.splitlines()
     assert "without any check" in warning

@@ -54,9 +54,6 @@ def test_only_addresses_of_this_machine_need_no_encryption() -> None:
     assert [name for name in names if is_loopback(name)] == names[:4]
 
 
-OWN = {"origin": "http://localhost:8060"}
-
-
 @pytest.mark.parametrize(
     ("method", "headers", "url", "refused"),
     [
@@ -65,12 +62,13 @@ OWN = {"origin": "http://localhost:8060"}
         ("GET", {"host": "console.example"}, None, True),
         ("GET", {"host": "console.example"}, URL, False),
         ("GET", {"host": "other.example"}, URL, True),
-        *(("POST", {"origin": one}, URL, False) for one in (OWN["origin"], URL)),
-        *(("POST", {"sec-fetch-site": "same-origin"} | more, URL, False) for more in ({}, OWN)),
+        *(("POST", {"origin": one}, URL, False) for one in ("http://localhost:8060", URL)),
+        ("POST", {"sec-fetch-site": "same-origin"}, URL, False),
+        ("POST", {"origin": "http://localhost:8060", "sec-fetch-site": "same-origin"}, URL, False),
         *(("POST", {"origin": one}, URL, True) for one in ("null", "https://evil.example")),
         *(("POST", {"origin": one}, URL, True) for one in ("http://localhost:9999", "https://localhost:8060")),
         *(("POST", {"sec-fetch-site": one}, URL, True) for one in ("cross-site", "same-site", "none")),
-        ("POST", OWN | {"sec-fetch-site": "cross-site"}, URL, True),
+        ("POST", {"origin": "http://localhost:8060", "sec-fetch-site": "cross-site"}, URL, True),
         ("POST", {}, URL, True),
     ],
 )

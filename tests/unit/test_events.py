@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from credhook.events import EVENT_TYPES, ISSUANCE, REPEATABLE, URGENT, Event, Malformed, rank_of, resource_of
+from credhook.events import EVENT_TYPES, PRESENTATION, REPEATABLE, URGENT, Event, Malformed, rank_of, resource_of
 
 
 def notification(event_type: object, payload: object) -> bytes:
@@ -15,14 +15,11 @@ def test_each_of_the_ten_types_is_read_with_its_resource(event_type: str) -> Non
     event = Event.parse(notification(event_type, {name: "cmfw-1"}))
     assert event == Event(event_type, "cmfw-1")
     assert event.fetchable
-    assert (resource_of(event.type) is ISSUANCE) == (".issuance." in event_type)
+    assert (resource_of(event.type) is not PRESENTATION) == (".issuance." in event_type)
     last = event_type.rpartition(".")[2]
     assert rank_of(event_type) == {"offered": 1, "requested": 1, "partiallyIssued": 2}.get(last, 3)
     assert (event_type in URGENT) == (last in {"verified", "data"})  # Details that may be gone in minutes.
     assert (event_type in REPEATABLE) == (event_type in EVENT_TYPES[2:4])
-
-
-IDS = {"openId4VcPresentationId": "p", "openId4VcVerificationId": "p"}
 
 
 @pytest.mark.parametrize(
@@ -31,7 +28,12 @@ IDS = {"openId4VcPresentationId": "p", "openId4VcVerificationId": "p"}
         # The vendor's other names.
         ("openid4vc.presentation.verified", {"openId4VcPresentationId": "p"}, "openid4vc.verification.verified", "p"),
         ("openid4vc.verification.data", {"openId4VcVerificationId": "p"}, "openid4vc.verification.data", "p"),
-        ("openid4vc.presentation.expired", IDS, "openid4vc.verification.expired", "p"),
+        (
+            "openid4vc.presentation.data",
+            dict.fromkeys(PRESENTATION.payload_keys, "p"),
+            "openid4vc.verification.data",
+            "p",
+        ),
         # Types of tomorrow, with the resource if they name one.
         ("openid4vc.issuance.revoked", {"openId4VcIssuanceId": "iss_9"}, "", "iss_9"),
         *(("urn:other:thing", odd, "", "") for odd in ({"someId": 1}, {"openId4VcIssuanceId": {"id": 1}}, [1], None)),
