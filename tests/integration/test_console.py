@@ -82,8 +82,7 @@ def test_a_search_leads_to_an_event_or_to_those_of_a_resource(ada: httpx.Client,
     one = ada.get("/events", params={"q": " msg+1 "})
     assert str(one.url.path) == "/event"
     assert "a.bad: dead: ValueError" in one.text
-    for verb in ("replay", "erase"):
-        assert f'href="/{verb}?id=msg%2B1"' in one.text
+    assert all(f'href="/{verb}?id=msg%2B1"' in one.text for verb in ("replay", "erase"))
     of_resource = ada.get("/events", params={"q": "iss_1"}).text
     assert [name in of_resource for name in ("msg+1", "msg_2", "msg_3")] == [True, True, False]
     assert "no events" in ada.get("/events", params={"q": "?"}).text.lower()
@@ -246,9 +245,8 @@ def test_endpoints_are_planned_and_made_so_once(
     tmp_path: Path, harness: Harness, swept: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = "https://inbox.example/webhooks/abcdefghijklmnopqrstuvwxyz"
-    ours = {"CREDHOOK_PUBLIC_URL": url, "CREDHOOK_QUEUE": "q"}
-    settings = harness.environment | ours | {"PYTHONPATH": str(harness.folder)}
-    with console(tmp_path, harness.redis_url, **settings) as running, running.operator() as ada:
+    settings = harness.environment | {"CREDHOOK_PUBLIC_URL": url, "PYTHONPATH": str(harness.folder)}
+    with console(tmp_path, harness.redis_url, CREDHOOK_QUEUE="q", **settings) as running, running.operator() as ada:
         for number in (1, 2):  # The plan would now delete an endpoint, and then another one in its place.
             page = ada.get("/endpoints").text
             assert "create  a new endpoint" in page
