@@ -181,7 +181,9 @@ async def test_who_has_lost_the_event_to_another_is_told_when_it_settles(made: A
     await made.accept("e1", DATA, "pre_1")
     attempt = Attempt(await made.claim())
     redis_client.hset("credhook:credhook:locks", "pre_1", f"e1 {attempt.claim.fence + 1} 2 another")
+    lost = REGISTRY.get_sample_value("credhook_leases_lost_total") or 0
     assert await made.make(attempt) == (None, None)
+    assert REGISTRY.get_sample_value("credhook_leases_lost_total") == lost + 1
     assert record(redis_client, "e1")["h:test.second"].startswith("done ")
 
 

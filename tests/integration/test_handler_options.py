@@ -14,7 +14,7 @@ from attempts import Attempts, Planned, attempts
 from fleet_harness import Stub, presentation
 from prometheus_client import REGISTRY
 from redis import Redis
-from redis_keys import HISTORY
+from redis_keys import HISTORY, INDEX
 from stores import store_on
 from structlog.testing import capture_logs
 from waiting import until_async
@@ -171,22 +171,25 @@ async def test_a_handler_has_attempts_pauses_and_a_time_of_its_own(plugin: Plugi
 
 
 async def test_each_end_of_a_handler_is_logged_counted_and_told(plugin: Plugin, redis_client: Redis) -> None:
-    names = "ran", "unwanted", "tried_again", "held_up"
+    names = "ran", "unwanted", "tried_again", "gives_up", "held_up"
     for name in names:
         plugin.add(name, condition=lambda _, wanted=name != "unwanted": wanted)
-    plugin.ends["tried_again"] = Retry(after=1.26)
+    plugin.ends = {"tried_again": Retry(after=1.26), "gives_up": GiveUp("closed")}
     async with plugin.worker() as made:
         runs: Any = made.processor.runs
         runs.begin(SimpleNamespace(webhook_id="e1"), [*plugin.handlers][-1]).hold()
         with capture_logs() as logs:
             await made.next()
+    failed = {line["handler"]: line["final"] for line in logs if line["event"] == "handler_failed"}
+    assert failed == {"test.tried_again": False, "test.gives_up": True, "test.held_up": False}
     line = next(line for line in logs if line["event"] == "event_waiting")
     assert (line["error"], line["seconds"], line["handlers"]) == ("test.tried_again: Retry", 1.3, ["test.ran"])
     told: Any = redis_client.lindex(HISTORY + "e1", 0)
     entry = json.loads(told.partition(b" ")[2])
     assert (entry["wait"], list(entry["ran"])) == (1_260, ["test.ran"])
     assert entry["skipped"] == line["skipped"] == ["test.unwanted"]
-    for name, end, ran in zip(names, ("done", "skipped", "failed", "postponed"), (1, None, 1, None), strict=True):
+    ends = "done", "skipped", "failed", "gave_up", "postponed"
+    for name, end, ran in zip(names, ends, (1, None, 1, 1, None), strict=True):
         of_it = {"handler": f"test.{name}"}
         assert REGISTRY.get_sample_value("credhook_handler_duration_seconds_count", of_it) == ran
         assert REGISTRY.get_sample_value("credhook_handler_runs_total", {**of_it, "type": DATA, "outcome": end}) == 1
@@ -214,12 +217,16 @@ async def test_a_handler_has_so_many_events_at_a_time_in_the_whole_fleet(plugin:
     assert plugin.notes.count("limited begins") == 3
 
 
-async def test_one_that_is_tried_again_has_its_own_place_still(plugin: Plugin) -> None:
-    plugin.add("limited", concurrency=1)
-    plugin.ends["limited"] = Retry(after=0.02)
+async def test_one_that_is_tried_again_has_its_own_place_still_and_its_latest_cause(
+    plugin: Plugin, redis_client: Redis
+) -> None:
+    plugin.add("limited", concurrency=1, backoff=Backoff(first=0.02, longest=0.02))
     async with plugin.worker() as made:
-        assert (await made.next()).error == "test.limited: Retry"
-        assert (await made.next()).error == "test.limited: Retry"
+        for error in (ValueError(), KeyError()):
+            plugin.ends["limited"] = error
+            assert (await made.next()).error == f"test.limited: {type(error).__name__}"
+        causes: Any = redis_client.zrange(INDEX.causes, 0, -1)
+        assert [redis_client.zcard(INDEX.standing(cause.decode())) for cause in causes] == [0, 1]
         plugin.ends.clear()
         assert (await made.next()).state is State.DONE
 

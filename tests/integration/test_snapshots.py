@@ -89,6 +89,8 @@ async def test_nothing_is_kept_of_settled_or_erased_events_or_if_too_large(async
         await kept.keep("e1", b"x" * (LARGEST + 1))
     assert [line["event"] for line in logs] == ["snapshot_too_large"]
     assert await async_redis.keys("credhook:credhook:snapshot:*") == []
+    await kept.keep("e1", b"x" * LARGEST)
+    assert await kept.find("e1") == b"x" * LARGEST
 
 
 async def test_a_redis_that_fails_is_named_only_if_something_was_to_be_kept() -> None:

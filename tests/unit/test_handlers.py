@@ -2,10 +2,12 @@
 
 import re
 import threading
+from asyncio import Future
+from collections.abc import Awaitable
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Union
 
 import pytest
 from structlog.testing import capture_logs
@@ -80,6 +82,12 @@ MAILER = Mailer()
 def sends(mailer: Any, event: Any, context: Any) -> None: ...
 
 
+def named(function: Any, name: str = "f", /, **hints: Any) -> Any:
+    """Return the function under this name and with these annotations."""
+    function.__name__, function.__annotations__ = name, hints
+    return function
+
+
 @pytest.mark.parametrize(("function", "message"), [
     (lambda event, context: None, "no usable name: '<lambda>'; define it with def, or set its __name__"),
     (MAILER, "no usable name: '__call__'; define it"),
@@ -90,15 +98,17 @@ def sends(mailer: Any, event: Any, context: Any) -> None: ...
     (swapped, r"x\.swapped takes \(context, event\): swap"),
     (swapped_annotations, r"takes \(context, event\): swap"),
     (partial(swapped_annotations), r"takes \(context, event\): swap"),
+    (named(lambda context, other: None), r"takes \(context, event\): swap"),
+    (named(lambda other, event: None), r"takes \(context, event\): swap"),
+    (named(lambda one, other: None, one=AsyncContext), r"takes \(context, event\): swap"),
+    (named(lambda one, other: None, other=FetchedEvent), r"takes \(context, event\): swap"),
+    (named(lambda event, context: None, context=dict), r"x\.f should take \(event: FetchedEvent\[…\], context: AsyncC"),
+    (named(lambda event, context: None, **{"return": bool | None}), "should return nothing"),
+    (named(lambda event, context: None, **{"return": Union[bool, None]}), "should return nothing"),  # noqa: UP007
 ])  # fmt: skip
 def test_a_function_that_cannot_be_a_handler_is_refused(function: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Handlers("x").on("*")(function)
-
-
-def named(function: Any, name: str) -> Any:
-    function.__name__ = name
-    return function
 
 
 @pytest.mark.parametrize(("function", "name", "is_asynchronous"), [
@@ -110,6 +120,8 @@ def named(function: Any, name: str) -> Any:
     (wraps(activate)(hides), "activate", True),
     (wraps(notify)(awaits), "notify", True),
     (named(lambda event, context: None, "mail"), "mail", False),
+    (named(lambda event, context: None, event="ForTypeCheckersOnly"), "f", False),
+    (named(lambda event, context: None, **{"return": Awaitable}), "f", False),
 ])  # fmt: skip
 def test_what_can_be_called_can_be_a_handler(function: Any, name: str, is_asynchronous: bool) -> None:
     plugin = Handlers("x")
@@ -239,6 +251,7 @@ def test_a_plugin_has_one_function_for_start_up_and_one_for_the_end() -> None:
     plugin.startup(lambda: 1)
     with pytest.raises(ValueError, match="'x' already has a startup function"):
         plugin.startup(lambda: 2)
+    Handlers[int]("y").startup(named(lambda: 1, **{"return": Future}))
     plugin.shutdown(print)
     with pytest.raises(ValueError, match="'x' already has a shutdown function"):
         plugin.shutdown(print)

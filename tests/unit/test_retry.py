@@ -117,7 +117,7 @@ def test_what_concerns_the_event_alone_spends_its_attempts_also_during_a_pause(e
 
 
 def test_a_handler_decides_itself() -> None:
-    assert handling(Retry(after=7)) == 7
+    assert [handling(Retry(after=seconds)) for seconds in (0, 7)] == [0, 7]
     assert handling(Retry(after=timedelta(minutes=1))) == 60
     assert handling(Retry(), attempt=2) == 15.0
     assert handling(Retry(after=7), attempt=12) is None

@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import gc
 import io
 import json
 import logging
@@ -107,7 +108,10 @@ async def swallows(event: Any, context: Any) -> None:
     ],
 )
 async def test_it_ends_as_a_value(function: Any, kind: type[Exception | None]) -> None:
-    assert type(await outcome(function)) is kind
+    error = await outcome(function)
+    assert type(error) is kind
+    if error is not None and function is not leaks_a_cancellation:
+        assert "unit/test_running.py" in str(places(error, 9))
 
 
 async def test_a_coroutine_hidden_behind_a_decorator_is_awaited() -> None:
@@ -213,7 +217,7 @@ async def test_a_thread_that_cannot_be_started_takes_no_place(monkeypatch: pytes
     assert isinstance(await outcome(stops, runs=runs), HandlerCrashed)
 
 
-async def test_a_lost_cancellation_is_told_once_more() -> None:
+async def test_a_lost_cancellation_is_told_once_more(caplog: pytest.LogCaptureFixture) -> None:
     ended = []
 
     async def loses_one(event: Any, context: Any) -> None:
@@ -223,9 +227,12 @@ async def test_a_lost_cancellation_is_told_once_more() -> None:
             await asyncio.sleep(60)
         finally:
             ended.append(True)
+            raise ValueError
 
     assert isinstance(await outcome(loses_one, seconds=0.01), HandlerTimeout)
     assert ended == [True]
+    gc.collect()
+    assert caplog.records == []
 
 
 def slow_to_end(go: threading.Event, *, is_async: bool) -> tuple[Any, list[str]]:
@@ -271,6 +278,7 @@ async def test_runs_that_will_not_end_are_counted_until_they_do(is_async: bool) 
     function, _ = slow_to_end(go, is_async=is_async)
     names = ("e1", "e2", "e3")
     await asyncio.gather(*(outcome(function, 0.02, event_id=one, runs=runs) for one in names))
+    full = await outcome(returns, 0.02, event_id="e4", runs=runs)  # Each thread keeps its place.
     seen = [(runs.hung, runs.are_too_many)]  # They may be cleaning up.
     clock.now += HUNG_AFTER_SECONDS + 1
     seen.append((runs.hung, runs.are_too_many))
@@ -278,6 +286,7 @@ async def test_runs_that_will_not_end_are_counted_until_they_do(is_async: bool) 
     seen.append((runs.hung, runs.are_too_many))
     go.set()  # Before anything can fail: threads that wait would outlive the test.
     assert seen == [(0, False), (3, True), (3, False)]
+    assert isinstance(full, HandlerTimeout) is not is_async
     await until_async(lambda: runs.hung == 0, what="their end")
     assert not runs.are_too_many
     assert await outcome(function, runs=runs) is None

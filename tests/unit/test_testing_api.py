@@ -5,9 +5,10 @@ import gc
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import presets
 import pytest
 
-from credhook import NotFound, TrustedEntityRequest, Unavailable, UserRequest
+from credhook import EndpointRequest, NotFound, TrustedEntityRequest, Unavailable, UserRequest
 from credhook.testing import ApiCall, FakeApi, event
 from credhook.worker.handlers.registry import Context, FetchedEvent, SyncContext
 
@@ -109,10 +110,10 @@ def activate_in_a_thread(event: FetchedEvent, context: SyncContext) -> None:
 
 async def test_a_handler_can_be_called_by_the_test(credhook_api: FakeApi, credhook_context: Any) -> None:
     made = event("openid4vc.verification.data", webhook_id="m1")
-    given = credhook_context(activate, made, stale=True)
+    given = credhook_context(activate, made, stale=True, state=7)
     await activate(made, given)
     given.log.info("written to nowhere")
-    assert (given.idempotency_key, given.stale) == ("m1:test.activate", True)
+    assert (given.idempotency_key, given.stale, given.state) == ("m1:test.activate", True, 7)
     assert await credhook_api.presentations.get(made.resource_id) == made.details
 
 
@@ -122,12 +123,22 @@ def test_a_plain_one_can_be_as_well(credhook_api: FakeApi, credhook_context: Any
     assert [user.username for user in credhook_api.sync.users.list()] == [made.resource_id]
 
 
-def test_two_imports_of_certificates_have_the_same_effects() -> None:
-    def imported() -> Any:
+def test_whatever_is_made_on_the_platform_is_an_effect() -> None:
+    def made() -> Any:
         api = FakeApi()
+        api.sync.users.create(ADA)
+        api.sync.trusted_entities.create(TrustedEntityRequest(name="a"))
+        api.sync.endpoints.create(EndpointRequest(url="https://example.com/hooks"))
+        api.sync.request("POST", "/me-creds/api/presets/credentials", presets.SD_JWT)
         csr = api.sync.request("GET", "/sandbox/csrs")["data"][0]["id"]
         signed = api.sync.request("POST", f"/sandbox/csrs/{csr}/sign")["data"]
         api.sync.request("POST", f"/me-creds/api/certificates/csrs/{csr}/import", signed)
-        return api.effects()
+        effects = api.effects()
+        for kind in ("issuance.completed", "verification.data"):  # Their links hold their ids.
+            api.sync.request("POST", "/sandbox/events", {"eventType": f"openid4vc.{kind}"})
+        return effects, [noun for noun, records in api.effects().items() if records == nothing[noun]]
 
-    assert imported() == imported() != FakeApi().effects()
+    nothing = FakeApi().effects()
+    effects, untouched = made()
+    assert (effects, untouched) == made()
+    assert not untouched

@@ -16,6 +16,7 @@ from credhook import Backoff, GiveUp, Handlers, Issuance, Retry, Unavailable, Us
 from credhook.testing import FakeApi, Result, arun, assert_idempotent, event, run
 from credhook.worker.attempt.retry import BACKOFF
 from credhook.worker.attempt.running import HandlerTimeout
+from credhook.worker.handlers import logging_handler
 from credhook.worker.handlers.registry import Context, FetchedEvent, SyncContext
 
 handlers = Handlers("accounts")
@@ -54,13 +55,18 @@ def test_a_handler_gets_what_a_worker_would_give_it(handler: Any) -> None:
     assert ended(result) == ("done", None, "")
     assert (result.attempts, result.error) == (1, None)
     (line,) = result.logged
-    assert (line["event"], line["log_level"], line["webhook_id"], line["resource_id"]) == (
-        "activated", "info", "m1", EVENT.resource_id,
+    assert (line["event"], line["log_level"], line["webhook_id"], line["event_type"], line["resource_id"]) == (
+        "activated", "info", "m1", COMPLETED, EVENT.resource_id,
     )  # fmt: skip
     assert (line["handler"], line["attempt"]) == (f"accounts.{handler.__name__}", 1)
     assert line.get("thread") != threading.get_ident()
     (call,) = result.calls
     assert (call.method, call.body, call.status) == ("POST", {"username": EVENT.resource_id}, 201)
+
+
+def test_the_handler_that_logs_keeps_a_strange_status_short() -> None:
+    (line,) = run(logging_handler.event, event(COMPLETED, status="s" * 65)).logged
+    assert (line["event"], line["status"]) == ("event_fetched", "s" * 64)
 
 
 def test_its_context_is_that_of_its_name_and_event() -> None:
