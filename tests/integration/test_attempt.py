@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from accepting import record
@@ -275,6 +275,32 @@ async def test_a_pause_of_the_platform_spends_no_attempt_for_a_day_and_all_is_co
     assert counted() == [limited + (well == 0), silent, pytest.approx(seconds + 86_400 * days * (well == 2), abs=60)]
 
 
+@pytest.mark.parametrize("admitted", [True, False])
+async def test_the_rate_limit_counts_each_call_once(redis_url: str, stub: Stub, admitted: bool) -> None:
+    handlers, states, taken = Handlers[str]("test"), [], []
+    handlers.startup(lambda: "a state")
+
+    @handlers.on("*")
+    async def asks(event: Any, context: Any) -> None:
+        states.append(context.state)
+        await context.api.presentations.get("another")
+
+    @handlers.on("*")
+    def asks_in_a_thread(event: Any, context: Any) -> None:
+        context.api.presentations.get("another")
+
+    async def take(wanted: int, **_: float) -> tuple[int, float]:
+        taken.append(wanted)
+        return wanted, 0.0
+
+    async with attempts(redis_url, stub, handlers) as made:
+        made.processor.breaker._rate_limit = cast(Any, SimpleNamespace(take=take))
+        await made.accept("e1", DATA, "pre_1")
+        await made.next(Attempt(await made.claim(), admitted=admitted))
+    assert taken == [1] * (2 if admitted else 3)
+    assert states == ["a state"]
+
+
 EARLY, LATE = "2026-11-01T12:00:00Z", "20261101T120001"  # The second is in ISO's basic form, in UTC.
 
 
@@ -356,11 +382,9 @@ async def test_nothing_is_fetched_for_an_event_whose_handlers_all_run_still(
     made: Attempts, told: Planned, stub: Stub
 ) -> None:
     await made.accept("e1", DATA, "pre_1")
-    event: Any = SimpleNamespace(webhook_id="e1")  # As far as a run needs it.
-    runs = [made.processor.runs.begin(event, handler) for handler in told.handlers]
-    for run in runs:
-        assert run is not None
-        run.hold()
+    runs: Any = made.processor.runs
+    for handler in told.handlers:
+        runs.begin(SimpleNamespace(webhook_id="e1"), handler).hold()  # As far as a run needs the event.
     settlement = await made.next()
     assert (settlement.state, settlement.error, settlement.spend) == (State.WAITING, "test.first: StillRunning", False)
     assert not stub.calls

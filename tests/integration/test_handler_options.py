@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from accepting import record
 from attempts import Attempts, Planned, attempts
-from fleet_harness import Stub, presentation
+from fleet_harness import Answer, Stub, presentation
 from prometheus_client import REGISTRY
 from redis import Redis
 from redis_keys import HISTORY, INDEX
@@ -152,6 +152,13 @@ async def test_a_condition_that_fails_is_a_handler_that_fails(plugin: Plugin) ->
     async with plugin.worker() as made:
         settlement = await made.next()
     assert (settlement.state, settlement.error) == (State.DEAD, "test.conditional: AttributeError")
+
+
+async def test_a_fetch_is_tried_again_although_the_handler_would_not_be(plugin: Plugin) -> None:
+    plugin.add("once", retries=0)
+    plugin.stub.answer = lambda _: Answer(503)
+    async with plugin.worker() as made:
+        assert (await made.next()).state is State.WAITING
 
 
 async def test_a_handler_has_attempts_pauses_and_a_time_of_its_own(plugin: Plugin) -> None:

@@ -145,36 +145,33 @@ async def test_an_event_that_follows_keeps_its_lease_while_it_waits_for_a_place_
     waiting = asyncio.create_task(made.handle(attempt))
     await until_async(lambda: made.leases._held)
     attempt.interrupt(Interruption.DRAINED)
-    settlement, _ = await waiting
-    assert settlement is not None
-    assert (settlement.state, settlement.spend) == (State.ACCEPTED, False)
+    settled: Any = await waiting
+    assert (settled[0].state, settled[0].spend) == (State.ACCEPTED, False)
     assert not made.leases._held
     made._places.release()
-    settlement, _ = await made.handle(Attempt(CLAIM))
-    assert settlement is not None
-    assert settlement.state is State.UNHANDLED
+    settled = await made.handle(Attempt(CLAIM))
+    assert settled[0].state is State.UNHANDLED
 
 
-def function(event: Any, context: Any) -> None:
-    """Never runs."""
+def function(event: Any, context: Any) -> None: ...
 
 
 class Callable:
-    def __call__(self, event: Any, context: Any) -> None:
-        """Never runs."""
+    def __call__(self, event: Any, context: Any) -> None: ...
 
 
 AGAIN, NOTHING_FETCHED = Failure("fetch", "Unavailable 503"), Fetched(NOTHING, since=0)
 HANDLER = Handler("test.function", frozenset(), function)
 
 
-def failed(raiser: Any, error: Exception) -> Failure:
+failure: Any = failure_of  # Without None.
+
+
+def failed(raiser: Any, error: Exception) -> Any:
     try:
         raiser(error)
     except Exception as raised:  # noqa: BLE001
-        found = failure_of(raised, HANDLER)
-    assert found is not None
-    return found
+        return failure_of(raised, HANDLER)
 
 
 def one(error: Exception) -> None:
@@ -198,7 +195,7 @@ def test_lines_and_messages_do_not_tell_causes_apart_but_functions_and_classes_d
 
 
 def test_a_group_is_caused_where_its_members_were_raised() -> None:
-    def group(*raisers: Any) -> Failure:
+    def group(*raisers: Any) -> Any:
         members = []
         for number, raiser in enumerate(raisers):
             try:
@@ -219,13 +216,11 @@ def test_a_group_is_caused_where_its_members_were_raised() -> None:
 
 
 def test_one_that_no_line_of_the_author_has_raised_is_at_the_handler() -> None:
-    late = failure_of(HandlerTimeout("longer than 3 s"), HANDLER, 3_000.0)
-    assert late is not None
+    late = failure(HandlerTimeout("longer than 3 s"), HANDLER, 3_000.0)
     assert (late.what, late.where) == ("HandlerTimeout", f"{__name__} function")
     assert late.at.startswith("unit/test_attempt.py:")
     for form, name in ((partial(function), "function"), (Callable(), "Callable.__call__")):
-        late = failure_of(HandlerTimeout(), Handler("test.form", frozenset(), form))
-        assert late is not None
+        late = failure(HandlerTimeout(), Handler("test.form", frozenset(), form))
         assert (late.where, late.at.partition(":")[0]) == (f"{__name__} {name}", "unit/test_attempt.py")
 
 
@@ -236,9 +231,7 @@ def test_what_was_only_put_off_has_not_failed(error: Exception) -> None:
 
 
 def test_the_status_of_the_platform_is_part_of_a_cause() -> None:
-    bad, worse = (failure_of(InvalidRequest("no", status=status)) for status in (400, 422))
-    assert bad is not None
-    assert worse is not None
+    bad, worse = (failure(InvalidRequest("no", status=status)) for status in (400, 422))
     assert bad.what == "InvalidRequest 400"
     assert bad.cause != worse.cause
 

@@ -60,12 +60,6 @@ def hides(*arguments: Any) -> Any: ...
 async def awaits(*arguments: Any) -> Any: ...
 
 
-def swapped(context: Any, event: Any) -> None: ...
-
-
-def swapped_annotations(one: AsyncContext, other: FetchedEvent) -> None: ...
-
-
 class Mailer:
     """A handler as each of the forms that can be called."""
 
@@ -95,9 +89,9 @@ def named(function: Any, name: str = "f", /, **hints: Any) -> Any:
     (yields, "generator"),
     (contextmanager(yields), "generator"),
     (Mailer, r"x\.Mailer is a class, which would only be instantiated"),
-    (swapped, r"x\.swapped takes \(context, event\): swap"),
-    (swapped_annotations, r"takes \(context, event\): swap"),
-    (partial(swapped_annotations), r"takes \(context, event\): swap"),
+    (named(lambda context, event: None), r"x\.f takes \(context, event\): swap"),
+    (named(lambda one, other: None, one=AsyncContext, other=FetchedEvent), r"takes \(context, event\): swap"),
+    (partial(named(lambda one, other: None, other=FetchedEvent)), r"takes \(context, event\): swap"),
     (named(lambda context, other: None), r"takes \(context, event\): swap"),
     (named(lambda other, event: None), r"takes \(context, event\): swap"),
     (named(lambda one, other: None, one=AsyncContext), r"takes \(context, event\): swap"),
@@ -267,12 +261,16 @@ def test_a_plugin_has_one_function_for_start_up_and_one_for_the_end() -> None:
 
 def test_an_import_that_takes_long_is_named_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waits = "[one.join() for one in threading.enumerate() if isinstance(one, threading.Timer)]"
-    (tmp_path / "slow_import.py").write_text(f"import threading, credhook\nx = credhook.Handlers('x')\n{waits}\n")
+    (tmp_path / "slow_import.py").write_text(
+        f"import threading, credhook\nx, y = map(credhook.Handlers, 'xy')\n{waits}\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
+    assert loading.SLOW_SECONDS == 5
     monkeypatch.setattr(loading, "SLOW_SECONDS", 0.3)
     with capture_logs() as logs:
-        loading.load(["slow_import"])
-        loading.load(["slow_import"])  # It is there already, and so never named.
+        loading.load(["slow_import:x"])
+        (plugin,) = loading.load(["slow_import:y"]).plugins  # It is there already, and so never named.
+    assert plugin.name == "y"
     watches = [one for one in threading.enumerate() if getattr(one, "function", None) is loading._log_slow_import]
     assert all(one.finished.is_set() for one in watches if isinstance(one, threading.Timer))
     assert logs[0]["event"] == "handlers_load_slowly"

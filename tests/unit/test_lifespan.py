@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
@@ -54,29 +55,24 @@ async def test_each_plugin_has_what_its_own_start_up_returned() -> None:
 
 async def test_a_start_up_that_fails_is_one_line_and_tried_again_with_growing_pauses() -> None:
     waited: list[float] = []
-    tries = []
+    errors: dict[str, list[BaseException]] = {
+        "a": [ConnectionError("Jane Doe"), SystemExit("Jane Doe"), OSError()],
+        "b": [OSError()],
+    }
 
     async def sleep(seconds: float) -> None:
         waited.append(seconds)
 
-    def connects() -> str:
-        tries.append(1)
-        if len(tries) == 2:
-            raise SystemExit("Jane Doe")
-        if len(tries) < 4:
-            raise ConnectionError("Jane Doe")
+    def connects(name: str) -> str:
+        if errors[name]:
+            raise errors[name].pop(0)
         return "at last"
 
-    def connects_too() -> None:
-        tries.append(1)
-        if len(tries) == 5:
-            raise OSError
-
-    span = Lifespan([plugin("a", connects), plugin("b", connects_too)], sleep=sleep)
+    span = Lifespan([plugin(name, partial(connects, name)) for name in errors], sleep=sleep)
     with capture_logs() as lines:
         await span.start()
     assert waited == [1, 2, 4, 1]
-    assert span.states == {"a": "at last", "b": None}
+    assert span.states == {"a": "at last", "b": "at last"}
     assert lines.pop() == {"event": "plugins_started", "log_level": "info", "plugins": ["a", "b"]}
     assert [(line["event"], line["plugin"], line["retry_in"]) for line in lines] == [
         ("startup_failed", "a", 1.0),
@@ -89,6 +85,7 @@ async def test_a_start_up_that_fails_is_one_line_and_tried_again_with_growing_pa
 async def test_what_has_started_is_shut_down_the_last_first_whatever_one_of_them_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    assert build._SHUTDOWN_SECONDS == 5
     monkeypatch.setattr(build, "_SHUTDOWN_SECONDS", 0.05)
     ended: list[Any] = []
     cancelled: list[Any] = []
@@ -101,9 +98,6 @@ async def test_what_has_started_is_shut_down_the_last_first_whatever_one_of_them
             except asyncio.CancelledError:
                 cancelled.append(state)
 
-    def fails(state: Any) -> None:
-        raise ValueError
-
     async def breaks_off(state: Any) -> None:
         raise asyncio.CancelledError
 
@@ -111,7 +105,7 @@ async def test_what_has_started_is_shut_down_the_last_first_whatever_one_of_them
         [
             plugin("first", lambda: 1, ended.append),
             plugin("second", lambda: 2, hangs),
-            plugin("third", lambda: 3, fails),
+            plugin("third", lambda: 3, lambda state: state / 0),
             plugin("fourth", None, ended.append),
             plugin("fifth", lambda: 5, ended.append),
             plugin("sixth", lambda: None, ended.append),

@@ -33,12 +33,8 @@ def handling(error: Exception, attempt: int = 1, chance: float = 1.0) -> float |
     return seconds(after_handler(error, attempt, max_attempts=12, chance=lambda: chance))
 
 
-def api_error(kind: type[ApiError], status: int | None = None) -> ApiError:
-    return kind("an operation failed", operation="presentations.get", status=status)
-
-
-def too_many(retry_after: float) -> ApiError:
-    return Unavailable("an operation failed", operation="presentations.get", status=429, retry_after=retry_after)
+def api_error(kind: type[ApiError], status: int | None = None, retry_after: float | None = None) -> ApiError:
+    return kind("an operation failed", operation="presentations.get", status=status, retry_after=retry_after)
 
 
 @pytest.mark.parametrize(
@@ -80,9 +76,9 @@ def test_only_a_fetch_that_the_platform_calls_wrong_is_given_up_at_once() -> Non
 
 
 def test_retry_after_is_the_least_that_is_waited_but_has_a_ceiling() -> None:
-    assert fetching(too_many(20.0), chance=0.0) == 20.0
-    assert fetching(too_many(1.0), attempt=3) == 45.0
-    assert fetching(too_many(99_999_999.0)) == BACKOFF.longest
+    assert fetching(api_error(Unavailable, 429, 20.0), chance=0.0) == 20.0
+    assert fetching(api_error(Unavailable, 429, 1.0), attempt=3) == 45.0
+    assert fetching(api_error(Unavailable, 429, 99_999_999.0)) == BACKOFF.longest
 
 
 HELD_UP = [

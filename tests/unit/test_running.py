@@ -7,7 +7,6 @@ import io
 import json
 import logging
 import re
-import sys
 import threading
 import warnings
 from collections import Counter
@@ -35,6 +34,7 @@ from credhook.worker.attempt.running import (
 from credhook.worker.handlers.registry import Handler
 
 NOTHING: Any = None
+EXITS = BaseExceptionGroup("", [ValueError(), SystemExit(3)])
 
 
 async def outcome(
@@ -50,20 +50,11 @@ def returns(event: Any, context: Any) -> str:
     return "an ignored value"
 
 
-def raises(event: Any, context: Any) -> None:
-    raise ValueError
+def raising(error: BaseException) -> Any:
+    def handle(event: Any, context: Any) -> None:
+        raise error
 
-
-def exits(event: Any, context: Any) -> None:
-    sys.exit(3)
-
-
-def interrupts(event: Any, context: Any) -> None:
-    raise KeyboardInterrupt
-
-
-def exits_in_a_group(event: Any, context: Any) -> None:
-    raise BaseExceptionGroup("", [ValueError(), SystemExit(3)])
+    return handle
 
 
 def stops(event: Any, context: Any) -> None:
@@ -99,12 +90,12 @@ async def swallows(event: Any, context: Any) -> None:
     ("function", "kind"),
     [
         *((form(returns), type(None)) for form in (as_coroutine, lambda plain: plain)),
-        *((form(raises), ValueError) for form in (as_coroutine, lambda plain: plain)),
-        *((form(exits), HandlerCrashed) for form in (as_coroutine, lambda plain: plain)),
-        (as_coroutine(interrupts), HandlerCrashed),
+        *((form(raising(ValueError())), ValueError) for form in (as_coroutine, lambda plain: plain)),
+        *((form(raising(SystemExit(3))), HandlerCrashed) for form in (as_coroutine, lambda plain: plain)),
+        (as_coroutine(raising(KeyboardInterrupt())), HandlerCrashed),
         (stops, HandlerCrashed),
         (leaks_a_cancellation, HandlerCrashed),
-        *((form(exits_in_a_group), HandlerCrashed) for form in (as_coroutine, lambda plain: plain)),
+        *((form(raising(EXITS)), HandlerCrashed) for form in (as_coroutine, lambda plain: plain)),
     ],
 )
 async def test_it_ends_as_a_value(function: Any, kind: type[Exception | None]) -> None:
@@ -138,11 +129,11 @@ def drops(event: Any, context: Any) -> None:
 
 
 async def returns_a_call(event: Any, context: Any) -> Any:
-    return as_coroutine(raises)(event, context)
+    return as_coroutine(raising(ValueError()))(event, context)
 
 
 async def returns_a_task(event: Any, context: Any) -> Any:
-    return asyncio.create_task(as_coroutine(raises)(event, context))
+    return asyncio.create_task(as_coroutine(raising(ValueError()))(event, context))
 
 
 @pytest.mark.parametrize(("function", "kind"), [
@@ -284,7 +275,9 @@ async def test_runs_that_will_not_end_are_counted_until_they_do(is_async: bool) 
     seen.append((runs.hung, runs.are_too_many))
     runs.limit = 6
     seen.append((runs.hung, runs.are_too_many))
+    daemons = [one.daemon for one in threading.enumerate() if one.name == "t.f"]
     go.set()  # Before anything can fail: threads that wait would outlive the test.
+    assert all(daemons)
     assert seen == [(0, False), (3, True), (3, False)]
     assert isinstance(full, HandlerTimeout) is not is_async
     await until_async(lambda: runs.hung == 0, what="their end")

@@ -55,14 +55,6 @@ def test_an_operation_that_the_sandbox_lacks_is_answered_as_told() -> None:
     assert api.calls[2:] == (ApiCall("POST", path, {"templateId": "t"}, 200),) * 2
 
 
-def test_each_has_a_state_of_its_own() -> None:
-    one, other = FakeApi(), FakeApi()
-    one.sync.users.create(ADA)
-    assert other.sync.users.list() == ()
-    del one, other
-    gc.collect()  # An open database would be told of here.
-
-
 def test_calls_fail_as_they_are_told_to_and_then_no_more() -> None:
     api = FakeApi()
     api.fail(429, retry_after=7)
@@ -89,17 +81,6 @@ def test_an_events_resource_can_be_read(event_type: str) -> None:
         nouns.get("another")
 
 
-def test_effects_are_the_same_where_only_ids_and_times_differ() -> None:
-    one, other = FakeApi(), FakeApi()
-    for api, names in ((one, ("a", "b")), (other, ("b", "a"))):
-        for name in names:
-            api.sync.trusted_entities.create(TrustedEntityRequest(name=name))
-    assert one.effects() == other.effects()
-    assert [entity["name"] for entity in one.effects()["trusted_entities"]] == ["a", "b"]
-    other.sync.trusted_entities.create(TrustedEntityRequest(name="a"))
-    assert one.effects() != other.effects()
-
-
 async def activate(event: FetchedEvent, context: Context) -> None:
     await context.api.users.create(UserRequest(username=event.resource_id))
 
@@ -123,13 +104,15 @@ def test_a_plain_one_can_be_as_well(credhook_api: FakeApi, credhook_context: Any
     assert [user.username for user in credhook_api.sync.users.list()] == [made.resource_id]
 
 
-def test_whatever_is_made_on_the_platform_is_an_effect() -> None:
-    def made() -> Any:
+def test_whatever_is_made_on_the_platform_is_an_effect_but_ids_times_and_their_order_are_none() -> None:
+    def made(names: str) -> Any:
         api = FakeApi()
         api.sync.users.create(ADA)
-        api.sync.trusted_entities.create(TrustedEntityRequest(name="a"))
+        for name in names:
+            api.sync.trusted_entities.create(TrustedEntityRequest(name=name))
         api.sync.endpoints.create(EndpointRequest(url="https://example.com/hooks"))
         api.sync.request("POST", "/me-creds/api/presets/credentials", presets.SD_JWT)
+        api.sync.request("POST", "/sandbox/templates/sandbox:permit/archive")
         csr = api.sync.request("GET", "/sandbox/csrs")["data"][0]["id"]
         signed = api.sync.request("POST", f"/sandbox/csrs/{csr}/sign")["data"]
         api.sync.request("POST", f"/me-creds/api/certificates/csrs/{csr}/import", signed)
@@ -139,6 +122,10 @@ def test_whatever_is_made_on_the_platform_is_an_effect() -> None:
         return effects, [noun for noun, records in api.effects().items() if records == nothing[noun]]
 
     nothing = FakeApi().effects()
-    effects, untouched = made()
-    assert (effects, untouched) == made()
+    effects, untouched = made("ab")
+    assert (effects, untouched) == made("ba") != made("aba")
+    assert [entity["name"] for entity in effects["trusted_entities"]] == ["a", "b"]
     assert not untouched
+    nouns = {"certificates", "endpoints", "issuances", "presentations", "presets", "trusted_entities", "users"}
+    assert nothing.keys() == nouns
+    gc.collect()  # An open database would be told of here.

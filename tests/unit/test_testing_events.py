@@ -60,8 +60,8 @@ def test_the_awkward_forms_are_what_they_are_called() -> None:
 def test_everything_can_be_said_otherwise() -> None:
     moment = datetime(2026, 2, 3, tzinfo=UTC)
     made = event(
-        DATA, attributes={"name": "Grace"}, is_valid=False, status="PENDING", details={"presentationTemplateId": "t"},
-        resource_id="p1", webhook_id="m1", received_at=moment, attempt=3,
+        DATA, attributes={"name": "Grace"}, is_valid=False, status="FAILED", received_at=moment, attempt=3,
+        resource_id="p1", webhook_id="m1", details={"presentationTemplateId": "t", "status": "PENDING"},
     )  # fmt: skip
     details = made.details
     assert isinstance(details, Presentation)

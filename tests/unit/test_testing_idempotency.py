@@ -191,14 +191,11 @@ async def gives_up(event: FetchedEvent, context: Context) -> None:
     raise GiveUp("account is closed")
 
 
-@pytest.mark.parametrize("handler", [resolves_a_user, resolves_in_a_thread])
-def test_what_has_come_to_the_same_on_the_platform_passes(handler: Any) -> None:
-    assert_idempotent(handler, EVENT)
-
-
-@pytest.mark.parametrize("handler", [inserts_once, gives_up])
-def test_what_has_come_to_the_same_in_a_table_passes(handler: Any) -> None:
-    assert_idempotent(handler, EVENT, **IN_TABLES)
+@pytest.mark.parametrize(("handler", "where"), [
+    (resolves_a_user, {}), (resolves_in_a_thread, {}), (inserts_once, IN_TABLES), (gives_up, IN_TABLES),
+])  # fmt: skip
+def test_what_has_come_to_the_same_passes(handler: Any, where: Any) -> None:
+    assert_idempotent(handler, EVENT, **where)
 
 
 @pytest.mark.parametrize(("handler", "died", "row"), [

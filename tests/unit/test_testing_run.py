@@ -45,7 +45,7 @@ def raising(error: Exception | None) -> Callable[[Any, Any], Any]:
     return ends
 
 
-def ended(result: Result) -> tuple[str, float | None, str]:
+def ended(result: Result) -> tuple[Any, ...]:
     return result.outcome, result.retry_in, result.cause
 
 
@@ -92,6 +92,8 @@ def test_its_context_is_that_of_its_name_and_event() -> None:
     (ValueError("Ada"), ("waiting", BACKOFF.wait(1, 0.5), "ValueError")),
     (ExceptionGroup("", [Unavailable("no", status=429, retry_after=60)]),
      ("waiting", pytest.approx(60.05 * 1.5), "ExceptionGroup (Unavailable 429)")),
+    (ExceptionGroup("", [Unavailable("no", status=503)] * 10),
+     ("waiting", pytest.approx(0.75 + 0.5), "ExceptionGroup (Unavailable 503)")),
 ])  # fmt: skip
 def test_what_it_raises_decides(error: Exception | None, as_it_ends: tuple[str, float | None, str]) -> None:
     result = run(raising(error), EVENT)
@@ -127,9 +129,7 @@ def test_a_platform_that_asks_for_a_pause_gets_it_and_no_attempt_is_spent() -> N
 
     api.fail(429, retry_after=60)
     waiting = run(calls, EVENT, api=api)
-    assert waiting.outcome == "waiting"
-    assert waiting.cause == "Unavailable 429"
-    assert waiting.retry_in == pytest.approx(60.05 * 1.5)
+    assert ended(waiting) == ("waiting", pytest.approx(60.05 * 1.5), "Unavailable 429")
     assert len(waiting.calls) == 1
     api.fail(429, retry_after=60)
     done = run(calls, EVENT, api=api, attempts="until settled")
@@ -247,7 +247,9 @@ def test_the_threads_own_loop_stays() -> None:
     (lambda event, context: None, EVENT, {}, "has no usable name"),
     (activate, EVENT, {"attempts": 0}, "attempts= should be"),
     (activate, EVENT, {"attempts": "until done"}, "attempts= should be"),
+    (activate, EVENT, {"attempts": 1.5}, "attempts= should be"),
     (activate, EVENT, {"timeout": 0}, "timeout= should be"),
+    (activate, EVENT, {"timeout": -1}, "timeout= should be"),
 ])  # fmt: skip
 def test_what_a_worker_would_not_run_is_refused(handler: Any, event: Any, options: Any, why: str) -> None:
     with pytest.raises(ValueError, match=why):
@@ -262,10 +264,6 @@ async def looks_up(event: FetchedEvent, context: Context) -> None:
     raise KeyError if event.details.is_("offered") else ValueError
 
 
-@said.on(COMPLETED, condition=lambda event: event.attempt > 1)
-async def comes_later(event: FetchedEvent, context: Context) -> None: ...
-
-
 @said.on(COMPLETED, retries=1, condition=lambda event: event.detail)
 async def is_misspelt(event: FetchedEvent, context: Context) -> None: ...
 
@@ -275,7 +273,11 @@ async def takes_the_tests_client(event: FetchedEvent, context: Context) -> None:
     context.api.sync.users.list()  # type: ignore[attr-defined]
 
 
-def test_the_options_of_a_handler_hold_in_its_trial() -> None:
+def test_the_options_of_a_handler_hold_in_its_trial_wherever_its_plugin_is_defined() -> None:
+    async def comes_later(event: FetchedEvent, context: Context) -> None: ...
+
+    elsewhere = Handlers("elsewhere")
+    elsewhere.on(COMPLETED, condition=lambda event: event.attempt > 1)(comes_later)
     assert ended(run(takes_the_tests_client, EVENT))[2] == "AttributeError"
     assert ended(run(is_misspelt, EVENT, attempts="until settled")) == ("dead", None, "AttributeError")
     assert run(comes_later, EVENT).outcome == "skipped"
@@ -283,14 +285,6 @@ def test_the_options_of_a_handler_hold_in_its_trial() -> None:
     assert ended(run(looks_up, EVENT)) == ("waiting", 7, "ValueError")
     assert run(looks_up, EVENT, attempts="until settled").attempts == 2
     assert ended(run(looks_up, event(COMPLETED, status="offered"))) == ("dead", None, "KeyError")
-
-
-def test_the_options_hold_wherever_the_plugin_is_defined() -> None:
-    async def handle(event: FetchedEvent, context: Context) -> None: ...
-
-    elsewhere = Handlers("elsewhere")
-    elsewhere.on(COMPLETED, condition=lambda event: False)(handle)
-    assert run(handle, EVENT).outcome == "skipped"
 
 
 stateful = Handlers[Any]("stateful")
