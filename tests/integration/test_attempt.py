@@ -56,14 +56,18 @@ async def made(redis_url: str, stub: Stub, told: Planned) -> AsyncIterator[Attem
         yield made
 
 
-@pytest.mark.parametrize("why", [Interruption.LEASE_LOST, Interruption.DRAINED])
+@pytest.mark.parametrize(("why", "said"), [
+    (Interruption.LEASE_LOST, "lease_lost"), (Interruption.DRAINED, "event_handed_back"),
+])  # fmt: skip
 async def test_what_has_run_is_recorded_although_the_attempt_is_interrupted(
-    made: Attempts, told: Planned, redis_client: Redis, why: Interruption
+    made: Attempts, told: Planned, stub: Stub, redis_client: Redis, why: Interruption, said: str
 ) -> None:
     await made.accept("e1", DATA, "pre_1")
     attempt = Attempt(await made.claim(), unwritten={"test.first": DONE})
     attempt.interrupt(why)
-    settlement, _ = await made.make(attempt)
+    with capture_logs() as lines:
+        settlement, _ = await made.make(attempt)
+    assert (lines[-1]["event"], stub.calls) == (said, [])
     assert record(redis_client, "e1")["h:test.first"] == "done"
     assert (settlement is None) == (why is Interruption.LEASE_LOST)
     if settlement is not None:
@@ -277,8 +281,9 @@ async def test_a_pause_of_the_platform_spends_no_attempt_for_a_day_and_all_is_co
 
 @pytest.mark.parametrize("admitted", [True, False])
 async def test_the_rate_limit_counts_each_call_once(redis_url: str, stub: Stub, admitted: bool) -> None:
-    handlers, states, taken = Handlers[str]("test"), [], []
+    handlers, states, taken = Handlers[str]("test"), list[str](), list[int]()
     handlers.startup(lambda: "a state")
+    handlers.shutdown(states.append)
 
     @handlers.on("*")
     async def asks(event: Any, context: Any) -> None:
@@ -298,7 +303,7 @@ async def test_the_rate_limit_counts_each_call_once(redis_url: str, stub: Stub, 
         await made.accept("e1", DATA, "pre_1")
         await made.next(Attempt(await made.claim(), admitted=admitted))
     assert taken == [1] * (2 if admitted else 3)
-    assert states == ["a state"]
+    assert states == ["a state"] * 2  # The second is from the shutdown.
 
 
 EARLY, LATE = "2026-11-01T12:00:00Z", "20261101T120001"  # The second is in ISO's basic form, in UTC.

@@ -52,10 +52,6 @@ def plugin(redis_url: str, stub: Stub) -> Plugin:
     return Plugin(redis_url, stub)
 
 
-def trying(made: Attempts, attempt: Attempt) -> "asyncio.Task[Any]":
-    return asyncio.create_task(made.make(attempt))
-
-
 async def test_a_slow_handler_does_not_hold_up_its_neighbours_and_each_is_recorded_as_it_ends(
     plugin: Plugin, redis_client: Redis
 ) -> None:
@@ -63,11 +59,11 @@ async def test_a_slow_handler_does_not_hold_up_its_neighbours_and_each_is_record
     plugin.add("quick")
     began = time.monotonic()
     async with plugin.worker() as made:
-        trial = trying(made, Attempt(await made.claim()))
+        trial = asyncio.create_task(made.next())
         await until_async(lambda: "h:test.quick" in record(redis_client, "e1"), what="the record")
         assert "h:test.slow" not in record(redis_client, "e1")
         plugin.gates["slow"].set()
-        settlement, _ = await trial
+        settlement = await trial
     assert settlement.state is State.DONE
     took = int(record(redis_client, "e1")["h:test.slow"].removeprefix("done "))  # Ms.
     assert 0 <= took <= (time.monotonic() - began) * 1_000 + 1
@@ -80,11 +76,11 @@ async def test_one_that_needs_another_waits_for_it_and_is_not_run_while_that_fai
     plugin.add("other")
     plugin.ends["account"] = Retry(after=0.02)
     async with plugin.worker() as made:
-        trial = trying(made, Attempt(await made.claim()))
+        trial = asyncio.create_task(made.next())
         await plugin.noted("other ends")
         assert "mail begins" not in plugin.notes
         plugin.gates["account"].set()
-        settlement, _ = await trial
+        settlement = await trial
         assert settlement.state is State.WAITING
         assert "mail begins" not in plugin.notes
         plugin.ends.clear()
@@ -147,18 +143,23 @@ async def test_a_condition_decides_with_the_details_and_is_asked_once(plugin: Pl
     assert record(redis_client, "e1")["h:test.conditional"] == "skipped"
 
 
-async def test_a_condition_that_fails_is_a_handler_that_fails(plugin: Plugin) -> None:
+async def test_a_condition_that_fails_is_a_handler_that_fails(plugin: Plugin, redis_client: Redis) -> None:
     plugin.add("conditional", condition=lambda event: event.nothing, retries=0)
     async with plugin.worker() as made:
         settlement = await made.next()
     assert (settlement.state, settlement.error) == (State.DEAD, "test.conditional: AttributeError")
+    assert "c:test.conditional" in record(redis_client, "e1")
 
 
-async def test_a_fetch_is_tried_again_although_the_handler_would_not_be(plugin: Plugin) -> None:
+async def test_a_fetch_is_tried_again_although_the_handler_would_not_be(plugin: Plugin, redis_client: Redis) -> None:
     plugin.add("once", retries=0)
-    plugin.stub.answer = lambda _: Answer(503)
+    plugin.stub.answer = lambda _: Answer(403)
     async with plugin.worker() as made:
-        assert (await made.next()).state is State.WAITING
+        with capture_logs() as logs:
+            assert (await made.next()).state is State.WAITING
+    (line,) = (line for line in logs if line["event"] == "fetch_failed")
+    assert (line["error"], line["cause"]) == ("Unauthorized 403", record(redis_client, "e1")["c:fetch"])
+    assert "CREDHOOK_SCOPE" in line["hint"]
 
 
 async def test_a_handler_has_attempts_pauses_and_a_time_of_its_own(plugin: Plugin) -> None:
@@ -187,8 +188,12 @@ async def test_each_end_of_a_handler_is_logged_counted_and_told(plugin: Plugin, 
         runs.begin(SimpleNamespace(webhook_id="e1"), [*plugin.handlers][-1]).hold()
         with capture_logs() as logs:
             await made.next()
-    failed = {line["handler"]: line["final"] for line in logs if line["event"] == "handler_failed"}
-    assert failed == {"test.tried_again": False, "test.gives_up": True, "test.held_up": False}
+    failed = {line["handler"]: line for line in logs if line["event"] == "handler_failed"}
+    assert {name: line["final"] for name, line in failed.items()} == {
+        "test.tried_again": False, "test.gives_up": True, "test.held_up": False,
+    }  # fmt: skip
+    of_event = record(redis_client, "e1")
+    assert [line["cause"] for line in failed.values()] == [of_event.get(f"c:{name}") for name in failed]
     line = next(line for line in logs if line["event"] == "event_waiting")
     assert (line["error"], line["seconds"], line["handlers"]) == ("test.tried_again: Retry", 1.3, ["test.ran"])
     told: Any = redis_client.lindex(HISTORY + "e1", 0)
@@ -209,7 +214,7 @@ async def test_a_handler_has_so_many_events_at_a_time_in_the_whole_fleet(plugin:
     async with plugin.worker() as made, attempts(plugin.redis_url, plugin.stub, plugin.handlers) as other:
         for number in (2, 3):
             await made.accept(f"e{number}", DATA, f"pre_{number}")
-        trials = [trying(one, Attempt(await one.claim())) for one in (made, other)]
+        trials = [asyncio.create_task(one.next(Attempt(await one.claim()))) for one in (made, other)]
         await plugin.noted("limited begins", 2)
         assert 86_000 < redis_client.ttl("credhook:credhook:running:test.limited") <= 86_400
         fetched = len(plugin.stub.calls)
@@ -228,6 +233,8 @@ async def test_one_that_is_tried_again_has_its_own_place_still_and_its_latest_ca
     plugin: Plugin, redis_client: Redis
 ) -> None:
     plugin.add("limited", concurrency=1, backoff=Backoff(first=0.02, longest=0.02))
+    redis_client.sadd("credhook:credhook:running:test.limited", "of a dead worker")
+    redis_client.zadd(INDEX.leases, {"of a dead worker": 1})  # It has ended, so that the place is free.
     async with plugin.worker() as made:
         for error in (ValueError(), KeyError()):
             plugin.ends["limited"] = error
@@ -235,12 +242,4 @@ async def test_one_that_is_tried_again_has_its_own_place_still_and_its_latest_ca
         causes: Any = redis_client.zrange(INDEX.causes, 0, -1)
         assert [redis_client.zcard(INDEX.standing(cause.decode())) for cause in causes] == [0, 1]
         plugin.ends.clear()
-        assert (await made.next()).state is State.DONE
-
-
-async def test_the_place_of_one_whose_lease_has_ended_is_free(plugin: Plugin, redis_client: Redis) -> None:
-    plugin.add("limited", concurrency=1)
-    redis_client.sadd("credhook:credhook:running:test.limited", "of a dead worker")
-    redis_client.zadd("credhook:credhook:leases", {"of a dead worker": 1})
-    async with plugin.worker() as made:
         assert (await made.next()).state is State.DONE

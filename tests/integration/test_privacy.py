@@ -172,10 +172,6 @@ def assert_nowhere(rig: FleetHarness, *texts: str) -> None:
         assert not CANARY.findall(text)
 
 
-def notes(rig: FleetHarness) -> set[str]:
-    return {note.words[1] for note in rig.notes()}
-
-
 def test_when_a_handler_fails_in_any_way(rig: FleetHarness, collector: Collector) -> None:
     """Raises, logs what it caught, leaves a task behind, hangs; ends dead, is shown, replayed, counted."""
     port = free_port()
@@ -188,7 +184,7 @@ def test_when_a_handler_fails_in_any_way(rig: FleetHarness, collector: Collector
         "CREDHOOK_ADMIN": f"127.0.0.1:{port}",
     }
     with rig.worker(**settings) as worker:
-        until(lambda: "hangs" in notes(rig))
+        until(lambda: any("hangs" in note.words for note in rig.notes()))
         assert rig.redis.exists("credhook:credhook:snapshot:hangs")
         assert_nowhere(rig)
         rig.settles()
@@ -267,7 +263,7 @@ def test_when_a_worker_is_killed_or_blocks(rig: FleetHarness) -> None:
     """Its stack is asked for, and names places, no values."""
     rig.accept(("killed", DATA, "pre_killed"))
     with rig.worker("first") as first:
-        until(lambda: "killed" in notes(rig))
+        until(lambda: any("killed" in note.words for note in rig.notes()))
         first.kill()
     assert_nowhere(rig)
     rig.accept(("blocks", DATA, "pre_blocks"))

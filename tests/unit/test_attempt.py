@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from attempts import Planned
 from waiting import until_async
 
 from credhook import InvalidRequest
@@ -86,6 +87,7 @@ async def test_an_interruption_ends_with_its_attempt_and_another_cancellation_st
             task.cancel()
         if why:
             attempt.interrupt(why)
+            attempt.interrupt(Interruption.LEASE_LOST)  # The first reason stays.
         with suppress(asyncio.CancelledError):
             await asyncio.sleep(0)
         attempt.end()
@@ -124,13 +126,7 @@ def processor(store: Store, handlers: Handlers[Any]) -> Processor:
 
 
 async def test_the_end_of_each_of_many_handlers_is_written_once() -> None:
-    handlers: Any = Handlers("many")
-    for number in range(100):
-
-        async def handle(event: Any, context: Any) -> None: ...
-
-        handle.__name__ = f"h{number}"
-        handlers.on("*")(handle)
+    handlers = Planned(*[f"h{number}" for number in range(100)]).handlers
     store, attempt = Store(), Attempt(CLAIM)
     event = FetchedEvent("openid4vc.issuance.completed", "i1", "e1", NOW, 1, NOTHING)
     await processor(store, handlers).run_handlers(attempt, event, list(handlers))
@@ -211,6 +207,8 @@ def test_a_group_is_caused_where_its_members_were_raised() -> None:
     assert re.fullmatch(r"unit/test_attempt\.py:\d+ another, unit/test_attempt\.py:\d+ one", first.at)
     assert group(one, another).cause == first.cause != group(one, one).cause == group(one, one, one).cause
     assert failed(one, ExceptionGroup("", [ValueError()])).where == f"{__name__} one"  # Its member has no place here.
+    for put_off in (PlatformPaused("it is"), ConcurrencyReached()):
+        assert failure_of(put_off, HANDLER) is failure_of(put_off) is None
     assert failure_of(ExceptionGroup("", [PlatformPaused("it is"), ConcurrencyReached()]), HANDLER) is None
     assert failure_of(ExceptionGroup("", [PlatformPaused("it is"), ValueError()]), HANDLER) is not None
 
@@ -219,15 +217,10 @@ def test_one_that_no_line_of_the_author_has_raised_is_at_the_handler() -> None:
     late = failure(HandlerTimeout("longer than 3 s"), HANDLER, 3_000.0)
     assert (late.what, late.where) == ("HandlerTimeout", f"{__name__} function")
     assert late.at.startswith("unit/test_attempt.py:")
+    assert failure(ValueError(), Handler("test.raises", frozenset(), pytest.raises)).package.startswith("pytest ")
     for form, name in ((partial(function), "function"), (Callable(), "Callable.__call__")):
         late = failure(HandlerTimeout(), Handler("test.form", frozenset(), form))
         assert (late.where, late.at.partition(":")[0]) == (f"{__name__} {name}", "unit/test_attempt.py")
-
-
-@pytest.mark.parametrize("error", [ConcurrencyReached(), PlatformPaused("it is")])
-def test_what_was_only_put_off_has_not_failed(error: Exception) -> None:
-    assert failure_of(error, HANDLER) is None
-    assert failure_of(error) is None
 
 
 def test_the_status_of_the_platform_is_part_of_a_cause() -> None:

@@ -29,9 +29,6 @@ def notify(event: Any, context: Any) -> None: ...
 async def last(event: Any, context: Any) -> None: ...
 
 
-def no_arguments() -> None: ...
-
-
 async def yields(event: Any, context: Any) -> Any:
     yield
 
@@ -39,6 +36,7 @@ async def yields(event: Any, context: Any) -> Any:
 def test_a_handler_is_found_by_the_types_that_it_wants() -> None:
     accounts = Handlers("accounts")
     accounts.on("openid4vc.issuance.completed", "openid4vc.verification.data")(activate)
+    assert Registry([accounts]).types == ("openid4vc.issuance.completed", "openid4vc.verification.data")
     accounts.on("*")(notify)
     registry = Registry([accounts])
     assert [one.name for one in registry.matching("openid4vc.issuance.completed")] == [
@@ -52,9 +50,6 @@ def test_a_handler_is_found_by_the_types_that_it_wants() -> None:
 
 def opens() -> Any:
     yield
-
-
-def hides(*arguments: Any) -> Any: ...
 
 
 async def awaits(*arguments: Any) -> Any: ...
@@ -85,7 +80,7 @@ def named(function: Any, name: str = "f", /, **hints: Any) -> Any:
 @pytest.mark.parametrize(("function", "message"), [
     (lambda event, context: None, "no usable name: '<lambda>'; define it with def, or set its __name__"),
     (MAILER, "no usable name: '__call__'; define it"),
-    (no_arguments, r"x\.no_arguments should take two arguments, \(event, context\)"),
+    (named(lambda: None), r"x\.f should take two arguments, \(event, context\)"),
     (yields, "generator"),
     (contextmanager(yields), "generator"),
     (Mailer, r"x\.Mailer is a class, which would only be instantiated"),
@@ -111,7 +106,7 @@ def test_a_function_that_cannot_be_a_handler_is_refused(function: Any, message: 
     (partial(sends, MAILER), "sends", False),
     (partial(MAILER.send), "send", True),
     (named(partial(sends, MAILER), "mail"), "mail", False),
-    (wraps(activate)(hides), "activate", True),
+    (wraps(activate)(lambda *arguments: None), "activate", True),
     (wraps(notify)(awaits), "notify", True),
     (named(lambda event, context: None, "mail"), "mail", False),
     (named(lambda event, context: None, event="ForTypeCheckersOnly"), "f", False),
@@ -191,7 +186,7 @@ def on(**options: Any) -> Handler:
     ({"condition": asynchronous}, "condition: Input should be a plain function of the event"),
     ({"condition": type("A", (), {"__call__": asynchronous})()}, "condition: Input should be a plain function of the"),
     ({"condition": lambda event: (yield)}, "condition: Input should be a plain function of the event"),
-    ({"condition": no_arguments}, "condition: Input should be a plain function of the event"),
+    ({"condition": lambda: True}, "condition: Input should be a plain function of the event"),
     ({"condition": notify}, "condition: Input should be a plain function of the event"),
     ({"after": "other"}, "is to run after x.other, which is not defined above it"),
     ({"time_out": 5}, "time_out: Extra inputs are not permitted"),

@@ -151,7 +151,6 @@ async def test_a_start_up_that_is_slow_is_named_and_a_cancellation_of_its_own_is
 
 async def test_what_has_not_started_is_not_shut_down() -> None:
     ended: list[Any] = []
-
     reached = asyncio.Event()
 
     async def forever(_: float) -> None:

@@ -128,17 +128,13 @@ def drops(event: Any, context: Any) -> None:
     asyncio.sleep(0)  # type: ignore[unused-coroutine]
 
 
-async def returns_a_call(event: Any, context: Any) -> Any:
-    return as_coroutine(raising(ValueError()))(event, context)
-
-
 async def returns_a_task(event: Any, context: Any) -> Any:
     return asyncio.create_task(as_coroutine(raising(ValueError()))(event, context))
 
 
 @pytest.mark.parametrize(("function", "kind"), [
     (drops, CoroutineNotAwaited), (as_coroutine(drops), CoroutineNotAwaited), (drops_at_its_end, CoroutineNotAwaited),
-    (returns_a_call, ValueError), (returns_a_task, ValueError),
+    (as_coroutine(as_coroutine(raising(ValueError()))), ValueError), (returns_a_task, ValueError),
 ])  # fmt: skip
 async def test_a_missing_await_is_no_success(function: Any, kind: type[Exception]) -> None:
     with warnings.catch_warnings():
