@@ -70,6 +70,9 @@ def write(folder: Path, text: str) -> None:
         id="more than one",
     ),
     pytest.param(ONE, "plugins", "there is no module 'plugins'; name one", id="missing module"),
+    pytest.param(ONE, "plugins.more", r"there is no module 'plugins\.more'; name one", id="missing package"),
+    pytest.param(ONE, ":handlers", "there is no module ''; name one", id="no module"),
+    pytest.param("raise OSError\n", "plugin", r" plugin\.py:5: OSError$", id="error without a message"),
     pytest.param(ONE, "./plugin.py", r"there is no module '\./plugin\.py'; name one", id="a file"),
     pytest.param(ONE, "plugin:one", "plugin has no Handlers object one; it offers plugin:handlers", id="attribute"),
 ])  # fmt: skip

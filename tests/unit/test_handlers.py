@@ -157,10 +157,6 @@ def test_on_needs_a_type_and_a_plugin_a_word() -> None:
         Handlers("two words")
 
 
-async def asynchronous(event: Any, _: object = None) -> bool:
-    return True
-
-
 def on(**options: Any) -> Handler:
     plugin: Any = Handlers("x")
     plugin.on("*", **options)(activate)
@@ -183,8 +179,8 @@ def on(**options: Any) -> Handler:
     ({"give_up_on": "KeyError"}, "give_up_on: Input should be a subclass of Exception"),
     ({"give_up_on": (KeyError, SystemExit)}, "give_up_on: Input should be"),
     ({"condition": True}, "condition: Input should be callable"),
-    ({"condition": asynchronous}, "condition: Input should be a plain function of the event"),
-    ({"condition": type("A", (), {"__call__": asynchronous})()}, "condition: Input should be a plain function of the"),
+    ({"condition": awaits}, "condition: Input should be a plain function of the event"),
+    ({"condition": type("A", (), {"__call__": awaits})()}, "condition: Input should be a plain function of the"),
     ({"condition": lambda event: (yield)}, "condition: Input should be a plain function of the event"),
     ({"condition": lambda: True}, "condition: Input should be a plain function of the event"),
     ({"condition": notify}, "condition: Input should be a plain function of the event"),

@@ -222,9 +222,9 @@ async def test_a_lost_cancellation_is_told_once_more(caplog: pytest.LogCaptureFi
     assert caplog.records == []
 
 
-def slow_to_end(go: threading.Event, *, is_async: bool) -> tuple[Any, list[str]]:
-    """A handler that takes no end until it may; and which of its runs have begun and ended."""
-    notes: list[str] = []
+def slow_to_end(*, is_async: bool) -> tuple[Any, list[str], threading.Event]:
+    """Return a handler that takes no end until it may, which of its runs have begun and ended, and that it may."""
+    notes, go = list[str](), threading.Event()
 
     async def stubborn(event: Any, context: Any) -> None:
         notes.append("begun")
@@ -238,14 +238,13 @@ def slow_to_end(go: threading.Event, *, is_async: bool) -> tuple[Any, list[str]]
         go.wait(30)
         notes.append("ended")
 
-    return (stubborn if is_async else hanging), notes
+    return (stubborn if is_async else hanging), notes, go
 
 
 @pytest.mark.parametrize("is_async", [True, False])
 async def test_a_handler_does_not_run_beside_an_earlier_run_for_the_same_event(is_async: bool) -> None:
-    clock, go = Clock(), threading.Event()
-    runs = Runs(3, clock)
-    function, notes = slow_to_end(go, is_async=is_async)
+    runs = Runs(3)
+    function, notes, go = slow_to_end(is_async=is_async)
     assert isinstance(await outcome(function, seconds=0.02, runs=runs), HandlerTimeout)
     await until_async(lambda: notes, what="its begin")
     assert isinstance(await outcome(function, seconds=0.02, runs=runs), StillRunning)
@@ -260,9 +259,8 @@ async def test_a_handler_does_not_run_beside_an_earlier_run_for_the_same_event(i
 
 @pytest.mark.parametrize("is_async", [True, False])
 async def test_runs_that_will_not_end_are_counted_until_they_do(is_async: bool) -> None:
-    clock, go = Clock(), threading.Event()
-    runs = Runs(3, clock)
-    function, _ = slow_to_end(go, is_async=is_async)
+    runs = Runs(3, clock := Clock())
+    function, _, go = slow_to_end(is_async=is_async)
     names = ("e1", "e2", "e3")
     await asyncio.gather(*(outcome(function, 0.02, event_id=one, runs=runs) for one in names))
     full = await outcome(returns, 0.02, event_id="e4", runs=runs)  # Each thread keeps its place.
@@ -282,9 +280,8 @@ async def test_runs_that_will_not_end_are_counted_until_they_do(is_async: bool) 
 
 
 async def test_one_run_is_too_many_once_its_event_has_waited_for_it_for_long() -> None:
-    clock, go = Clock(), threading.Event()
-    runs = Runs(100, clock)
-    function, _ = slow_to_end(go, is_async=False)
+    runs = Runs(100, clock := Clock())
+    function, _, go = slow_to_end(is_async=False)
     await outcome(function, seconds=0.02, runs=runs)
     clock.now += PATIENCE_SECONDS + 1
     seen = [runs.are_too_many, await outcome(function, runs=runs), runs.are_too_many]
@@ -295,9 +292,8 @@ async def test_one_run_is_too_many_once_its_event_has_waited_for_it_for_long() -
 
 @pytest.mark.parametrize("left", [False, True])
 async def test_a_run_that_takes_its_time_is_hung_only_if_it_was_left(left: bool) -> None:
-    clock, go = Clock(), threading.Event()
-    runs = Runs(1, clock)
-    function, notes = slow_to_end(go, is_async=False)
+    runs = Runs(1, clock := Clock())
+    function, notes, go = slow_to_end(is_async=False)
     running = asyncio.create_task(outcome(function, runs=runs))
     await until_async(lambda: notes)
     if left:
