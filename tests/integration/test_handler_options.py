@@ -208,7 +208,6 @@ async def test_each_end_of_a_handler_is_logged_counted_and_told(plugin: Plugin, 
 
 
 async def test_a_handler_has_so_many_events_at_a_time_in_the_whole_fleet(plugin: Plugin, redis_client: Redis) -> None:
-    """Two workers. What finds no place fetches nothing, spends no attempt and comes back."""
     plugin.add("free", concurrency=9)
     plugin.add("limited", gated=True, concurrency=2)
     async with plugin.worker() as made, attempts(plugin.redis_url, plugin.stub, plugin.handlers) as other:

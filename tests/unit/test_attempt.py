@@ -158,8 +158,6 @@ class Callable:
 
 AGAIN, NOTHING_FETCHED = Failure("fetch", "Unavailable 503"), Fetched(NOTHING, since=0)
 HANDLER = Handler("test.function", frozenset(), function)
-
-
 failure: Any = failure_of  # Without None.
 
 

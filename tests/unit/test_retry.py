@@ -117,11 +117,9 @@ def test_a_handler_decides_itself() -> None:
     assert handling(Retry(after=timedelta(minutes=1))) == 60
     assert handling(Retry(), attempt=2) == 15.0
     assert handling(Retry(after=7), attempt=12) is None
-    reason = GiveUp("account is closed")
-    assert after_handler(reason, 1, max_attempts=12) is reason
     assert [ConcurrencyReached(lambda: chance).after for chance in (0.0, 1.0)] == [0.5, 1.5]  # noqa: B023
-    held_up = StillRunning()
-    assert after_handler(held_up, 12, max_attempts=12) is held_up
+    for one in (GiveUp("account is closed"), StillRunning()):
+        assert after_handler(one, 1, max_attempts=12) is after_handler(one, 12, max_attempts=12) is one
 
 
 PAUSED = PlatformPaused("not sent", retry_after=9.0)
