@@ -2,12 +2,14 @@
 
 from typing import Any
 
+import pytest
 from accepting import accept, record
 from harness import COMPLETED, HELD, Harness
 from redis import Redis
+from redis.exceptions import ResponseError
 from redis_keys import job_id
 from rq import Worker as StockWorker
-from rq.command import send_shutdown_command
+from rq.command import send_kill_horse_command, send_shutdown_command
 from rq.serializers import JSONSerializer
 from rq.worker import BaseWorker, WorkerStatus
 from scraping import worker_settings
@@ -81,6 +83,11 @@ def test_an_event_is_counted_once_however_often_the_worker_shows_itself(redis_cl
     for _ in range(3):
         worker.show_to_rq()
     worker._finished += 3
+    redis_client.rename(worker.key, "record")
+    redis_client.set(worker.key, "of another program")
+    with pytest.raises(ResponseError):
+        worker.show_to_rq()
+    redis_client.rename("record", worker.key)
     worker.show_to_rq()
     worker.refresh()
     assert worker.successful_job_count == 5
@@ -108,6 +115,9 @@ def test_the_shutdown_command_ends_the_worker_in_order(harness: Harness) -> None
     harness.happens("m1")
     with harness.worker() as process:
         until(lambda: harness.notes() == ["begun m1"])
+        send_kill_horse_command(harness.redis, the_worker(harness).name)
+        until(lambda: '"command_ignored"' in process.text)
+        assert '"worker_draining"' not in process.text
         send_shutdown_command(harness.redis, the_worker(harness).name)
         until(lambda: '"worker_draining"' in process.text)
         (harness.folder / "go").touch()

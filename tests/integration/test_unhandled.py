@@ -263,6 +263,7 @@ def test_what_is_wanted_here_is_put_back_round_by_round_in_the_order_in_which_it
     redis_client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replay, "PAGE", 4)
+    monkeypatch.setattr(replay, "BATCH", 3)
     for number in range(12):  # Of one type there are more than of the other.
         kind = COMPLETED if number % 3 else OFFERED
         plant(redis_client, f"m{number:02}", State.UNHANDLED, kind, age=100 - number, error="NoHandler")
@@ -295,7 +296,9 @@ def test_every_round_looks_for_them_whoever_leads(redis_client: Redis) -> None:
     def sweeper(name: str, wanted: Mapping[str, tuple[str, ...]]) -> Sweeper:
         return Sweeper(store_on(redis_client), name=name, interval=1, wanted=wanted)
 
+    redis_client.sadd("rq:workers:credhook", "rq:worker:gone")  # RQ's record of it has expired.
     sweeper("leader", {}).run()
+    assert not redis_client.exists("rq:workers:credhook")
     plant(redis_client, "m1", State.UNHANDLED)
     sweeper("leader", {}).run()
     assert record(redis_client, "m1")["state"] == "unhandled"

@@ -18,9 +18,10 @@ def test_waits_grow_up_to_the_longest(longest: float, growth: float, waits: list
     {"first": float("nan")},
     {"first": -1},
     {"longest": float("inf")},
-    {"growth": 0},
+    {"growth": 0.9},
     {"growth": 1e6},
     {"jitter": 2},
+    {"jitter": -0.1},
 ])  # fmt: skip
 def test_waits_that_cannot_be_meant_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="Backoff: "):

@@ -1,15 +1,19 @@
 """The breaker's decisions, one by one and in a row, and those of the rate limit if Redis does not answer."""
 
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 from redis.asyncio import Redis
 from redis.exceptions import ReadOnlyError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeout
 from stores import store_on
+from structlog.testing import capture_logs
 
+from credhook.worker.api.errors import ApiError
 from credhook.worker.platform.circuit import (
     MARGIN_SECONDS,
     MAX_RETRY_AFTER_SECONDS,
@@ -145,6 +149,10 @@ def test_slow_start_ends_by_itself() -> None:
         assert start.allows(1_000) == 1_000
 
 
+def counted(name: str, **labels: str) -> float:
+    return REGISTRY.get_sample_value(name, labels) or 0.0
+
+
 SILENCE = [RedisTimeout(), ReadOnlyError(), ConnectionRefusedError()]
 
 
@@ -153,8 +161,10 @@ class Bucket:
 
     def __init__(self) -> None:
         self.says: Exception | tuple[int, float] = (0, 0.0)
+        self.meanwhile: Callable[[], None] = lambda: None
 
     async def take(self, wanted: int, *, max_wait: float = 0.0) -> tuple[int, float]:
+        self.meanwhile()
         if isinstance(self.says, Exception):
             raise self.says
         return self.says
@@ -167,10 +177,8 @@ def bucket() -> Bucket:
 
 @pytest.fixture
 async def breaker(bucket: Bucket) -> AsyncIterator[CircuitBreaker]:
-    async with Redis() as never_connected:
-        breaker = CircuitBreaker(
-            store_on(never_connected), api_url="http://platform.example", rate=5, clock=lambda: 1_000.0
-        )
+    async with Redis(port=1) as nobody:
+        breaker = CircuitBreaker(store_on(nobody), api_url="http://platform.example", rate=5, clock=lambda: NOW)
         breaker._rate_limit = bucket  # type: ignore[assignment]
         breaker._shared = SharedCircuit()
         yield breaker
@@ -181,6 +189,9 @@ async def test_as_many_are_admitted_as_the_bucket_gave(breaker: CircuitBreaker, 
     assert await breaker.admit(10) == 3
     assert breaker.retry_in() == 0.5
     assert await breaker.admit(10) == 0
+    breaker._ask_again_at = 0.0
+    bucket.meanwhile = lambda: breaker._set(PAUSED)
+    assert await breaker.admit(10) == 0  # The circuit has opened before the bucket answered.
 
 
 @pytest.mark.parametrize("silence", SILENCE, ids=lambda error: type(error).__name__)
@@ -188,20 +199,23 @@ async def test_without_an_answer_of_redis_nothing_is_admitted_and_other_calls_ar
     breaker: CircuitBreaker, bucket: Bucket, silence: Exception
 ) -> None:
     bucket.says = silence
+    before = counted("credhook_platform_refused_total")
     with pytest.raises((RedisError, OSError)) as raised:
         await breaker.admit(10)
     assert raised.value is silence
     with pytest.raises(PlatformPaused, match="CREDHOOK_RATE") as refused:
         await breaker.calls("presentations.get")
     assert refused.value.retry_after == 1.0
+    assert counted("credhook_platform_refused_total") == before + 1
     await breaker.fetches("presentations.get")
     bucket.says = 1, 0.0
     await breaker.calls("presentations.get")
 
 
 async def test_what_was_not_admitted_is_still_there_for_a_slow_start(breaker: CircuitBreaker, bucket: Bucket) -> None:
-    async def once() -> AsyncIterator[None]:
-        yield None
+    async def changes() -> AsyncIterator[None]:
+        for _ in range(SLOW_START_SECONDS):  # All of them within one second.
+            yield None
 
     breaker._slow_start.begin()
     bucket.says = SILENCE[0]
@@ -213,6 +227,36 @@ async def test_what_was_not_admitted_is_still_there_for_a_slow_start(breaker: Ci
     (await breaker.calls("presentations.get")).ended(200)  # A handler's call lets no event follow.
     assert breaker._slow_start.allows(10) == 1
     assert await breaker.admit(10) == 1
-    breaker._store.changes = once  # type: ignore[method-assign,assignment]
+    breaker._store.changes = changes  # type: ignore[method-assign,assignment]
     await breaker.watch()
     assert breaker._slow_start.allows(10) == 1  # Events that were claimed may never call.
+
+
+@pytest.mark.parametrize(("status", "outcome"), [(None, "unanswered"), (401, "refused")])
+async def test_a_token_that_was_not_given_is_counted_by_whether_there_was_an_answer(
+    breaker: CircuitBreaker, status: int | None, outcome: str
+) -> None:
+    before = counted("credhook_token_fetches_total", outcome=outcome)
+    breaker.token_fetched(ApiError("token: no", operation="token", status=status))
+    assert counted("credhook_token_fetches_total", outcome=outcome) == before + 1
+    await breaker.aclose()
+
+
+@pytest.mark.parametrize(("cause", "said"), [("refused", "CREDHOOK_API_URL"), ("500", "resume by themselves")])
+async def test_a_pause_says_what_to_do_and_of_a_silent_redis_only_the_first_call_waits(
+    breaker: CircuitBreaker, cause: str, said: str
+) -> None:
+    asked: list[int] = []
+    run = breaker._store._store.run
+
+    async def counting(*words: Any, **more: Any) -> Any:
+        asked.append(len(words))
+        return await run(*words, **more)
+
+    breaker._store._store.run = counting  # type: ignore[method-assign]
+    with capture_logs() as logs:
+        for _ in range(THRESHOLD):
+            (await breaker.fetches("presentations.get")).ended(None, cause=cause)
+            await breaker.aclose()
+    assert said in logs[-1]["hint"]
+    assert len(asked) == 1

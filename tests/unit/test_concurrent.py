@@ -3,10 +3,12 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from prometheus_client import REGISTRY
 from redis.exceptions import RedisError
 from structlog.testing import capture_logs
 from virtual_time import in_own_time
@@ -77,15 +79,29 @@ async def test_the_event_that_follows_is_under_way_and_is_interrupted_as_well() 
     one = worker(1, processor, grace=0.05)
     one._start("first")
     (first,) = one._attempts
+    first.fetched = "its details"
     processor.may_end.set()
     processor.may_settle.set()
     await until_async(lambda: processor.following == [] and one._attempts != set())
     (second,) = one._attempts - {first}
+    assert (first.admitted, second.admitted, second.known) == (True, False, "its details")
     one._stop()
     draining = asyncio.create_task(one._drain())
     await until_async(lambda: second.interruption is Interruption.DRAINED)
     processor.may_end.set()
     await draining
+
+
+def test_a_drain_ends_although_an_interrupted_event_does_not() -> None:
+    async def work() -> float:
+        one = worker(1, Processor(), grace=1.0)
+        one._start("held")
+        one._stop()
+        began = asyncio.get_running_loop().time()
+        await one._drain()
+        return asyncio.get_running_loop().time() - began
+
+    assert in_own_time(work()) == pytest.approx(6.0, abs=0.1)  # Its grace time, and five seconds to settle.
 
 
 @pytest.mark.parametrize("why", ["stopping", "suspended", "poison candidate", "platform paused", ""])
@@ -181,15 +197,22 @@ async def test_that_a_poison_candidate_must_be_alone_is_known_before_anything_st
     assert (queue.asked, queue.returned) == ([4], [3])  # Although the breaker had no Redis.
 
 
+async def wrong() -> None:
+    raise ValueError
+
+
 async def test_nothing_is_taken_beside_a_poison_candidate() -> None:
     one, queue, _ = taking(Taken((), None))
-    one._tasks, one._isolation_wanted = {NOTHING}, True
+    held = asyncio.create_task(wrong())
+    await asyncio.wait({held})
+    one._tasks, one._isolation_wanted = {held}, True
     running = asyncio.create_task(one._take_and_start(burst=False))
     for _ in range(20):
         await asyncio.sleep(0)
     assert queue.asked == []
-    one._tasks.clear()
-    one._freed.set()
+    with capture_logs() as logs:
+        one._ended(held)
+    assert [line["event"] for line in logs] == ["attempt_failed"]
     await until_async(lambda: queue.asked, what="a take once it has ended")
     one._stop()
     await running
@@ -210,16 +233,43 @@ def test_a_take_that_fails_is_tried_again_and_again(error: Exception, event: str
     assert {line["event"] for line in lines} == {event, "worker_draining"}
 
 
-@pytest.mark.parametrize(("due", "waits"), [(None, 1.0), (0.25, 0.25), (60.0, 1.0)])
-def test_an_idle_worker_takes_events_in_groups_and_waits_until_the_next_is_due(due: float | None, waits: float) -> None:
+@pytest.mark.parametrize(
+    ("due", "waits", "places", "group"), [(None, 1.0, 8, 2), (0.25, 0.25, 3, 1), (60.0, 1.0, 9, 2)]
+)
+def test_an_idle_worker_takes_events_in_groups_and_waits_until_the_next_is_due(
+    due: float | None, waits: float, places: int, group: int
+) -> None:
     async def work() -> None:
         one, queue, _ = taking(Taken((), due))
-        one._settings.concurrency = 8
+        one._settings.concurrency = places
         with suppress(TimeoutError):
             await asyncio.wait_for(one._take_and_start(burst=False), 2.1)
-        assert (set(queue.asked), set(queue.waited)) == ({2}, {waits})
+        assert (set(queue.asked), set(queue.waited)) == ({group}, {waits})
 
     in_own_time(work())
+
+
+def test_twice_a_second_a_worker_tells_how_it_is_and_it_stops_once_too_many_handlers_hang() -> None:
+    pulses, runs = list[float](), SimpleNamespace(hung=3, limit=2, are_too_many=False)
+
+    async def work() -> None:
+        one, loop = worker(1, Processor()), asyncio.get_running_loop()
+        one._processor.runs, one._breaker.credential_error, one._exhausted = runs, "refused", False
+        one._attempts.add("first")
+        watching = asyncio.create_task(one._watch_process(lambda: pulses.append(loop.time())))
+        await asyncio.sleep(1.2)
+        assert (one.credential_error, one._exhausted, one._stopping.is_set()) == ("refused", False, False)
+        runs.are_too_many = True
+        await asyncio.sleep(1.2)
+        assert (one._exhausted, one._stopping.is_set()) == (True, True)
+        watching.cancel()
+
+    with capture_logs() as logs:
+        in_own_time(work())
+    assert [after - before for before, after in pairwise(pulses)] == pytest.approx([0.5] * 4, abs=0.01)
+    assert [line["event"] for line in logs] == ["handlers_hung", "worker_draining"]
+    gauges = ("credhook_handlers_hung", "credhook_events_in_flight")
+    assert [REGISTRY.get_sample_value(name) for name in gauges] == [3, 1]
 
 
 async def test_a_worker_that_was_told_to_stop_while_it_asked_the_breaker_takes_nothing() -> None:
@@ -227,6 +277,7 @@ async def test_a_worker_that_was_told_to_stop_while_it_asked_the_breaker_takes_n
     one._stopping.set()
     await one._take(4, idle=True)
     assert (queue.asked, queue.returned, started) == ([], [4], [])
+    await asyncio.wait_for(one._first(asyncio.Event().wait()), 60)  # Nor does it wait for what never comes.
 
 
 def test_background_work_begins_again_whatever_ends_it_and_a_defect_is_logged_each_time() -> None:
@@ -261,10 +312,13 @@ def test_a_lease_is_renewed_four_times_while_it_lasts_until_it_is_lost() -> None
 
     async def renew(claims: list[Any]) -> list[Any]:
         asked.append(claims)
-        return held[:1] if len(asked) == 3 else []
+        if len(asked) == 4:
+            leases.release(held[1])  # Settled while it was renewed: nobody is to hear that it was lost.
+        return held[len(asked) - 3 :][:1] if len(asked) >= 3 else []
+
+    leases = Leases(cast(Any, SimpleNamespace(lease=15.0, renew=renew)))
 
     async def work() -> None:
-        leases = Leases(cast(Any, SimpleNamespace(lease=15.0, renew=renew)))
         for one in held:
             leases.hold(one, lambda one=one: lost.append(one.event_id))  # type: ignore[misc]
         with suppress(TimeoutError):

@@ -121,15 +121,23 @@ def test_a_system_without_room_is_asked_again(clock: Clock, family: Make, logs: 
 
 
 def test_once_all_have_finished_so_has_their_supervisor(clock: Clock, family: Make, logs: list[Any]) -> None:
-    one = family(3, [(YOUNG, 0), (OLD, 0), (YOUNG, 7), (OLD, 0)])
+    exits: list[int] = []
+    one = family(3, [(YOUNG, 0), (OLD, 0), (YOUNG, 7), (OLD, 0)], on_exit=exits.append)
     assert one.run() == 0
-    assert len(one.children) == 4
+    assert len(one.children) == len(one.done) == 4
+    assert exits == [0, 2, 1, 2]
     assert [entry["code"] for entry in logs] == [7]
 
 
 def test_what_another_would_end_with_as_well_ends_all(clock: Clock, family: Make, logs: list[Any]) -> None:
-    one = family(2, [(OLD * 2, 1), (YOUNG, 2)])
+    signals: list[int] = []
+    one = family(2, [(OLD * 2, 1), (YOUNG, 2)], before_drain=lambda: signals.extend(counts()))
+
+    def counts() -> list[int]:
+        return [len(child.signals) for child in one.children]
+
     assert one.run() == 2
+    assert signals == [0, 0]  # Before the drain, nobody was told to end.
     assert [child.signals for child in one.children] == [[signal.SIGTERM], []]
     assert logs == []
 
