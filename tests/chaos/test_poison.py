@@ -9,9 +9,7 @@ from fleet_harness import SHORT, SIZES, FleetHarness
 from harness import COMPLETED
 
 #: What a handler can do to its worker. Each of these events ends dead; what one of the others returns is as bad.
-POISONS = (
-    "error", "hang", "swallow", "exit", "halt", "interrupt", "cancel", "recursion", "huge", "block",
-)  # fmt: skip
+POISONS = ("error", "hang", "swallow", "exit", "halt", "interrupt", "cancel", "recursion", "huge", "block")
 
 POISONED = """
 class Halt(BaseException):

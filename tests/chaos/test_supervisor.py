@@ -10,6 +10,7 @@ from accepting import record
 from handled_events import begun, handled
 from harness import HELD, Harness
 from redis_keys import job_id
+from redis_server import configured
 from serving import children, running
 from waiting import until
 
@@ -126,6 +127,11 @@ def test_a_process_whose_handlers_hang_is_replaced(harness: Harness) -> None:
         harness.happens("m4")
         for one in (*hanging, "m4"):
             harness.reaches(one, "done")
+        with configured(harness.redis, "min-replicas-to-write", "1"):
+            os.kill(children(worker)[0], signal.SIGKILL)
+            until(lambda: '"death_not_noted"' in worker.text, what="a death that Redis cannot note")
+        until(lambda: worker.text.count('"death_noted"') == 2, what="its note")
+        assert '"worker_missed"' not in worker.text  # Its successor has not waited for its silence.
         assert worker.stop() == 0
 
 

@@ -23,9 +23,7 @@ def test_what_rq_has_lost_or_doubled_is_handled_once(harness: Harness) -> None:
     """The states that deaths of RQ's workers, evictions and lost replies leave behind, all at once."""
     redis = harness.redis
     rq = Queue("credhook", connection=redis, serializer=JSONSerializer)
-    ids = [
-        "popped", "moved", "evicted", "expired", "doubled", "stuck", "abandoned", "lapsed", "sound",
-    ]  # fmt: skip
+    ids = ["popped", "moved", "evicted", "expired", "doubled", "stuck", "abandoned", "lapsed", "sound"]
     for one in ids:
         harness.happens(one)
     # BLPOP, as RQ does on two queues, and then death.

@@ -5,6 +5,7 @@ from socket import gethostname
 
 import plain
 import pytest
+import trustme
 from fleet_harness import FleetHarness
 from harness import COMPLETED
 from stores import store_on
@@ -17,7 +18,9 @@ EVENTS = [f"m{number}" for number in range(30)]
 
 
 @pytest.mark.parametrize("isolation", ["loop", "fork"])
-def test_refused_credentials_cost_no_event_and_are_named(rig: FleetHarness, isolation: str) -> None:
+def test_refused_credentials_cost_no_event_and_are_named(
+    rig: FleetHarness, isolation: str, authority: trustme.CA
+) -> None:
     rig.plugin('@handlers.on("*")\nasync def handled(event, context): ...\n')
     rig.environment["CREDHOOK_MAX_ATTEMPTS"] = "1"
     rig.stub.client_secrets = {"good"}
@@ -27,6 +30,8 @@ def test_refused_credentials_cost_no_event_and_are_named(rig: FleetHarness, isol
         _, findings = look_at(store_on(rig.redis), rig.redis_url)
         return "".join(f"{one.what}; {one.remedy}" for one in findings if one.name == "fleet.credentials")
 
+    certificate = rig.environment["CREDHOOK_CLIENT_CERTFILE"] = str(rig.folder / "certificate.pem")
+    authority.issue_cert("worker").private_key_and_cert_chain_pem.write_to_path(certificate)
     admin = f"127.0.0.1:{free_port()}"
     options = "--isolation", isolation
     with rig.worker("bad", *options, CREDHOOK_CLIENT_SECRET="bad", CREDHOOK_ADMIN=admin) as bad:
@@ -37,6 +42,8 @@ def test_refused_credentials_cost_no_event_and_are_named(rig: FleetHarness, isol
         metrics = plain.get(f"http://{admin}/metrics").text
         assert 'check="workers"' not in metrics  # It is not about Redis.
         assert 'credhook_token_fetches_total{outcome="refused"} 0.0' not in metrics
+        assert 'credhook_certificate_expiry_timestamp_seconds{part="worker"}' in metrics
+        until(lambda: "credhook_queue_length" in plain.get(f"http://{admin}/metrics").text, what="the queue's figures")
         rig.accept(*((webhook_id, COMPLETED, f"iss_{webhook_id}") for webhook_id in EVENTS))
         with rig.worker("good", CREDHOOK_CLIENT_SECRET="good"):
             for webhook_id in EVENTS:

@@ -3,6 +3,7 @@
 import json
 import time
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from claiming import EventQueue
@@ -121,12 +122,7 @@ def test_a_process_judges_no_other_before_it_has_beaten_for_as_long_itself(redis
     if reason == "it beat late":
         here.now += 0.8 * SILENCE
     if reason == "Redis did not answer":
-
-        def no_answer(*_: object, **__: object) -> None:
-            raise ConnectionError
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(here.store, "run", no_answer)
+        with patch.object(here.store, "run", side_effect=ConnectionError):
             here.beats(SILENCE)
     with capture_logs() as logs:
         here.beats(SILENCE)

@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
 from attempts import told
@@ -41,7 +42,6 @@ class Member:
         self.in_thread = SyncApi(self.calling)
 
     async def call(self) -> object:
-        """Return the result of a handler's call."""
         return await end_of(self.calling)
 
     async def call_in_thread(self) -> object:
@@ -54,7 +54,6 @@ class Member:
         return await asyncio.to_thread(call)
 
     async def fetch(self) -> object:
-        """Return the result of an admitted fetch."""
         return await end_of(self.fetching)
 
 
@@ -220,18 +219,12 @@ async def test_a_process_that_was_refused_during_a_probe_may_probe_next_with_a_h
 async def test_a_probe_lasts_as_long_as_its_call_may_take(redis_url: str, stub: Stub) -> None:
     async with paused_briefly(1, redis_url, stub) as (one,):
         assert await one.breaker.admit(1) == 1
-        circuit_store, asked = one.breaker._store, list[float]()
-        takes = circuit_store.take_probe
-
-        async def noting(seconds: float) -> bool | None:
-            asked.append(seconds)
-            return await takes(seconds)
-
-        circuit_store.take_probe = noting  # type: ignore[method-assign]  # How long is not seen where time has passed.
+        asked = AsyncMock(side_effect=one.breaker._store.take_probe)  # How long is not seen where time has passed.
+        one.breaker._store.take_probe = asked  # type: ignore[method-assign]
         probe = await one.breaker.fetches("presentations.get")
         assert isinstance(await one.call(), PlatformPaused)  # Its own other calls wait for the probe as well.
         probe.ended(200)
-        assert asked == [6.0]  # The time-out of a call, and a second.
+        asked.assert_awaited_once_with(6.0)  # The time-out of a call, and a second.
 
 
 @pytest.mark.parametrize("when", ["before its call", "during its call"])

@@ -112,11 +112,10 @@ print(signal.getsignal(signal.SIGHUP).name)
 
 
 def test_it_speaks_https_and_neither_idle_connections_nor_a_slow_question_of_an_operator_hold_the_end_up(
-    tmp_path: Path, redis_url: str
+    tmp_path: Path, redis_url: str, authority: trustme.CA
 ) -> None:
-    authority, certificate = trustme.CA(), tmp_path / "cert.pem"
+    certificate, trust = tmp_path / "cert.pem", ssl.create_default_context()
     authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(certificate))
-    trust = ssl.create_default_context()
     authority.configure_trust(trust)
     admin, tls = free_port(), str(certificate)
     with receiver(tmp_path, redis_url, CREDHOOK_ADMIN=f"127.0.0.1:{admin}", CREDHOOK_TLS_CERTFILE=tls) as process:

@@ -14,9 +14,11 @@ from rq.serializers import JSONSerializer
 from rq.worker import BaseWorker, WorkerStatus
 from scraping import worker_settings
 from stock_rq import rq
+from stored_events import plant
 from stores import store_on
 from waiting import until
 
+from credhook.store import State
 from credhook.worker.handlers.registry import Registry
 from credhook.worker.process.concurrent import ConcurrentWorker
 
@@ -112,8 +114,8 @@ def test_rq_suspend_is_obeyed_until_rq_resume(harness: Harness) -> None:
 
 def test_the_shutdown_command_ends_the_worker_in_order(harness: Harness) -> None:
     harness.plugin(HELD)
-    harness.happens("m1")
-    with harness.worker() as process:
+    plant(harness.redis, "m1", State.UNHANDLED, resource=harness.sandbox.make(COMPLETED))
+    with harness.worker(CREDHOOK_LEASE="300") as process:  # The first round of its sweeper is far away.
         until(lambda: harness.notes() == ["begun m1"])
         send_kill_horse_command(harness.redis, the_worker(harness).name)
         until(lambda: '"command_ignored"' in process.text)

@@ -13,6 +13,7 @@ from collections import Counter
 from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import patch
 
 import pytest
 import structlog
@@ -34,7 +35,6 @@ from credhook.worker.attempt.running import (
 from credhook.worker.handlers.registry import Handler
 
 NOTHING: Any = None
-EXITS = BaseExceptionGroup("", [ValueError(), SystemExit(3)])
 
 
 async def outcome(
@@ -57,10 +57,6 @@ def raising(error: BaseException) -> Any:
     return handle
 
 
-def stops(event: Any, context: Any) -> None:
-    next(iter(()))
-
-
 def hangs(event: Any, context: Any) -> None:
     threading.Event().wait(30)
 
@@ -70,6 +66,10 @@ def as_coroutine(function: Any) -> Any:
         return function(event, context)
 
     return handle
+
+
+FORMS = (as_coroutine, lambda plain: plain)
+EXITS = (SystemExit(3), BaseExceptionGroup("", [ValueError(), SystemExit(3)]))
 
 
 async def leaks_a_cancellation(event: Any, context: Any) -> None:
@@ -89,13 +89,12 @@ async def swallows(event: Any, context: Any) -> None:
 @pytest.mark.parametrize(
     ("function", "kind"),
     [
-        *((form(returns), type(None)) for form in (as_coroutine, lambda plain: plain)),
-        *((form(raising(ValueError())), ValueError) for form in (as_coroutine, lambda plain: plain)),
-        *((form(raising(SystemExit(3))), HandlerCrashed) for form in (as_coroutine, lambda plain: plain)),
+        *((form(returns), type(None)) for form in FORMS),
+        *((form(raising(ValueError())), ValueError) for form in FORMS),
+        *((form(raising(error)), HandlerCrashed) for form in FORMS for error in EXITS),
         (as_coroutine(raising(KeyboardInterrupt())), HandlerCrashed),
-        (stops, HandlerCrashed),
+        (raising(StopIteration()), HandlerCrashed),
         (leaks_a_cancellation, HandlerCrashed),
-        *((form(raising(EXITS)), HandlerCrashed) for form in (as_coroutine, lambda plain: plain)),
     ],
 )
 async def test_it_ends_as_a_value(function: Any, kind: type[Exception | None]) -> None:
@@ -103,21 +102,6 @@ async def test_it_ends_as_a_value(function: Any, kind: type[Exception | None]) -
     assert type(error) is kind
     if error is not None and function is not leaks_a_cancellation:
         assert "unit/test_running.py" in str(places(error, 9))
-
-
-async def test_a_coroutine_hidden_behind_a_decorator_is_awaited() -> None:
-    ran = []
-
-    async def hidden(event: Any, context: Any) -> None:
-        ran.append(True)
-        raise ValueError
-
-    def decorated(event: Any, context: Any) -> Any:
-        return hidden(event, context)
-
-    assert isinstance(await outcome(decorated), ValueError)
-    assert isinstance(await outcome(functools.wraps(hidden)(decorated)), ValueError)
-    assert ran == [True, True]
 
 
 async def drops_at_its_end(event: Any, context: Any) -> None:
@@ -128,13 +112,18 @@ def drops(event: Any, context: Any) -> None:
     asyncio.sleep(0)  # type: ignore[unused-coroutine]
 
 
+def decorated(event: Any, context: Any) -> Any:
+    return as_coroutine(raising(ValueError()))(event, context)
+
+
 async def returns_a_task(event: Any, context: Any) -> Any:
-    return asyncio.create_task(as_coroutine(raising(ValueError()))(event, context))
+    return asyncio.create_task(decorated(event, context))
 
 
 @pytest.mark.parametrize(("function", "kind"), [
     (drops, CoroutineNotAwaited), (as_coroutine(drops), CoroutineNotAwaited), (drops_at_its_end, CoroutineNotAwaited),
-    (as_coroutine(as_coroutine(raising(ValueError()))), ValueError), (returns_a_task, ValueError),
+    (decorated, ValueError), (functools.wraps(returns_a_task)(decorated), ValueError),
+    (as_coroutine(decorated), ValueError), (returns_a_task, ValueError),
 ])  # fmt: skip
 async def test_a_missing_await_is_no_success(function: Any, kind: type[Exception]) -> None:
     with warnings.catch_warnings():
@@ -191,17 +180,12 @@ async def test_plain_handlers_that_hang_keep_nobody_out() -> None:
     await asyncio.gather(*hanging, return_exceptions=True)
 
 
-async def test_a_thread_that_cannot_be_started_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_thread_that_cannot_be_started_takes_no_place() -> None:
     runs = Runs(1)
-
-    def refuse(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    with monkeypatch.context() as system:
-        system.setattr(threading.Thread, "start", refuse)
-        failed = await outcome(stops, runs=runs)
+    with patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")):
+        failed = await outcome(returns, runs=runs)
     assert isinstance(failed, RuntimeError)
-    assert isinstance(await outcome(stops, runs=runs), HandlerCrashed)
+    assert isinstance(await outcome(raising(StopIteration()), runs=runs), HandlerCrashed)
 
 
 async def test_a_lost_cancellation_is_told_once_more(caplog: pytest.LogCaptureFixture) -> None:

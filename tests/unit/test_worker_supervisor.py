@@ -13,7 +13,7 @@ import pytest
 from fake_children import Child, Clock, own_signals
 from structlog.testing import capture_logs
 
-from credhook.supervisor import STALLED_SECONDS
+from credhook.supervisor import PLACE, STALLED_SECONDS
 from credhook.worker.process.main import _every
 from credhook.worker.process.supervisor import SupervisedWorker, WorkerSupervisor
 
@@ -54,8 +54,9 @@ class Worker(Child):
 class Fleet:
     """Starts workers that are no processes, and remembers how."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, number: int) -> None:
         self.clock = clock
+        self.places: list[str] = []
         self.commands: list[list[str]] = []
         self.workers: list[Worker] = []
         self.exits: list[int] = []
@@ -63,7 +64,7 @@ class Fleet:
         self.beats: list[tuple[tuple[float, float], ...]] = []
         self.refusals = 0
         self.supervisor = WorkerSupervisor(
-            1,
+            number,
             ["--isolation", "loop"],
             {},
             lease=LEASE,
@@ -81,6 +82,7 @@ class Fleet:
         number = len(self.workers)
         beats = self.beats[number] if number < len(self.beats) else ((0.0, float("inf")),)
         self.commands.append([*command])
+        self.places.append(environment[PLACE])
         self.workers.append(Worker(self.clock, number, beats))
         return cast("SupervisedWorker", self.workers[-1])
 
@@ -99,8 +101,8 @@ class Fleet:
 
 
 @pytest.fixture
-def fleet() -> Iterator[Fleet]:
-    made = Fleet(Clock())
+def fleet(request: pytest.FixtureRequest) -> Iterator[Fleet]:
+    made = Fleet(Clock(), getattr(request, "param", 1))
     with own_signals():
         yield made
     os.close(made.supervisor.lifeline)
@@ -121,6 +123,14 @@ def test_the_next_worker_is_told_whose_fault_a_death_was(fleet: Fleet, code: int
     assert fleet.run(80) == 0
     assert [fleet.told(number) for number in range(3)] == [[], [f"token0:{fault}"], ["token1:0"]]
     assert fleet.exits == [0, 0]
+
+
+@pytest.mark.parametrize("fleet", [2], indirect=True)
+def test_each_worker_has_a_place_and_a_name(fleet: Fleet) -> None:
+    tokens: list[str] = []
+    fleet.clock.after(0.5, lambda: tokens.extend(fleet.supervisor.tokens()))
+    assert fleet.run(1) == 0
+    assert (fleet.places, tokens) == (["0", "1"], ["token0", "token1"])
 
 
 def test_what_held_a_death_up_does_not_hide_it(fleet: Fleet) -> None:
@@ -181,21 +191,14 @@ def test_a_supervisor_that_checks_nobody_is_not_alive(fleet: Fleet, monkeypatch:
     assert fleet.supervisor.is_alive()  # While they drain, nobody is checked.
 
 
-def test_a_worker_that_starts_is_not_silent(fleet: Fleet, logs: list[Any]) -> None:
-    fleet.beats = [((1e9, 1e9),)]
-    assert fleet.run(300) == 0
-    assert logs == []
-
-
-def test_if_we_have_stood_still_the_silence_of_others_means_nothing(fleet: Fleet, logs: list[Any]) -> None:
+@pytest.mark.parametrize(("beats", "stood_still", "seconds"), [((1e9, 1e9), 0, 300), ((1, 20), 600, 620 + SILENT)])
+def test_a_worker_that_starts_or_that_we_have_slept_beside_is_not_silent(
+    fleet: Fleet, logs: list[Any], beats: tuple[float, float], stood_still: float, seconds: float
+) -> None:
     """Stop all processes, and let the supervisor wake first."""
-    fleet.beats = [((1.0, 20.0),)]
-
-    def stand_still() -> None:
-        fleet.clock.now += 600.0
-
-    fleet.clock.after(21, stand_still)
-    assert fleet.run(600 + 21 + SILENT - 1) == 0
+    fleet.beats = [(beats,)]
+    fleet.clock.after(21, lambda: setattr(fleet.clock, "now", fleet.clock.now + stood_still))
+    assert fleet.run(seconds) == 0
     assert logs == []
 
 
