@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from accepting import record
 from fleet_harness import Answer, Call, FleetHarness, well
-from harness import COMPLETED, DATA, HELD, Harness
+from harness import COMPLETED, DATA, HELD, PLAIN, Harness
 from redis import Redis
 from redis_keys import job_id
 from rq import Queue
@@ -204,13 +204,8 @@ def test_burst_ends_when_the_queue_is_empty(harness: Harness, isolation: tuple[s
     assert len(harness.notes()) == 3
 
 
-@pytest.fixture
-def rig(rig: FleetHarness) -> FleetHarness:
-    rig.plugin('@handlers.on("*")\nasync def handled(event, context): ...\n')
-    return rig
-
-
 def test_an_event_in_a_process_of_its_own_waits_for_its_turn_in_the_fleets_rate(rig: FleetHarness) -> None:
+    rig.plugin(PLAIN)
     rate, count = 1, 6
     ids = [f"m{number}" for number in range(count)]
     rig.accept(*((one, COMPLETED, f"iss_{one}") for one in ids))
@@ -228,6 +223,7 @@ def test_an_event_in_a_process_of_its_own_may_be_the_one_that_tries_the_platform
     def answer(call: Call) -> Answer:
         return Answer(429, retry_after="1") if call.total == 1 else well(call)
 
+    rig.plugin(PLAIN)
     rig.stub.answer = answer
     with rig.worker("worker", *FORK) as worker:
         rig.accept(("m0", COMPLETED, "iss_m0"))

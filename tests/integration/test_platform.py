@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from unittest.mock import AsyncMock
 
@@ -40,9 +41,8 @@ class Member:
         self.fetching = AsyncApi(url, credentials(), guard=breaker.fetches, timeout=60.0)
         self.calling = AsyncApi(url, credentials(), guard=breaker.calls, timeout=60.0)
         self.in_thread = SyncApi(self.calling)
-
-    async def call(self) -> object:
-        return await end_of(self.calling)
+        #: The result of a handler's call, and of an admitted fetch.
+        self.call, self.fetch = partial(end_of, self.calling), partial(end_of, self.fetching)
 
     async def call_in_thread(self) -> object:
         def call() -> object:
@@ -52,9 +52,6 @@ class Member:
                 return error
 
         return await asyncio.to_thread(call)
-
-    async def fetch(self) -> object:
-        return await end_of(self.fetching)
 
 
 async def end_of(api: AsyncApi) -> object:

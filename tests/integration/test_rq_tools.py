@@ -85,11 +85,10 @@ def test_an_event_is_counted_once_however_often_the_worker_shows_itself(redis_cl
     for _ in range(3):
         worker.show_to_rq()
     worker._finished += 3
-    redis_client.rename(worker.key, "record")
-    redis_client.set(worker.key, "of another program")
+    redis_client.hset(worker.key, "successful_job_count", "no number")
     with pytest.raises(ResponseError):
         worker.show_to_rq()
-    redis_client.rename("record", worker.key)
+    redis_client.hset(worker.key, "successful_job_count", 2)
     worker.show_to_rq()
     worker.refresh()
     assert worker.successful_job_count == 5

@@ -70,6 +70,11 @@ def outcome(kind: CallResult, wait: float | None = None, *, probe: bool = False,
         (PROBING, outcome(REFUSED, 8), replace(PROBING, until=NOW + 8 + MARGIN_SECONDS)),
         (PROBING, outcome(ANSWERED, probe=True), CLOSED),
         (PROBING, outcome(FAILED, probe=True), Circuit(is_open=True, trips=3, until=NOW + 4)),
+        (replace(PROBING, until=NOW), outcome(FAILED, probe=True), Circuit(is_open=True, trips=3, until=NOW + 4)),
+        (replace(PROBING, trips=1), outcome(FAILED, probe=True), Circuit(is_open=True, trips=2, until=NOW + 2)),
+        (replace(PROBING, trips=4), outcome(FAILED, probe=True), Circuit(is_open=True, trips=5, until=NOW + 16)),
+        (replace(PROBING, trips=5), outcome(FAILED, probe=True), Circuit(is_open=True, trips=6, until=NOW + 30)),
+        (replace(PROBING, trips=9), outcome(FAILED, probe=True), Circuit(is_open=True, trips=10, until=NOW + 30)),
         (PROBING, outcome(REFUSED, probe=True), Circuit(is_open=True, trips=3, until=NOW + 4)),
         (PROBING, outcome(REFUSED, 2, probe=True), replace(PROBING, until=NOW + 2 + MARGIN_SECONDS)),
     ],
@@ -87,15 +92,6 @@ def test_it_opens_when_most_calls_fail_and_not_for_a_few_failures_among_many_ans
         circuit = circuit.after(outcome(FAILED if dice.random() < share else ANSWERED))
         calls += 1
     assert calls <= opens if opens else not circuit.is_open
-
-
-def test_pauses_double_up_to_the_longest_while_probes_fail() -> None:
-    circuit, pauses = NEARLY.after(outcome(FAILED)), []
-    for _ in range(7):
-        at = circuit.until
-        circuit = circuit.after(outcome(FAILED, probe=True, at=at))
-        pauses.append(circuit.until - at)
-    assert pauses == [2, 4, 8, 16, PAUSES.longest, PAUSES.longest, PAUSES.longest]
 
 
 @pytest.mark.parametrize(
