@@ -18,9 +18,7 @@ EVENTS = [f"m{number}" for number in range(30)]
 
 
 @pytest.mark.parametrize("isolation", ["loop", "fork"])
-def test_refused_credentials_cost_no_event_and_are_named(
-    rig: FleetHarness, isolation: str, authority: trustme.CA
-) -> None:
+def test_refused_credentials_cost_no_event(rig: FleetHarness, isolation: str, authority: trustme.CA) -> None:
     rig.plugin('@handlers.on("*")\nasync def handled(event, context): ...\n')
     rig.environment["CREDHOOK_MAX_ATTEMPTS"] = "1"
     rig.stub.client_secrets = {"good"}

@@ -78,8 +78,7 @@ def test_a_worker_whose_record_has_expired_registers_anew(harness: Harness) -> N
 
 
 def test_an_event_is_counted_once_however_often_the_worker_shows_itself(redis_client: Redis) -> None:
-    store, token = store_on(redis_client), "w"
-    worker: Any = ConcurrentWorker(worker_settings(), Registry([]), store, name=token, token=token)
+    worker: Any = ConcurrentWorker(worker_settings(), Registry([]), store_on(redis_client), name="w", token="t")
     worker.register_birth()
     worker._is_registered, worker._finished = True, 2
     for _ in range(3):
@@ -118,7 +117,6 @@ def test_the_shutdown_command_ends_the_worker_in_order(harness: Harness) -> None
         until(lambda: harness.notes() == ["begun m1"])
         send_kill_horse_command(harness.redis, the_worker(harness).name)
         until(lambda: '"command_ignored"' in process.text)
-        assert '"worker_draining"' not in process.text
         send_shutdown_command(harness.redis, the_worker(harness).name)
         until(lambda: '"worker_draining"' in process.text)
         (harness.folder / "go").touch()

@@ -208,9 +208,7 @@ async def test_what_was_not_admitted_is_still_there_for_a_slow_start(
 
 
 @pytest.mark.parametrize(("status", "outcome"), [(None, "unanswered"), (401, "refused")])
-async def test_a_token_that_was_not_given_is_counted_by_whether_there_was_an_answer(
-    breaker: CircuitBreaker, status: int | None, outcome: str
-) -> None:
+async def test_missing_tokens_are_counted_by_reason(breaker: CircuitBreaker, status: int | None, outcome: str) -> None:
     before = counted("credhook_token_fetches_total", outcome=outcome)
     breaker.token_fetched(ApiError("token: no", operation="token", status=status))
     assert counted("credhook_token_fetches_total", outcome=outcome) == before + 1
@@ -218,9 +216,7 @@ async def test_a_token_that_was_not_given_is_counted_by_whether_there_was_an_ans
 
 
 @pytest.mark.parametrize(("cause", "said"), [("refused", "CREDHOOK_API_URL"), ("500", "resume by themselves")])
-async def test_a_pause_says_what_to_do_and_of_a_silent_redis_only_the_first_call_waits(
-    breaker: CircuitBreaker, cause: str, said: str
-) -> None:
+async def test_a_pause_says_why_and_asks_a_silent_redis_once(breaker: CircuitBreaker, cause: str, said: str) -> None:
     breaker._store._store.run = asked = AsyncMock(side_effect=RedisTimeout)  # type: ignore[method-assign]
     with capture_logs() as logs:
         for _ in range(THRESHOLD):

@@ -48,8 +48,7 @@ class Processor:
 def worker(concurrency: int, processor: Processor, *, grace: float = 60.0) -> Any:
     """Return a worker without Redis, whose claims are strings."""
     made = cast(Any, ConcurrentWorker.__new__(ConcurrentWorker))
-    settings: Any = SimpleNamespace(concurrency=concurrency, grace=grace)
-    made._settings = settings
+    made._settings = SimpleNamespace(concurrency=concurrency, grace=grace)
     made._attempts, made._tasks, made._processor = set(), set(), processor
     made._freed, made._stopping = asyncio.Event(), asyncio.Event()
     made._suspended = made._isolation_wanted = False
@@ -213,9 +212,7 @@ def test_a_take_that_fails_is_tried_again_and_again(error: Exception, event: str
 @pytest.mark.parametrize(
     ("due", "waits", "places", "group"), [(None, 1.0, 8, 2), (0.25, 0.25, 3, 1), (60.0, 1.0, 9, 2)]
 )
-def test_an_idle_worker_takes_events_in_groups_and_waits_until_the_next_is_due(
-    due: float | None, waits: float, places: int, group: int
-) -> None:
+def test_an_idle_worker_takes_groups_and_then_waits(due: float | None, waits: float, places: int, group: int) -> None:
     async def work() -> None:
         one, queue, _ = taking(Taken((), due))
         one._settings.concurrency = places
@@ -245,8 +242,7 @@ def test_twice_a_second_a_worker_tells_how_it_is_and_it_stops_once_too_many_hand
         in_own_time(work())
     assert len(pulses) == 5
     assert [line["event"] for line in logs] == ["handlers_hung", "worker_draining"]
-    gauges = ("credhook_handlers_hung", "credhook_events_in_flight")
-    assert [REGISTRY.get_sample_value(name) for name in gauges] == [3, 1]
+    assert [REGISTRY.get_sample_value(f"credhook_{gauge}") for gauge in ("handlers_hung", "events_in_flight")] == [3, 1]
 
 
 async def test_a_worker_that_was_told_to_stop_while_it_asked_the_breaker_takes_nothing() -> None:
@@ -272,8 +268,7 @@ def test_background_work_begins_again_whatever_ends_it_and_a_defect_is_logged_ea
 def test_an_event_that_is_taken_again_breaks_the_older_attempt_off() -> None:
     claims: Any = SimpleNamespace(lease=15.0)
     leases, lost = Leases(claims), []
-    first: Any = SimpleNamespace(event_id="e1")
-    second: Any = SimpleNamespace(event_id="e1")
+    first, second = (cast(Any, SimpleNamespace(event_id="e1")) for _ in range(2))
     leases.hold(first, lambda: lost.append("first"))
     assert lost == []
     leases.hold(second, lambda: lost.append("second"))

@@ -131,7 +131,7 @@ def test_once_all_have_finished_so_has_their_supervisor(clock: Clock, family: Ma
 
 def test_what_another_would_end_with_as_well_ends_all(clock: Clock, family: Make, logs: list[Any]) -> None:
     signals: list[int] = []
-    one = family(
+    one: Family = family(
         2, [(OLD * 2, 1), (YOUNG, 2)], before_drain=lambda: signals.extend(len(child.signals) for child in one.children)
     )
     assert one.run() == 2
