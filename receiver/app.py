@@ -9,6 +9,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Optional
 
 import structlog
@@ -59,6 +60,7 @@ class RouteNotFound(Exception):
 
 
 _NOT_AUTHENTICATED: Final = "The delivery could not be authenticated."
+_NOTHING_HERE: Final = "There is nothing here."
 #: For each error: the rule for the counters, the status, what the sender is told, and more response headers. Without
 #: a text, the sender is told the error's own message.
 _REFUSALS: Final[dict[type[Exception], tuple[str, int, str, dict[str, str]]]] = {
@@ -66,7 +68,7 @@ _REFUSALS: Final[dict[type[Exception], tuple[str, int, str, dict[str, str]]]] = 
     Malformed: ("body", 400, "", {}),
     Unauthenticated: ("signature", 401, _NOT_AUTHENTICATED, {}),
     OutsideTolerance: ("clock", 401, _NOT_AUTHENTICATED, {}),
-    RouteNotFound: ("path", 404, "There is nothing here.", {}),
+    RouteNotFound: ("path", 404, _NOTHING_HERE, {}),
     # The rest of the body is not read, so the connection cannot be used again.
     TooLarge: ("size", 413, "The delivery is too large.", {"connection": "close"}),
     # RFC 9110: a 415 says which encodings would do.
@@ -217,7 +219,8 @@ def _envelope(status: int, detail: str, headers: Mapping[str, str] | None = None
 
 async def _http_error(_: Request, error: Any) -> Response:
     """Answer what Starlette refuses with an HTTPException: an unknown path, another method."""
-    return _envelope(error.status_code, error.detail + ".", error.headers)
+    detail = _NOTHING_HERE if error.status_code == HTTPStatus.NOT_FOUND else error.detail + "."
+    return _envelope(error.status_code, detail, error.headers)
 
 
 async def _failed(_: Request | None, error: Exception) -> Response:

@@ -194,9 +194,11 @@ class Inbox:
         self._facts_until = time.monotonic() + _FACTS_SECONDS
 
     def _confirm(self, group: list[_Waiting], outcomes: list[Outcome]) -> None:
-        self.acknowledged, self.last_acknowledged = self.acknowledged + len(group), time.monotonic()
+        now = time.monotonic()
+        if kept := len(outcomes) - outcomes.count(Outcome.UNREADABLE):
+            self.acknowledged, self.last_acknowledged = self.acknowledged + kept, now
         if self.unavailable:
-            log.info("redis_recovered", seconds=round(self.last_acknowledged - self._unavailable_since, 1))
+            log.info("redis_recovered", seconds=round(now - self._unavailable_since, 1))
             self.unavailable = ""
         for (_, waiting), outcome in zip(group, outcomes, strict=True):
             if waiting.done():  # Its request was cancelled; the event stays.

@@ -117,6 +117,7 @@ def bind_setting(address: str, variable: str) -> socket.socket:
     try:
         listener.bind((host.strip("[]"), int(port)))
     except (OSError, OverflowError) as error:
+        listener.close()
         reason = getattr(error, "strerror", None) or error
         raise click.ClickException(f"cannot listen on {address}: {reason}; set {variable}") from error
     listener.listen(2048)

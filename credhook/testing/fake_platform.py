@@ -21,10 +21,11 @@ from credhook.worker.handlers.registry import FetchedEvent
 
 _URL: Final = "http://127.0.0.1:8700"
 
-#: Fields that differ between two runs with the same effects: generated ids and keys, and times.
+#: Fields that differ between two runs with the same effects: generated ids and keys, addresses with ids, and times.
 _VOLATILE: Final = frozenset(
-    {"id", "certificateId", "createdAt", "updatedAt", "archivedAt", "expiresAt", "iat"}
+    {"id", "certificateId", "createdAt", "updatedAt", "archivedAt", "expiresAt"}
     | {"certificateSigningRequest", "subjectKeyIdentifier"}
+    | {"offerUri", "offerQrUri", "authorizationRequestUri", "authorizationRequestQrUri"}
 )
 #: Noun → the sandbox's model of its records.
 _RECORDS: Final[dict[str, Any]] = {

@@ -301,6 +301,7 @@ async def test_an_unusual_delivery_has_a_log_line_of_its_own(inbox: Inbox, redis
         assert await inbox.accept("m2", Event("openid4vc.issuance.unheard_of", "iss_1")) is Outcome.QUARANTINED
         with pytest.raises(StoreUnavailable):
             await inbox.accept("bad", EVENT)
+    assert inbox.acknowledged == 4
     logged = [(line["event"], line["webhook_id"]) for line in lines[1:]]
     assert logged == [*[("event_conflict", "m1")] * 2, ("event_quarantined", "m2"), ("event_unreadable", "bad")]
 

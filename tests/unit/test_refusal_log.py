@@ -63,7 +63,10 @@ async def test_a_defect_of_ours_is_a_500_so_that_the_sender_keeps_the_delivery()
                 await client.post(f"/webhooks/{letter * 22}", content=content, headers=sent)
                 for letter, sent in (("o", {"webhook-id": "m1"}), ("p", wrong), ("o", good), ("p", good))
             ]
+            nowhere = [(await client.post(path, content=content)).json()["errors"] for path in ("/webhooks/o", "/o")]
             answers = [*posts[2:], await client.get("/readyz")]
+    assert [error.pop("id") for (error,) in nowhere]
+    assert nowhere[0] == nowhere[1]
     assert [answer.status_code for answer in posts[:2]] == [400, 401]  # A path secret is no signature.
     for answer in answers:
         (error,) = answer.json()["errors"]

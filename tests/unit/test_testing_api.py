@@ -116,10 +116,10 @@ def test_whatever_is_made_on_the_platform_is_an_effect_but_ids_times_and_their_o
         csr = api.sync.request("GET", "/sandbox/csrs")["data"][0]["id"]
         signed = api.sync.request("POST", f"/sandbox/csrs/{csr}/sign")["data"]
         api.sync.request("POST", f"/me-creds/api/certificates/csrs/{csr}/import", signed)
-        effects = api.effects()
-        for kind in ("issuance.completed", "verification.data"):  # Their links hold their ids.
+        for kind in ("issuance.completed", "verification.data"):
             api.sync.request("POST", "/sandbox/events", {"eventType": f"openid4vc.{kind}"})
-        return effects, [noun for noun, records in api.effects().items() if records == nothing[noun]]
+        effects = api.effects()
+        return effects, [noun for noun, records in effects.items() if records == nothing[noun]]
 
     nothing = FakeApi().effects()
     effects, untouched = made("ab")

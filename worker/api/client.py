@@ -210,9 +210,10 @@ class AsyncApi(Platform[AsyncSender]):
 
     async def _send(self, call: Call[R]) -> R:
         response = await self._answer(call)
-        asked_for = call.asked_for if self._match_ids else None
         try:
-            return responses.read(call.operation, response, datetime.now(UTC), asked_for=asked_for)
+            return responses.read(
+                call.operation, response, datetime.now(UTC), asked_for=call.asked_for, match_ids=self._match_ids
+            )
         except InvalidResponse:
             response.hang_up()
             raise

@@ -45,8 +45,15 @@ def values(body: bytes) -> int:
     return 1 + len(body) - len(body.translate(None, b"{[,"))
 
 
-def read(operation: Operation[R], response: Response, now: datetime, *, asked_for: str | None = None) -> R:
-    """Return what the operation promises; with `asked_for` it may carry no other id.
+def read(
+    operation: Operation[R],
+    response: Response,
+    now: datetime,
+    *,
+    asked_for: str | None = None,
+    match_ids: bool = True,
+) -> R:
+    """Return what the operation promises; with `asked_for` and `match_ids` it may carry no other id.
 
     `now` is for a `Retry-After` that is a date.
 
@@ -64,7 +71,9 @@ def read(operation: Operation[R], response: Response, now: datetime, *, asked_fo
         result = parse(operation.name, operation.result, response)
     else:
         return cast("R", None)
-    return result if asked_for is None else _matching(operation.name, asked_for, result, response.status)
+    if asked_for is None:
+        return result
+    return cast("R", _identified(operation.name, asked_for, result, response.status, match_ids=match_ids))
 
 
 def parse(operation: str, result: TypeAdapter[R], response: Response) -> R:
@@ -159,13 +168,13 @@ def _validated(operation: str, result: TypeAdapter[R], document: Any, status: in
         raise _not_understood(operation, status, place + mismatch(error)) from None
 
 
-def _matching(operation: str, asked_for: str, result: Any, status: int) -> Any:
-    """Return the result if it has this id, or none. With another id it belongs to another request, and is refused."""
+def _identified(operation: str, asked_for: str, result: Any, status: int, *, match_ids: bool) -> Any:
+    """Return the result, with this id if it has none. With another id it belongs to another request, and is refused."""
     if not result.id:
         if not getattr(result, "status", ""):  # An error, perhaps, or something else altogether.
             raise _not_understood(operation, status, "neither id nor status")
         return result.model_copy(update={"id": asked_for})
-    if result.id != asked_for:
+    if result.id != asked_for and match_ids:
         raise InvalidResponse(
             f"{operation}: the answer is about another id than the one asked for; "
             "if the platform names its details otherwise, set CREDHOOK_MATCH_IDS=0",
