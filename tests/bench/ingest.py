@@ -72,8 +72,8 @@ class Run:
 
     def throughput(self, seconds: int) -> dict[str, Any]:
         """Put as much load on the server as it takes, after connections, pools and compilers have settled."""
-        warm_up = min(_WARM_UP, seconds)
-        self._press(self._take(warm_up * _REQUESTS), warm_up)
+        if warm_up := min(_WARM_UP, seconds - 1):
+            self._press(self._take(warm_up * _REQUESTS), warm_up)
         jobs, meter = self._jobs_at_rest(), Meter(self.server, self.redis)
         accepted, took = self._press(self.unseen, seconds)
         costs = meter.costs(accepted)
@@ -145,7 +145,7 @@ def _status(port: int, request: bytes) -> int:
 
 def measure(competitor: Competitor, seconds: int, folder: Path) -> dict[str, Any]:
     """Measure a run. Its Redis is empty, so that the same deliveries are new to all."""
-    deliveries = sign(folder / "deliveries", (min(_WARM_UP, seconds) + seconds) * _REQUESTS)
+    deliveries = sign(folder / "deliveries", (min(_WARM_UP, seconds - 1) + seconds) * _REQUESTS)
     with run(competitor, deliveries, folder) as running:
         return running.throughput(seconds)
 

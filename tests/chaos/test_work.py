@@ -193,7 +193,7 @@ def test_workers_and_redis_killed_at_random_instants(tmp_path: Path, stub: Stub,
         rig.plugin(TWO_HANDLERS)
         bills = tmp_path / "bills"
         rig.environment |= {"PYTHONPATH": str(Path(billing.__file__).parent), "BILLING_DATABASE": str(bills)}
-        deaths = Deaths(rig, redis, *((600, 6, 2) if size == SHORT else (20_000, 50, 10)))
+        deaths = Deaths(rig, redis, *((400, 6, 2) if size == SHORT else (20_000, 50, 10)))
         deaths.run()
         records = rig.records(deaths.supplied)
         rig.redis.close()
