@@ -151,21 +151,14 @@ def measure(competitor: Competitor, seconds: int, folder: Path) -> dict[str, Any
 
 
 def _sheets(results: dict[str, Any]) -> Iterator[Sheet]:
-    titles, throughput = results["titles"], results["throughput"]
-    rows = []
-    for name, rounds in sorted(throughput.items(), key=lambda item: -middle(item[1], "rate")):
-        # Compare each with the credhook that fsyncs as it does.
-        alike = (STANDARD if RECEIVERS[name].appendfsync == "everysec" else STRICT).name
-        ratio = f"{middle(throughput[alike], 'rate') / middle(rounds, 'rate'):.2f}" if alike in throughput else ""
-        cells = (f"{middle(rounds, figure):.0f}" for figure in ("cpu", "redis", "peak"))
-        rows.append([titles[name], *report.spread(rounds), ratio, *cells])
-    costs = ("µs each", "Redis, µs each", "MiB")
-    yield Sheet(
-        "As much as each takes; processor time and memory of its process",
-        ["competitor", "deliveries/s", "rounds", "credhook / it", *costs],
-        rows,
-    )
+    title = "As much as each takes; processor time and memory of its process"
+    yield report.ranking(title, "deliveries/s", results["titles"], results["throughput"], _ours_beside)
     yield Sheet("Targets", report.TARGETS, list(_targets(results)))
+
+
+def _ours_beside(name: str) -> str:
+    """Return the name of the credhook that fsyncs as a competitor does."""
+    return (STANDARD if RECEIVERS[name].appendfsync == "everysec" else STRICT).name
 
 
 def _targets(results: dict[str, Any]) -> Iterator[list[str]]:

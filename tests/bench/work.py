@@ -20,7 +20,7 @@ import click
 from bench import machine, report
 from bench.competitors import BULLMQ, DRAMATIQ, OURS, OURS_CROWDED, WORKERS, Competitor, chosen
 from bench.machine import HERE, PROGRAMS, Meter, Process, RunFailed, say
-from bench.report import Rounds, Sheet, middle
+from bench.report import Sheet, middle
 from redis import Redis
 
 from credhook.sandbox.local.environment import free_port, local_redis
@@ -155,20 +155,9 @@ def _ours_beside(name: str) -> str:
 
 def _sheets(results: dict[str, Any]) -> Iterator[Sheet]:
     for latency, field in results["rounds"].items():
-        rows = []
-        for name, rounds in sorted(field.items(), key=lambda item: -middle(item[1], "rate")):
-            ours = field.get(_ours_beside(name))
-            ratio = f"{middle(ours, 'rate') / middle(rounds, 'rate'):.2f}" if ours else ""
-            rows.append([results["titles"][name], *report.spread(rounds), ratio, *_costs(rounds)])
-        costs = ("µs each", "Redis, µs each", "MiB")
-        columns = ["competitor", "events/s", "rounds", "credhook / it", *costs]
-        yield Sheet(f"Events handled, one process, an API that answers after {latency} ms", columns, rows)
+        title = f"Events handled, one process, an API that answers after {latency} ms"
+        yield report.ranking(title, "events/s", results["titles"], field, _ours_beside)
     yield Sheet("Targets", report.TARGETS, list(_targets(results)))
-
-
-def _costs(rounds: Rounds) -> tuple[str, ...]:
-    cpu, redis = (middle(rounds, figure) for figure in ("cpu", "redis"))
-    return f"{cpu:,.0f}", f"{redis:,.0f}", f"{max(one['peak'] for one in rounds):.0f}"
 
 
 def _targets(results: dict[str, Any]) -> Iterator[list[str]]:
