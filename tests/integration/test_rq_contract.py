@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any
 
+from accepting import values
 from claiming import EventQueue
 from redis import Redis
 from redis_keys import job_id
@@ -41,19 +42,14 @@ def written_by_rq(redis: Redis, event_id: str) -> dict[Any, Any]:
     return redis.hgetall(job.key)
 
 
-def everything(redis: Redis) -> dict[str, Any]:
-    """All keys of RQ's with their values, a hash's times left out and its data unpacked."""
-    found: dict[str, Any] = {}
-    for key in redis.scan_iter("rq:*"):
-        kind = redis.type(key)
-        if kind == b"hash":
-            fields: Any = redis.hgetall(key)
-            found[key] = {name: value for name, value in fields.items() if value and name not in TIMES | {b"data"}}
-        elif kind == b"list":
-            found[key] = redis.lrange(key, 0, -1)
-        else:
-            found[key] = redis.smembers(key)
-        found[key + b" expiry"] = redis.ttl(key)
+def everything(redis: Redis) -> dict[bytes, Any]:
+    """All keys of RQ's with their values and expiries, of a hash without its empty fields, its times and its data."""
+    found: dict[bytes, Any] = {}
+    for key, value in values(redis, "rq:*"):
+        kept = value
+        if isinstance(value, dict):
+            kept = {name: text for name, text in value.items() if text and name not in TIMES | {b"data"}}
+        found[key] = kept, redis.ttl(key)
     return found
 
 

@@ -1,45 +1,36 @@
 """Events in the store as the receiver leaves them, without the socket."""
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
-from stores import store_on
+from stores import run_accept, store_on
 
-from credhook.events import Event
 from credhook.receiver.inbox import Inbox
 
 #: How each kind of key is read whole.
-READ = {
+READ: dict[bytes, tuple[Any, ...]] = {
     b"string": ("GET",),
     b"hash": ("HGETALL",),
-    b"list": ("LRANGE",),
+    b"list": ("LRANGE", 0, -1),
     b"set": ("SMEMBERS",),
-    b"zset": ("ZRANGE",),
-    b"stream": ("XRANGE",),
+    b"zset": ("ZRANGE", 0, -1),
+    b"stream": ("XRANGE", "-", "+"),
 }
-RANGE = {b"list": (0, -1), b"zset": (0, -1), b"stream": ("-", "+")}
 
 
 def accept(redis_url: str, webhook_id: str, event_type: str, resource_id: str, *, queue: str = "credhook") -> None:
     """Write one event down, as the receiver does."""
-
-    async def write() -> None:
-        async with inbox_on(AsyncRedis.from_url(redis_url), queue=queue) as inbox:
-            await inbox.accept(webhook_id, Event(event_type, resource_id))
-
-    asyncio.run(write())
+    with Redis.from_url(redis_url) as redis:
+        run_accept(store_on(redis, queue), (webhook_id, event_type, resource_id))
 
 
 @asynccontextmanager
-async def inbox_on(
-    redis: AsyncRedis, *, queue: str = "credhook", durability: str = "standard", retention: int = 3_600
-) -> AsyncIterator[Inbox]:
+async def inbox_on(redis: AsyncRedis, *, durability: str = "standard") -> AsyncIterator[Inbox]:
     """The receiver's inbox, for the length of the block; it closes the client's connections, not the client."""
-    inbox = Inbox(store_on(redis, queue, retention=retention), durability=durability)
+    inbox = Inbox(store_on(redis), durability=durability)
     try:
         yield inbox
     finally:
@@ -58,12 +49,13 @@ def reached(redis: Redis, webhook_id: str, state: str) -> dict[str, str]:
     return found if found.get("state") == state else {}
 
 
+def values(redis: Redis, pattern: str = "*") -> Iterator[tuple[bytes, Any]]:
+    """Yield the keys that fit the pattern, with what they hold."""
+    for key in redis.scan_iter(pattern):
+        if read := READ.get(cast(bytes, redis.type(key))):  # A key may go between the two commands.
+            yield key, redis.execute_command(read[0], key, *read[1:])  # type: ignore[no-untyped-call]
+
+
 def everything(redis: Redis, text_of: Callable[[Any], str] = repr) -> str:
     """All that Redis holds, keys and values, as text to search in."""
-    found = []
-    for key in redis.scan_iter():
-        kind: Any = redis.type(key)
-        if kind in READ:  # A key may go between the two commands.
-            value = redis.execute_command(*READ[kind], key, *RANGE.get(kind, ()))  # type: ignore[no-untyped-call]
-            found.append(f"{text_of(key)} {text_of(value)}")
-    return "\n".join(found)
+    return "\n".join(f"{text_of(key)} {text_of(value)}" for key, value in values(redis))

@@ -8,15 +8,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import plain
 import trustme
 from events_command import process
 from harness import Harness
 from redis import Redis
 from redis_keys import EVENT
 from serving import Platform, Receiver, platform
-from waiting import until
-from webhook_endpoint import happen, register
+from webhook_endpoint import happen, register, settled
 
 from credhook.store import BACKFILLED
 
@@ -38,14 +36,9 @@ class Scene(Harness):
     def happen(self, event_type: str, *, lost: bool, count: int = 1, **more: Any) -> list[str]:
         """Let it happen; the resources. Deliveries are lost until the platform gives them up."""
         if not lost:
-            self.given_up()
+            settled(self.sandbox, within=600)
         self.sandbox.faults(drop=1_000_000 if lost else 0)
         return [each["resourceId"] for each in happen(self.sandbox, event_type, count=count, **more)]
-
-    def given_up(self) -> None:
-        """Return once the platform tries no delivery any more."""
-        deliveries = f"{self.sandbox.url}/sandbox/deliveries"
-        until(lambda: plain.get(deliveries).json()["meta"]["underWay"] == 0, within=600, what="the end of deliveries")
 
     def backfill(self, *options: str, **settings: str) -> "subprocess.Popen[str]":
         """The command as a process, about all that has ever happened."""

@@ -16,17 +16,17 @@ from urllib.parse import parse_qs
 
 import httptools
 import pytest
-from accepting import inbox_on, record
+from accepting import record
 from anyio.from_thread import start_blocking_portal
 from growing_files import whole_lines
 from harness import Workers
 from platform_settings import leading_to
-from redis.asyncio import Redis as AsyncRedis
 from serving import Process
-from structlog.testing import capture_logs
+from stores import run_accept, store_on
 from waiting import until
 
-from credhook.events import Event
+from credhook.receiver.inbox import MAX_GROUP
+from credhook.worker.commands.batches import batched
 
 SHORT, LONG = "short", "long"
 SIZES = [SHORT, pytest.param(LONG, marks=[pytest.mark.soak, pytest.mark.timeout(1_800)])]
@@ -205,13 +205,8 @@ class FleetHarness(Workers):
 
     def accept(self, *events: tuple[str, str, str]) -> None:
         """Write down events (webhook-id, type, resource) as the receiver does; again if need be, since it dedupes."""
-
-        async def write() -> None:
-            async with inbox_on(AsyncRedis.from_url(self.redis_url), retention=86_400) as inbox:
-                await asyncio.gather(*(inbox.accept(one, Event(kind, resource)) for one, kind, resource in events))
-
-        with capture_logs():  # Thousands of lines that nobody reads.
-            asyncio.run(write())
+        for group in batched(events, MAX_GROUP):
+            run_accept(store_on(self.redis, retention=86_400), *group)
 
     def started(self, *processes: Process, each: int = 1) -> None:
         """Return once so many workers of each have started."""

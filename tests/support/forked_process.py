@@ -27,6 +27,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, AnyStr, Final, NoReturn
 
 #: Bytes of a request, and descriptors with it, at most.
@@ -184,7 +185,7 @@ def _serve(control: socket.socket) -> list[str]:
             while os.getppid() == between:
                 time.sleep(0.0002)
             control.detach()  # Its number becomes another descriptor's.
-            return _become(received, **json.loads(message))
+            return _become(received, SimpleNamespace(**json.loads(message)))
         os.waitpid(between, 0)
         for descriptor in (*received, writing):
             os.close(descriptor)
@@ -192,25 +193,15 @@ def _serve(control: socket.socket) -> list[str]:
             control.send(told.read())
 
 
-def _become(
-    received: list[int],
-    *,
-    command: list[str],
-    safe_path: bool,
-    folder: str,
-    environment: dict[str, str],
-    descriptors: list[int],
-    session: bool,
-    terminal: bool,
-    ignored: list[int],
-    open_files: tuple[int, int],
-) -> list[str]:
+def _become(received: list[int], request: Any) -> list[str]:
     """Do what `Popen` and Python do before the command. Return the command, or one of a fork of its own zygote."""
+    command: list[str] = request.command
+    environment: dict[str, str] = request.environment
     _libc.prctl(_PR_SET_NAME, b"python")
-    if session:
+    if request.session:
         os.setsid()
-    _keep_descriptors(received, descriptors)
-    if terminal:
+    _keep_descriptors(received, request.descriptors)
+    if request.terminal:
         take_terminal()
     may_start = _SUPERVISING & {*command[1:3]} and not _SUPERVISED & {*command}
     if may_start and (of_fork := _lend_zygote()):
@@ -220,13 +211,13 @@ def _become(
             del sys.modules[name]
     os.environ.clear()
     os.environ.update(environment)
-    os.chdir(folder)
-    _set_paths(command[0], folder, environment.get("PYTHONPATH", ""), safe_path=safe_path)
+    os.chdir(request.folder)
+    _set_paths(command[0], request.folder, environment.get("PYTHONPATH", ""), safe_path=request.safe_path)
     for stream in (sys.stdout, sys.stderr):
         at_once = stream is sys.stderr or os.isatty(stream.fileno()) or "PYTHONUNBUFFERED" in environment
         stream.reconfigure(line_buffering=at_once)  # type: ignore[union-attr]  # They are Python's own.
-    resource.setrlimit(resource.RLIMIT_NOFILE, open_files)
-    for one in ignored:
+    resource.setrlimit(resource.RLIMIT_NOFILE, request.open_files)
+    for one in request.ignored:
         signal.signal(one, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     return command

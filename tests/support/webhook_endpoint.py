@@ -92,12 +92,12 @@ def happen(sandbox: Platform, event_type: str = COMPLETED, **more: Any) -> list[
     return found
 
 
-def settled(sandbox: Platform, webhook_id: str = "") -> list[dict[str, Any]]:
+def settled(sandbox: Platform, webhook_id: str = "", within: float = 60.0) -> list[dict[str, Any]]:
     """The attempts of a delivery, or of all, once nothing is under way."""
 
     def ask() -> Any:
         answer = plain.get(f"{sandbox.url}/sandbox/deliveries").json()
         return answer if answer["meta"]["underWay"] == 0 else None
 
-    attempts: list[dict[str, Any]] = until(ask, what="the end of all deliveries")["data"]
+    attempts: list[dict[str, Any]] = until(ask, what="the end of all deliveries", within=within)["data"]
     return [each for each in attempts if webhook_id in {"", each["webhookId"]}]
