@@ -1,15 +1,14 @@
 """The benchmark itself, small: it runs, and it finds out competitors that do not do the work."""
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import release
 
 if sys.platform != "linux" or shutil.which("wrk") is None:
     pytest.skip("the benchmark needs Linux and wrk (Debian: apt install wrk)", allow_module_level=True)
@@ -22,12 +21,10 @@ from bench.machine import ROOT, RunFailed
 
 def bench(part: str, out: Path, *options: str) -> tuple[str, dict[str, Any]]:
     """Run a part. Return its output and its results."""
-    command = [sys.executable, "-m", f"bench.{part}", "--out", str(out), *options]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    command = (sys.executable, "-m", f"bench.{part}", "--out", str(out), *options)
+    said = release.run(*command, folder=ROOT, PYTHONPATH=str(ROOT / "tests"))
     results = out / f"{part}.json"
-    return done.stdout, json.loads(results.read_text()) if results.exists() else {}
+    return said, json.loads(results.read_text()) if results.exists() else {}
 
 
 def test_the_parts_measure_credhook_beside_the_limits(tmp_path: Path) -> None:

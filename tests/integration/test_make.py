@@ -2,12 +2,12 @@
 
 import os
 import shutil
-import subprocess
 import sys
 import venv
 from pathlib import Path
 
 import pytest
+import release
 
 ROOT = Path(__file__).parents[2]
 VERSION = "{}.{}".format(*sys.version_info)
@@ -32,10 +32,7 @@ def checkout(tmp_path: Path) -> Path:
 
 def make(checkout: Path, python: str = sys.executable) -> str:
     """Install what is to be installed; what `make` says."""
-    command = ["make", f".venv/.installed-{VERSION}", f"PYTHON={python}"]
-    done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return release.run("make", f".venv/.installed-{VERSION}", f"PYTHON={python}", folder=checkout)
 
 
 def test_a_changed_project_is_installed_again_and_what_the_user_has_installed_stays(checkout: Path) -> None:

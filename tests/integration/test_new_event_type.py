@@ -1,11 +1,12 @@
 """A new event type is a row in `credhook/events.py` and in the sandbox's table; a new resource is a row and a model."""
 
-import os
 import shutil
-import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+import release
 from dev_process import left_running
 from in_thread import Asked, http_server
 from platform_settings import leading_to
@@ -75,37 +76,22 @@ async def ship(event, context):
 """
 
 
-def changed_copy(folder: Path, changes: list[Change]) -> dict[str, str]:
-    """Copy the code, with these changes. Return the environment that runs the copy."""
+def changed_copy(folder: Path, changes: list[Change]) -> Callable[..., str]:
+    """Copy the code, with these changes. Return what runs Python with the copy, and returns what it prints."""
     for name in ("credhook", "receiver", "worker", "sandbox"):
         shutil.copytree(ROOT / name, folder / name, symlinks=True)
     for name, old, new in changes:
         text = (folder / name).read_text()
         assert text.count(old) == 1
         (folder / name).write_text(text.replace(old, new))
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("CREDHOOK_")}
-    return {**environment, "PYTHONPATH": str(folder)}
-
-
-def run(folder: Path, environment: dict[str, str], *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-P", *arguments],
-        env=environment,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return partial(release.run, sys.executable, "-P", PYTHONPATH=str(folder))
 
 
 def test_a_new_event_type_is_delivered_fetched_and_handled_once_it_is_in_both_tables(tmp_path: Path) -> None:
     """The demo has an event of each type, and leaves nothing."""
-    environment = changed_copy(tmp_path / "copy", ADD_TYPE)
+    run = changed_copy(tmp_path / "copy", ADD_TYPE)
     (folder := tmp_path / "folder").mkdir()
-    printed = run(folder, environment, "-m", "credhook", "demo")
+    printed = run("-m", "credhook", "demo", folder=folder)
     assert NEW_TYPE in printed
     assert "11 events, each delivered twice and handled exactly once" in printed
     assert printed.count("log.event") == 11
@@ -115,9 +101,9 @@ def test_a_new_event_type_is_delivered_fetched_and_handled_once_it_is_in_both_ta
 def test_a_new_resource_is_accepted_fetched_and_handled_once_it_has_a_row_and_a_model(
     tmp_path: Path, redis_url: str
 ) -> None:
-    environment = changed_copy(tmp_path, ADD_RESOURCE)
+    run = changed_copy(tmp_path, ADD_RESOURCE)
     (tmp_path / "shop.py").write_text(HANDLER)
-    assert run(tmp_path, environment, "-c", ACCEPT, redis_url).endswith("accepted\n")
+    assert run("-c", ACCEPT, redis_url, folder=tmp_path).endswith("accepted\n")
 
     def answer(asked: Asked) -> tuple[int, dict[str, str], bytes]:
         if asked.path == "/token":
@@ -126,6 +112,6 @@ def test_a_new_resource_is_accepted_fetched_and_handled_once_it_has_a_row_and_a_
         return 200, {}, b'{"data": {"id": "order-1", "status": "paid", "sum": 12}}'
 
     with http_server(answer) as url:
-        environment |= {"REDIS_URL": redis_url, "CREDHOOK_HANDLERS": "shop", **leading_to(url)}
-        run(tmp_path, environment, "-m", "credhook", "worker", "--burst")
+        settings = {"REDIS_URL": redis_url, "CREDHOOK_HANDLERS": "shop", **leading_to(url)}
+        run("-m", "credhook", "worker", "--burst", folder=tmp_path, **settings)
     assert (tmp_path / "shipped").read_text() == "Order order-1 12 paid"

@@ -11,7 +11,6 @@ import sqlite3
 import subprocess
 import sysconfig
 import tarfile
-import venv
 import zipfile
 from contextlib import closing
 from importlib.util import find_spec
@@ -20,6 +19,7 @@ from pathlib import Path
 import pytest
 import release
 from harness import COMPLETED, Harness
+from other_version import make_environment, site
 
 from credhook.cli import COMMANDS
 from credhook.sandbox.local.environment import find_server
@@ -38,20 +38,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / release.WHEEL
 
 
-def site(environment: Path) -> Path:
-    """Return the folder of the packages of an environment."""
-    return Path(sysconfig.get_path("purelib", "venv", {"base": str(environment)}))
-
-
 @pytest.fixture(scope="module")
 def project(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project with an environment of its own, in which nothing of the checkout can be imported."""
     folder = tmp_path_factory.mktemp("project")
-    venv.create(folder / ".venv", with_pip=False, symlinks=True)
-    with zipfile.ZipFile(wheel) as packed:
-        packed.extractall(site(folder / ".venv"))
-    # What we depend on: a folder named here is only looked into, so that the way to the checkout in it is not taken.
-    (site(folder / ".venv") / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    make_environment(folder / ".venv", wheel)
     script = folder / ".venv/bin/credhook"
     script.write_text(f"#!{folder}/.venv/bin/python\nfrom credhook.cli import main\nmain()\n")
     script.chmod(0o755)
@@ -75,14 +66,9 @@ def test_it_holds_one_import_root_with_its_types_and_licence(wheel: Path) -> Non
     assert {name.split("/")[0] for name in names} == {"credhook", f"credhook-{release.VERSION}.dist-info"}
     assert "credhook/py.typed" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
-    tops = ("credhook", "receiver", "worker", "sandbox")
-    paths = [
-        path
-        for top in tops
-        for suffix in ("py", "lua", "template", "html", "css", "js")
-        for path in (ROOT / top).rglob(f"*.{suffix}")
-    ]
-    ours = {str(path.relative_to(ROOT)).removeprefix("credhook/") for path in paths}
+    suffixes = {".py", ".lua", ".template", ".html", ".css", ".js"}
+    paths = [path for top in ("credhook", "receiver", "worker", "sandbox") for path in (ROOT / top).rglob("*")]
+    ours = {str(path.relative_to(ROOT)).removeprefix("credhook/") for path in paths if path.suffix in suffixes}
     assert {f"credhook/{path}" for path in ours} <= set(names)
 
 

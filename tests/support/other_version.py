@@ -1,7 +1,6 @@
 """Another version of credhook: a wheel in an environment of its own, and receivers and workers of any version."""
 
 import subprocess
-import sys
 import sysconfig
 import venv
 import zipfile
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import plain
+import release
 from fleet_harness import FleetHarness
 from forked_process import Forked
 from serving import Process, Start
@@ -19,17 +19,25 @@ from waiting import until
 from credhook.sandbox.local.environment import free_port
 
 
+def site(environment: Path) -> Path:
+    """Return the folder of the packages of an environment."""
+    return Path(sysconfig.get_path("purelib", "venv", {"base": str(environment)}))
+
+
+def make_environment(folder: Path, wheel: Path) -> None:
+    """Make an environment with the wheel. The dependencies are ours, and nothing of this checkout can be imported."""
+    venv.create(folder, with_pip=False, symlinks=True)
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extractall(site(folder))
+    # Python reads no .pth file in a folder that is named here, so the way to the checkout is not taken.
+    (site(folder) / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+
+
 def installed(source: Path, folder: Path) -> Start:
     """Build and install the version whose source is there. Return how its processes are started."""
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(build, cwd=source, check=True, capture_output=True, timeout=300)
-    venv.create(folder / "environment", with_pip=False, symlinks=True)
-    site = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder / "environment")}))
+    release.build(source, folder, "wheel")
     (wheel,) = folder.glob("*.whl")
-    with zipfile.ZipFile(wheel) as packed:
-        packed.extractall(site)
-    # The dependencies are ours. Python reads no .pth file in a folder named here, so this checkout is not imported.
-    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    make_environment(folder / "environment", wheel)
     return partial(_start, str(folder / "environment/bin/python"))
 
 
