@@ -95,13 +95,6 @@ def sample(rig: FleetHarness, parts: Mapping[str, Process]) -> dict[str, float]:
     return figures | {"open events": float(open_events), "remembered events": float(sum(remembered))}
 
 
-def write(folder: Path, columns: dict[str, list[float]]) -> None:
-    """Write the samples as a table, which any spreadsheet draws."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "steady_load.csv").open("w") as file:
-        csv.writer(file).writerows([columns, *zip(*columns.values(), strict=True)])
-
-
 @pytest.mark.timeout(MINUTES * 60 + 600)
 @pytest.mark.parametrize("size", SIZES)
 def test_half_an_hour_of_load_leaves_nothing_behind(rig: FleetHarness, size: str) -> None:
@@ -130,7 +123,9 @@ def test_half_an_hour_of_load_leaves_nothing_behind(rig: FleetHarness, size: str
     columns = {name: [each[name] for each in samples] for name in samples[0]}
     title = f"{seconds / 60:.3g} minutes at {statuses[202] / elapsed:.0f} deliveries a second"
     if folder := os.environ.get("SOAK_FOLDER"):
-        write(Path(folder), columns)
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        with (Path(folder) / "steady_load.csv").open("w") as file:
+            csv.writer(file).writerows([columns, *zip(*columns.values(), strict=True)])
     third = len(samples) // 3
     ends = (third + third // 2, third * 2, third * 3)
     medians = {name: [median(values[end - third // 2 : end]) for end in ends] for name, values in columns.items()}

@@ -27,8 +27,6 @@ from redis.exceptions import RedisError
 from redis_server import MortalRedis
 from serving import Process, children
 
-from credhook.receiver.inbox import StoreUnavailable
-
 #: Events that one of the processes has under way.
 CONCURRENCY = 10
 #: Bytes of notes between two deaths: of some tens of runs to some hundreds.
@@ -100,8 +98,7 @@ class Deaths:
 
     def _noted(self) -> int:
         """Bytes that handlers have noted: their work, whatever time it takes them."""
-        notes = self.rig.folder / "notes"
-        return notes.stat().st_size if notes.exists() else 0
+        return (self.rig.folder / "notes").stat().st_size
 
     def _drawn(self) -> int:
         """How much they will have noted at some instant amid the work that comes."""
@@ -120,7 +117,7 @@ class Deaths:
                 new = [f"m{number:06}" for number in range(start, start + 50)]
                 self.rig.accept(*((one, DATA if one[-1] in "37" else COMPLETED, f"pre_{one}") for one in new))
                 self.supplied += new
-        except (RedisError, StoreUnavailable, OSError):
+        except (RedisError, OSError):
             pass  # Accepted again the next time round: the receiver dedupes.
 
     def _kill(self, what: str) -> None:
@@ -142,7 +139,6 @@ class Deaths:
             self.whole += 1
 
 
-@dataclass(frozen=True)
 class Runs:
     """All runs of both handlers, read from the notes.
 
@@ -154,35 +150,25 @@ class Runs:
         keys: True if every run had the idempotency key of its handler and event.
     """
 
-    missing: int
-    too_late: int
-    repeated: list[tuple[float, int]]
-    interrupted: int
-    keys: bool
-
-    @classmethod
-    def read(cls, notes: list[Note], records: dict[str, dict[str, str]]) -> "Runs":
+    def __init__(self, notes: list[Note], records: dict[str, dict[str, str]]) -> None:
         begins: dict[tuple[str, str], list[float]] = defaultdict(list)
         ends: dict[tuple[str, str], list[tuple[float, int]]] = defaultdict(list)
-        keys = True
+        self.keys = True
         for note in notes:
             what, name, webhook_id, key, process = note.words
-            keys &= key == f"{webhook_id}:test.{name}"
+            self.keys &= key == f"{webhook_id}:test.{name}"
             if what == "begin":
                 begins[name, webhook_id].append(note.at)
             elif what == "end":
                 ends[name, webhook_id].append((note.at, int(process)))
         marked = {("first", one): min(begins["second", one]) for one in records if begins["second", one]}
         marked |= {("second", one): (int(records[one].get("settled", 0)) + 1) / 1000 for one in records}
-        return cls(
-            missing=sum(not ends[run] for run in product(("first", "second"), records)),
-            too_late=sum(at > marked[run] for run, times in begins.items() for at in times),
-            repeated=[
-                min(ends[run]) for run, times in begins.items() for at in times if ends[run] and (at,) > min(ends[run])
-            ],
-            interrupted=sum(1 if note.words[0] == "begin" else -1 for note in notes),
-            keys=keys,
-        )
+        self.missing = sum(not ends[run] for run in product(("first", "second"), records))
+        self.too_late = sum(at > marked[run] for run, times in begins.items() for at in times)
+        self.repeated = [
+            min(ends[run]) for run, times in begins.items() for at in times if ends[run] and (at,) > min(ends[run])
+        ]
+        self.interrupted = sum(1 if note.words[0] == "begin" else -1 for note in notes)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -198,7 +184,7 @@ def test_workers_and_redis_killed_at_random_instants(tmp_path: Path, stub: Stub,
         records = rig.records(deaths.supplied)
         rig.redis.close()
     lost = sum(one.get("state") != "done" for one in records.values())
-    runs = Runs.read(rig.notes(), records)
+    runs = Runs(rig.notes(), records)
     with closing(sqlite3.connect(bills)) as database:
         ((billed,),) = database.execute("SELECT sum(cents) / ? FROM bills", [float(billing.CENTS)])
     print(

@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 from accepting import everything
 from breakable_store import BreakableStore
-from claiming import INDEX
 from failing_scripts import FORBIDDEN, OF_ANOTHER_TYPE, POWER_CUT, Sabotage
 from redis import Redis
 from redis.exceptions import ResponseError
 from redis_keys import EVENT, SNAPSHOT
 from script_cases import AFTERWARDS, CASES, PAUSE, nothing
-from store_rules import EXPIRIES, disagreements, pattern_of, wrong_expiries
+from store_rules import EXPIRIES, LISTS, disagreements, pattern_of, wrong_expiries
 from virtual_time import in_own_time
 
 from credhook.store import State
@@ -61,11 +60,8 @@ async def survives(redis: Any, name: str, sabotage: Sabotage) -> None:
         webhook_id, record = key.decode().removeprefix(EVENT), redis.hgetall(key)
         state = record[b"state"].decode()
         assert redis.ttl(key) > 0, record
-        if state == State.QUARANTINED:
-            assert redis.zscore(INDEX.quarantined, webhook_id) is not None
-            continue
-        if name in {"settle as dead", "erase once"} and state == State.DEAD:
-            assert redis.zscore(INDEX.dead, webhook_id) is not None
+        if state == State.QUARANTINED or (state == State.DEAD and name in {"settle as dead", "erase once"}):
+            assert redis.zscore(LISTS[State(state)], webhook_id) is not None
             continue
         assert state == State.DONE, record
         assert webhook_id in store.handled

@@ -28,13 +28,10 @@ class BreakableStore:
         self.store = FailingStore(redis)
         self.handled: set[str] = set()
         self.held: list[Claim] = []
-        self.claims = self.worker("w")
+        self.claims = Claims(self.store.for_async_code(), lease=60.0, worker=Claimant("w", "w"))
         wanted = dict.fromkeys((COMPLETED, URGENT), ("test.first",))
         self.sweeper = Sweeper(self.store, name="n", interval=1, wanted=wanted)
         self.snapshots = Snapshots(self.store.for_async_code(), SecretStr("k" * 32))
-
-    def worker(self, name: str, *, lease: float = 60.0) -> Claims:
-        return Claims(self.store.for_async_code(), lease=lease, worker=Claimant(name, name))
 
     def deliver(self, *events: tuple[str, str, str]) -> list[bytes]:
         return run_accept(self.store, *events)  # type: ignore[no-any-return]

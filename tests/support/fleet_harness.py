@@ -115,9 +115,6 @@ class Stub:
         with start_blocking_portal() as portal, portal.wrap_async_context_manager(self._listening()):
             yield self
 
-    def since(self, moment: float) -> list[Call]:
-        return [call for call in self.calls if call.at >= moment]
-
     @asynccontextmanager
     async def _listening(self) -> AsyncIterator[None]:
         loop = asyncio.get_running_loop()

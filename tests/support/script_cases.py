@@ -60,8 +60,8 @@ async def to_be_taken(store: BreakableStore) -> None:
     await store.claims.settle(claim, Settlement(State.WAITING, "no", wait=0.0))
 
 
-async def taking(store: BreakableStore) -> None:
-    for claim in await store.take():
+async def taking(store: BreakableStore, *, idle: bool = False) -> None:
+    for claim in await store.take(idle=idle):
         await store.handle(claim)
 
 
@@ -69,11 +69,6 @@ async def isolated(store: BreakableStore) -> None:
     store.deliver(EVENTS[0])
     store.redis.hset(EVENT + "e1", "killed", 1)
     assert await store.take() == []
-
-
-async def taking_alone(store: BreakableStore) -> None:
-    for claim in await store.take(idle=True):
-        await store.handle(claim)
 
 
 async def claiming(store: BreakableStore) -> None:
@@ -208,7 +203,7 @@ DEAD, UNHANDLED = Settlement(State.DEAD, "no"), Settlement(State.UNHANDLED, "NoH
 CASES: dict[str, tuple[Script, Step, Step]] = {
     "accept": ("accept", nothing, accepting),
     "take": ("take", to_be_taken, taking),
-    "take alone": ("take", isolated, taking_alone),
+    "take alone": ("take", isolated, lambda store: taking(store, idle=True)),
     "claim": ("claim", at_once(lambda store: (store.deliver(EVENTS[0]), store.redis.lpop(INDEX.jobs))), claiming),
     "refuse": ("take", at_once(plant_a_job), taking),
     "settle as done": ("write", taken_and_kept, settling(FINISHED)),
