@@ -5,21 +5,19 @@ all of Redis is searched, also within what RQ compresses, and all that our proce
 """
 
 import base64
-import os
 import re
-import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
-import forked_process
+import commands
 import plain
 import pytest
 from accepting import everything
 from console import console
 from fleet_harness import Answer, Call, FleetHarness, presentation
+from stock_rq import rq, stock_worker
 from store_rules import EXPIRIES, pattern_of
 from trace_collector import Collector
 from waiting import until
@@ -151,18 +149,11 @@ def unpacked(value: Any) -> Iterator[str]:
             yield zlib.decompress(base64.b64decode(value, validate=True)).decode(errors="replace")
 
 
-def run(rig: FleetHarness, *command: str) -> str:
+def credhook(rig: FleetHarness, *arguments: str) -> str:
     """Return what a command prints, on either stream."""
-    # Stock RQ does not look for plugins where it was started.
-    path = os.pathsep.join(filter(None, [str(rig.folder), os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "PYTHONPATH": path, **rig.environment}
-    done = forked_process.run(*command, env=environment, cwd=rig.folder)
+    done = commands.credhook(*arguments, environment=rig.environment, folder=rig.folder)
     assert "Usage" not in done.stderr, done.stderr
     return done.stdout + done.stderr
-
-
-def credhook(rig: FleetHarness, *arguments: str) -> str:
-    return run(rig, "-m", "credhook", *arguments)
 
 
 def assert_nowhere(rig: FleetHarness, *texts: str) -> None:
@@ -278,14 +269,14 @@ def test_when_a_worker_is_killed_or_blocks(rig: FleetHarness) -> None:
 def test_when_rq_itself_runs_the_jobs_or_looks_at_them(rig: FleetHarness) -> None:
     """Stock workers keep results and tracebacks of jobs that fail; ours never fail in their eyes."""
     rig.accept(("raises", DATA, "pre_raises"), ("notes", DATA, "pre_notes"))
-    rq, redis = str(Path(sys.executable).parent / "rq"), ("--url", rig.redis_url)
-    stock = run(rig, rq, "worker", *redis, "--burst", "--serializer", "json", "credhook")
-    assert "handler_failed" in stock
+    with stock_worker(rig, "--burst") as stock:
+        assert stock.process.wait(60) == 0
+    assert "handler_failed" in stock.text
     rig.accept(("killed", DATA, "pre_killed"), ("hangs", DATA, "pre_hangs"))
     with rig.worker("forking", "--isolation", "fork", CREDHOOK_HANDLER_TIMEOUT="2") as forking:
         rig.reaches("hangs", "waiting", within=60)
         rig.reaches("killed", "waiting", within=60)
         forking.kill()
-    looked = run(rig, rq, "info", *redis)
+    looked = rq("info", "--url", rig.redis_url)
     assert rig.redis.keys("rq:job:*")
-    assert_nowhere(rig, stock, looked)
+    assert_nowhere(rig, looked)

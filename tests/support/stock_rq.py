@@ -11,10 +11,10 @@ RQ = str(Path(sys.executable).parent / "rq")
 
 
 def rq(*arguments: str) -> str:
-    """Return what `rq …` prints."""
+    """Return what `rq …` prints, on either stream."""
     done = forked_process.run(RQ, *arguments)
     done.check_returncode()
-    return done.stdout
+    return done.stdout + done.stderr
 
 
 def stock_worker(workers: Workers, *options: str, **settings: str) -> Process:
