@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from importlib.metadata import packages_distributions
 from itertools import chain
@@ -33,28 +32,27 @@ def modules() -> dict[str, Path]:
 MODULES = modules()
 
 
-def imports(name: str, path: Path) -> Iterator[str]:
-    """Our own modules that the file imports, wherever in it, and those in the table of commands."""
+@functools.cache
+def imports(path: Path) -> set[str]:
+    """The modules that the file imports, wherever in it, and those in the table of commands."""
+    found = set[str]()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            targets = [alias.name for alias in node.names]
+            found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            assert not node.level, f"{name} imports relatively"
-            targets = [
-                f"{node.module}.{alias.name}" if f"{node.module}.{alias.name}" in MODULES else str(node.module)
-                for alias in node.names
-            ]
-        elif name == "credhook.cli" and isinstance(node, ast.Constant):  # Its table of commands.
-            targets = [str(node.value)] if node.value in MODULES and node.value != "credhook" else []
-        else:
-            continue
-        yield from (target for target in targets if target.split(".")[0] in {"credhook", *LINKED})
+            assert not node.level, f"{path} imports relatively"
+            named = (f"{node.module}.{alias.name}" for alias in node.names)
+            found |= {name if name in MODULES else str(node.module) for name in named}
+        elif path == MODULES["credhook.cli"] and isinstance(node, ast.Constant):  # Its table of commands.
+            found |= {str(node.value)} & MODULES.keys() - {"credhook"}
+    return found
 
 
 @functools.cache
 def graph() -> dict[str, set[str]]:
     """Who imports whom; made by the first test that asks, not by whoever collects them."""
-    return {name: set(imports(name, path)) for name, path in MODULES.items()}
+    ours = {"credhook", *LINKED}
+    return {name: {one for one in imports(path) if one.split(".")[0] in ours} for name, path in MODULES.items()}
 
 
 def test_no_text_of_ours_says_otherwise() -> None:
@@ -85,13 +83,8 @@ def test_the_three_never_know_each_other() -> None:
     assert ("sandbox", "credhook") not in rooms
 
 
-@functools.cache
 def packages(path: Path) -> set[str]:
-    """The packages that the file imports, wherever in it."""
-    nodes = list(ast.walk(ast.parse(path.read_text())))
-    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-    names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
-    return {name.split(".")[0] for name in names}
+    return {name.split(".")[0] for name in imports(path)}
 
 
 def test_the_store_alone_knows_redis_and_the_sandbox_not_even_rq() -> None:
