@@ -11,7 +11,7 @@ import sys
 import time
 import venv
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
@@ -147,15 +147,11 @@ class Process:
         deadline = time.monotonic() + _START_SECONDS
         while time.monotonic() < deadline and self.lives:
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-            try:
+            with suppress(OSError), closing(connection):
                 connection.request("GET", "/none")
                 connection.getresponse().read()
-            except OSError:
-                time.sleep(0.02)
-            else:
                 return
-            finally:
-                connection.close()
+            time.sleep(0.02)
         raise RunFailed(self.last_words or "it did not answer")
 
     def cpu_seconds(self) -> float:

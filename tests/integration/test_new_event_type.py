@@ -16,17 +16,14 @@ ROOT = Path(__file__).parents[2]
 NEW_TYPE = "openid4vc.issuance.revoked"
 #: File, old text, and new text.
 Change = tuple[str, str, str]
-OLD_TYPE = '"openid4vc.issuance.expired": EventRule("expired", ("offered",), ("expired", "expired")),\n'
+OLD_ROW = 'EventType("openid4vc.issuance.expired", rank=3),\n'
+OLD_RULE = '"openid4vc.issuance.expired": EventRule("expired", ("offered",), ("expired", "expired")),\n'
 ADD_TYPE: list[Change] = [
-    (
-        "credhook/events.py",
-        'EventType("openid4vc.issuance.expired", rank=3),\n',
-        f'EventType("openid4vc.issuance.expired", rank=3),\n        EventType("{NEW_TYPE}", rank=4),\n',
-    ),
+    ("credhook/events.py", OLD_ROW, f'{OLD_ROW}        EventType("{NEW_TYPE}", rank=4),\n'),
     (
         "sandbox/events.py",
-        OLD_TYPE,
-        f'{OLD_TYPE}    "{NEW_TYPE}": EventRule("revoked", ("completed",), ("revoked", "revoked")),\n',
+        OLD_RULE,
+        f'{OLD_RULE}    "{NEW_TYPE}": EventRule("revoked", ("completed",), ("revoked", "revoked")),\n',
     ),
 ]
 

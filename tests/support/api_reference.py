@@ -2,7 +2,7 @@
 
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, get_args
 
 from pydantic import BaseModel
@@ -46,13 +46,6 @@ def fields(name: str) -> str:
     return ""
 
 
-def table(*rows: tuple[str, ...]) -> Iterator[str]:
-    for number, row in enumerate(rows):
-        yield f"| {' | '.join(row)} |"
-        if not number:
-            yield f"|{' --- |' * len(row)}"
-
-
 def calls() -> Iterator[tuple[str, str]]:
     """Each operation as it is called, and its result."""
 
@@ -63,12 +56,8 @@ def calls() -> Iterator[tuple[str, str]]:
         taken = [*each._names, *(["following"] if each.paged else []), *([named(each._body)] if each._body else [])]
         adapter = each.each or each.result
         result = named(adapter._type) if adapter else "None"
-        yield (
-            f"`{each.name}({', '.join(taken)})`",
-            f"Page of {result}"
-            if each.paged
-            else (f"all {result}" if each.is_list else f"tuple of {result}" if each.each else result),
-        )
+        form = "Page of " if each.paged else "all " if each.is_list else "tuple of " if each.each else ""
+        yield f"`{each.name}({', '.join(taken)})`", form + result
     yield "`request(method, path, json)`", "JSON of any operation without a name"
 
 
@@ -76,8 +65,9 @@ def page() -> str:
     models = [one for one in credhook.__all__ if isinstance(getattr(credhook, one), type(BaseModel))]
     requests = [one for one in models if issubclass(getattr(credhook, one), RequestModel)]
     others = [one for one in credhook.__all__ if one not in models]
-    parts: list[tuple[str, Iterator[str]]] = [
-        ("Names", table(("name", "meaning", "fields"), *((f"`{one}`", summary(one), fields(one)) for one in others))),
+    names = ["| name | meaning | fields |", "| --- | --- | --- |"]
+    parts: list[tuple[str, Iterable[str]]] = [
+        ("Names", [*names, *(f"| `{one}` | {summary(one)} | {fields(one)} |" for one in others)]),
         ("Calls of `context.api`", (f"- {call}: {result}" for call, result in calls())),
         ("Request models", (f"- `{one}`: {fields(one)}" for one in requests)),
         ("Results", (f"- `{one}`: {fields(one)}" for one in models if one not in requests)),

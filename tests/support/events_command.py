@@ -7,13 +7,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from click.testing import Result
+from commands import ROOT
 from forked_process import Forked
-
-ROOT = Path(__file__).parents[2]
 
 #: The command with these arguments and settings, run in this process.
 Run = Callable[..., Result]

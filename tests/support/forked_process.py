@@ -16,7 +16,6 @@ import importlib
 import itertools
 import json
 import os
-import resource
 import runpy
 import signal
 import socket
@@ -97,7 +96,6 @@ def _start(process: Any, given: tuple[Any, ...], start: Callable[..., None]) -> 
         "session": given[21],
         "terminal": prepare is take_terminal,
         "ignored": [one for one in signal.Signals if signal.getsignal(one) is signal.SIG_IGN],
-        "open_files": resource.getrlimit(resource.RLIMIT_NOFILE),
     }
     with _asking:
         _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # The orphan becomes a child of this process.
@@ -216,7 +214,6 @@ def _become(received: list[int], request: Any) -> list[str]:
     for stream in (sys.stdout, sys.stderr):
         at_once = stream is sys.stderr or os.isatty(stream.fileno()) or "PYTHONUNBUFFERED" in environment
         stream.reconfigure(line_buffering=at_once)  # type: ignore[union-attr]  # They are Python's own.
-    resource.setrlimit(resource.RLIMIT_NOFILE, request.open_files)
     for one in request.ignored:
         signal.signal(one, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())

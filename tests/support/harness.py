@@ -25,9 +25,6 @@ handlers = Handlers("test")
 def note(*words):
     with (here / "notes").open("a") as notes:
         print(*words, file=notes, flush=True)
-
-def notes():
-    return (here / "notes").read_text().splitlines()
 """
 
 PLAIN = """

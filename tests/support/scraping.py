@@ -4,7 +4,6 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import plain
 import pytest
@@ -50,8 +49,7 @@ class Scrape:
 
 def worker_settings() -> WorkerSettings:
     """Those of a worker that calls nobody."""
-    values: dict[str, Any] = {**leading_to("https://platform.example")}
-    return WorkerSettings(**values)
+    return WorkerSettings.model_validate(leading_to("https://platform.example"))
 
 
 def well_formed(scrape: Scrape) -> bool:
