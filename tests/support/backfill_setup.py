@@ -13,7 +13,7 @@ from events_command import process
 from harness import Harness
 from redis import Redis
 from redis_keys import EVENT
-from serving import Platform, Receiver, platform
+from serving import Receiver, platform
 from webhook_endpoint import happen, register, settled
 
 from credhook.store import BACKFILLED
@@ -28,10 +28,6 @@ async def seen(event, context):
 
 class Scene(Harness):
     """What a test of lost deliveries needs: it makes things happen, and loses what is to announce them."""
-
-    def __init__(self, folder: Path, redis_url: str, sandbox: Platform) -> None:
-        super().__init__(folder, redis_url, sandbox)
-        self.plugin(NOTING)
 
     def happen(self, event_type: str, *, lost: bool, count: int = 1, **more: Any) -> list[str]:
         """Let it happen; the resources. Deliveries are lost until the platform gives them up."""
@@ -72,6 +68,7 @@ def scene(folder: Path, redis_url: str, authority: trustme.CA) -> Iterator[Scene
         stack.callback(listening.kill)
         register(sandbox, listening.url)
         made = Scene(folder, redis_url, sandbox)
+        made.plugin(NOTING)
         stack.callback(made.redis.close)
         yield made
 

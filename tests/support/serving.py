@@ -110,9 +110,8 @@ def nobody_listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
-def running(log: Path, *command: str, environment: dict[str, str], start: Start = Forked) -> Process:
+def running(log: Path, name: str, *options: str, environment: dict[str, str], start: Start = Forked) -> Process:
     """Start one of our commands, to be killed at the end of the block."""
-    name, *options = command
     return Process(log, "-m", f"credhook.{name}", *options, environment=environment, start=start)
 
 
