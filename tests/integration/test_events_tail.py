@@ -82,7 +82,7 @@ def test_all_that_becomes_of_events_is_a_line_for_everybody_who_watches(harness:
         ("done", 2, ""),
     ]
     assert of_first[1]["retry_in"] == 200
-    assert of_first[2]["milliseconds"] >= 200
+    assert 200 <= of_first[2]["milliseconds"] < 3_600_000
     assert {one["resource_id"] for one in of_first} == {first}
     assert "canary" not in told or "canary" in str(harness.reaches("m2", "dead"))  # No more than the store says.
     assert f"  {second}  m2  " in only

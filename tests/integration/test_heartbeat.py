@@ -70,7 +70,7 @@ def test_a_process_announces_itself_for_a_day(redis_client: Redis) -> None:
     }  # fmt: skip
     compared = [name.removeprefix("CREDHOOK_") for name in announcement["config_fingerprint"]]
     assert compared == ["API_URL", "TOKEN_URL", "CLIENT_ID", "RATE", "RETENTION"]
-    assert announcement["handlers"] == {"test.one": [COMPLETED]}
+    assert (announcement["handlers"], announcement["slots"]) == ({"test.one": [COMPLETED]}, 1)  # It forks.
     assert 80_000_000 < redis_client.pttl(INDEX.handlers) <= 86_400_000
 
 
@@ -86,7 +86,7 @@ async def test_the_events_of_a_silent_process_go_first_and_count_no_failure(
     with capture_logs() as logs:
         here.beats()
     assert [entry["event"] for entry in logs] == ["worker_missed", "death_noted"]
-    assert (logs[1]["events"], logs[1]["put_back"]) == (2, 2)
+    assert (logs[1]["events"], logs[1]["put_back"], logs[1]["own_fault"]) == (2, 2, False)
     assert redis_client.lindex(INDEX.jobs, -1) == job_id("later").encode()
     assert sorted(claim.event_id for claim in (await queue.worker("here").take(2, urgent=0)).claims) == ["m1", "m2"]
     assert [one["attempts"] for one in records(store_on(redis_client), ("m1", "m2"))] == [2, 2]

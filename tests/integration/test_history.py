@@ -120,7 +120,7 @@ async def test_one_that_is_handed_back_and_whose_worker_dies_says_so(
     assert reclaim(store_on(redis_client), "x", "host")
     back, died = shown(events)["history"]
     assert (back["state"], back["attempt"]) == ("accepted", 1)
-    assert (died["died"], died["beside"]) == ("host", 0)
+    assert (died["died"], died["beside"], died.get("cause")) == ("host", 0, None)
     printed = events("show", "e1").stdout
     assert ": handed back\n" in printed
     assert "its worker went silent" in printed

@@ -201,7 +201,7 @@ async def test_what_was_not_admitted_is_still_there_for_a_slow_start(
     await breaker.give_back(1)  # No event was there.
     (await breaker.calls("presentations.get")).ended(200)  # A handler's call lets no event follow.
     assert breaker._slow_start.allows(10) == 1
-    assert await breaker.admit(10) == 1
+    assert (await breaker.admit(10), breaker.retry_in()) == (1, 0.05)
     breaker._store.changes = changes  # type: ignore[method-assign,assignment]
     await breaker.watch()
     assert breaker._slow_start.allows(10) == 1  # Events that were claimed may never call.

@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 from virtual_time import in_own_time
 from waiting import until_async
 
+from credhook.store import State
 from credhook.worker.attempt.attempt import Attempt, Interruption
 from credhook.worker.attempt.build import _restarted
 from credhook.worker.process.concurrent import ConcurrentWorker
@@ -25,7 +26,10 @@ NOTHING: Any = None
 
 
 class Processor:
-    """Ends each attempt when it may, and settles it when it may. Each of the `following` events has to wait anew."""
+    """Ends each attempt when it may, and settles it when it may, to be tried again.
+
+    Each of the `following` events has to wait anew.
+    """
 
     def __init__(self, *following: str) -> None:
         self.asked: list[bool] = []
@@ -34,13 +38,13 @@ class Processor:
 
     async def handle(
         self, attempt: Attempt, *, handled: Callable[[Attempt], None], may_follow: Callable[[], bool]
-    ) -> tuple[None, str | None]:
+    ) -> tuple[Any, str | None]:
         await self.may_end.wait()
         handled(attempt)
         self.asked.append(may_follow())
         await self.may_settle.wait()
         if not self.following:
-            return None, None
+            return SimpleNamespace(state=State.WAITING), None
         self.may_end.clear()
         return None, self.following.pop()
 
@@ -49,7 +53,7 @@ def worker(concurrency: int, processor: Processor, *, grace: float = 60.0) -> An
     """Return a worker without Redis, whose claims are strings."""
     made = cast(Any, ConcurrentWorker.__new__(ConcurrentWorker))
     made._settings = SimpleNamespace(concurrency=concurrency, grace=grace)
-    made._attempts, made._tasks, made._processor = set(), set(), processor
+    made._attempts, made._tasks, made._finished, made._processor = set(), set(), 0, processor
     made._freed, made._stopping = asyncio.Event(), asyncio.Event()
     made._suspended = made._isolation_wanted = False
     made._breaker = SimpleNamespace(pause=lambda: 0.0)
@@ -71,7 +75,7 @@ async def test_an_event_that_is_settled_leaves_its_place_to_another_but_not_with
     assert one._room() == 0
     processor.may_settle.set()
     await one._drain()
-    assert one._room() == 2
+    assert (one._room(), one._finished) == (2, 0)
 
 
 async def test_the_event_that_follows_is_under_way_and_is_interrupted_as_well() -> None:
@@ -194,10 +198,20 @@ async def test_nothing_is_taken_beside_a_poison_candidate() -> None:
     await running
 
 
-@pytest.mark.parametrize(("error", "event"), [(RedisError("away"), "redis_unusable"), (ValueError(), "take_failed")])
-def test_a_take_that_fails_is_tried_again_and_again(error: Exception, event: str) -> None:
+@pytest.mark.parametrize(
+    ("taken", "error", "event"),
+    [
+        (RedisError("away"), None, "redis_unusable"),
+        (ValueError(), None, "take_failed"),
+        (Taken((), None), RedisError("not BLMOVE"), "redis_unusable"),
+    ],
+)
+def test_a_take_or_a_wait_that_fails_is_tried_again_and_again(
+    taken: Taken | Exception, error: Exception | None, event: str
+) -> None:
     async def work() -> None:
-        one, queue, _ = taking(error)
+        one, queue, _ = taking()
+        queue.take.side_effect, queue.wait_for_job.side_effect = [taken] * 20, error  # Not a hundred times a second.
         running = asyncio.create_task(one._take_and_start(burst=False))
         await asyncio.sleep(30)
         one._stop()
@@ -210,15 +224,19 @@ def test_a_take_that_fails_is_tried_again_and_again(error: Exception, event: str
 
 
 @pytest.mark.parametrize(
-    ("due", "waits", "places", "group"), [(None, 1.0, 8, 2), (0.25, 0.25, 3, 1), (60.0, 1.0, 9, 2)]
+    ("retry_in", "due", "waits", "places", "group", "takes"),
+    [(0.05, None, 1.0, 8, 2, 3), (60.0, 0.25, 0.25, 3, 1, 5), (0.0, 60.0, 1.0, 9, 2, 3)],
 )
-def test_an_idle_worker_takes_groups_and_then_waits(due: float | None, waits: float, places: int, group: int) -> None:
+def test_an_idle_worker_takes_groups_once_they_are_admitted_and_then_waits(
+    retry_in: float, due: float | None, waits: float, places: int, group: int, takes: int
+) -> None:
     async def work() -> None:
         one, queue, _ = taking(Taken((), due))
-        one._settings.concurrency = places
+        one._settings.concurrency, queue.retry_in = places, lambda: retry_in
+        queue.admit.side_effect = lambda wanted: wanted * (queue.admit.await_count > 1)
         with suppress(TimeoutError):
             await asyncio.wait_for(one._take_and_start(burst=False), 2.1)
-        assert (set(told(queue.take)), set(told(queue.wait_for_job))) == ({group}, {waits})
+        assert (told(queue.take), set(told(queue.wait_for_job))) == ([group] * takes, {waits})
 
     in_own_time(work())
 

@@ -42,7 +42,7 @@ def test_each_form_is_read(url: str, address: RedisAddress) -> None:
     [
         *("", "localhost:6379", "redis://", "http://h", "redis://h:port", "redis://h/x", "redis://a,b", "redis://[::1"),
         *("redis://:s3cr/et@h", "redis://h?decode_responses=true", "redis+cluster://a/main", "redis+sentinel://h"),
-        *("redis+sentinel://h/main/x", "unix://", "unix://run/redis.sock"),
+        *("redis+sentinel://h/main/x", "unix://", "unix://run/redis.sock", "unix+sentinel:///run/s", "redis://me#pw@h"),
     ],
 )
 def test_any_other_is_refused_without_being_repeated(url: str) -> None:
@@ -79,9 +79,11 @@ def test_sentinels_and_masters_are_shown_our_certificate(connect: Callable[..., 
         # Within a script, as Redis 6 says it.
         (ResponseError("Error running script: -READONLY You can't write against a replica."), "is a replica"),
         (ResponseError("Error running script: -OOM command not allowed"), "raise its maxmemory"),
+        (ResponseError("Error running script: -NOREPLICAS Not enough good replicas."), "min-replicas-to-write"),
         (ResponseError("The user executing the script can't run this command or subcommand"), "doctor` names it"),
         (ResponseError("WRONGSCHEMA q 0"), "the data of queue q has schema 0 and this version needs 1"),
         (ResponseError("WRONGSCHEMA q 2"), "a newer version has changed the data of queue q to schema 2"),
+        (ResponseError("WRONGSCHEMA q x"), "to schema ? and this one knows 1"),
         (ResponseError("ERR unheard of"), "see Redis's log"),
         (RedisConnectionError("closed"), "check REDIS_URL"),
     ],

@@ -9,50 +9,50 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError, ResponseError
 from virtual_time import in_own_time
-from waiting import until_async
 
 from credhook.worker.queue.group_commit import MOST_WRITTEN, GroupCommit, Operation, operation
 
 
-async def test_settlements_wait_for_each_other_until_something_else_is_written() -> None:
+def test_settlements_wait_for_each_other_until_something_else_is_written() -> None:
     groups: list[list[Operation]] = []
-    written = asyncio.Event()
 
     async def run(operations: Sequence[Operation]) -> list[Any]:
         groups.append(list(operations))
-        await written.wait()
+        await asyncio.sleep(20)
         return [len(groups)] * len(operations)
 
-    commit = GroupCommit(run, window=3_600.0)
-    settlements = [asyncio.create_task(commit.write((name,), first=True)) for name in ("s1", "s2")]
-    for _ in range(10):
-        await asyncio.sleep(0)
-    assert groups == []
-    record = asyncio.create_task(commit.write(("r1",)))
-    await until_async(lambda: groups)
-    meanwhile = [asyncio.create_task(commit.write((name,), first=name == "s3")) for name in ("r2", "s3")]
-    await asyncio.sleep(0)
-    written.set()
-    assert await asyncio.gather(*settlements, record, *meanwhile) == [1, 1, 1, 2, 2]
-    assert groups == [[("s1",), ("s2",), ("r1",)], [("s3",), ("r2",)]]
+    async def write() -> None:
+        commit = GroupCommit(run, window=10.0)
+        gone, *settlements = [asyncio.create_task(commit.write((name,), first=True)) for name in ("s0", "s1", "s2")]
+        await asyncio.sleep(9)
+        assert groups == []
+        record = asyncio.create_task(commit.write(("r1",)))
+        await asyncio.sleep(0.5)
+        meanwhile = [asyncio.create_task(commit.write((name,), first=name == "s3")) for name in ("r2", "s3")]
+        gone.cancel()
+        assert await asyncio.gather(*settlements, record, *meanwhile) == [1, 1, 1, 2, 2]
+
+    in_own_time(write())
+    assert groups == [[("s0",), ("s1",), ("s2",), ("r1",)], [("s3",), ("r2",)]]
 
 
-@pytest.mark.parametrize("away", [0, 1, 2])
-def test_operations_beyond_the_size_of_a_group_go_out_with_the_next_also_if_redis_was_away(away: int) -> None:
+@pytest.mark.parametrize("away", [(), (1,), (2,), (1, 3)])
+def test_operations_beyond_the_size_of_a_group_go_out_with_the_next_also_if_redis_was_away(away: Sequence[int]) -> None:
     sizes: list[int] = []
 
     async def run(operations: Sequence[Operation]) -> list[Any]:
         sizes.append(len(operations))
-        if len(sizes) == away:
+        if len(sizes) in away:
             raise RedisConnectionError
         return [name for (name,) in operations]
 
     async def write() -> list[Any]:
-        commit = GroupCommit(run)
-        return await asyncio.gather(*(commit.write((number,)) for number in range(2 * MOST_WRITTEN + 1)))
+        commit, began = GroupCommit(run), asyncio.get_running_loop().time()
+        replies = await asyncio.gather(*(commit.write((number,)) for number in range(2 * MOST_WRITTEN + 1)))
+        return [*replies, asyncio.get_running_loop().time() - began]
 
-    assert in_own_time(write()) == list(range(2 * MOST_WRITTEN + 1))
-    assert sizes == [MOST_WRITTEN] * (2 + (away > 0)) + [1]
+    assert in_own_time(write()) == [*range(2 * MOST_WRITTEN + 1), pytest.approx(0.05 * len(away), abs=0.001)]
+    assert sizes == [MOST_WRITTEN] * (2 + len(away)) + [1]
 
 
 def test_a_redis_that_stays_away_is_asked_once_a_second_and_settlements_go_first() -> None:

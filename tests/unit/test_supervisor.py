@@ -94,7 +94,7 @@ def waits(logs: list[Any]) -> list[float]:
     ("lives", "expected"),
     [
         ([(YOUNG, -signal.SIGKILL)] * 8, [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 4.0, 4.0]),
-        ([(YOUNG, 1), (YOUNG, 1), (OLD, 1), (YOUNG, 1)], [0.1, 0.2, 0.1, 0.2]),
+        ([(YOUNG, 1), (OLD - 2, 1), (OLD, 1), (YOUNG, 1)], [0.1, 0.2, 0.1, 0.2]),
     ],
 )
 def test_a_child_that_dies_young_again_is_replaced_later(
