@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -30,7 +29,7 @@ from credhook.worker.attempt.details import state_of
 from credhook.worker.commands.history import records
 from credhook.worker.queue.claims import Claim, Claimant, Claims, Settlement
 from credhook.worker.queue.failure import WORKER_DIED, Failure
-from credhook.worker.queue.leases import Leases, put_back, reclaim, reclaim_all
+from credhook.worker.queue.leases import put_back, reclaim, reclaim_all
 from credhook.worker.queue.replay import Replay, Settled
 
 DONE = Settlement(State.DONE)
@@ -246,18 +245,6 @@ async def test_an_event_of_a_dead_worker_is_put_back_even_if_the_clock_has_gone_
     assert (await queue.take_one("next")).event_id == "e1"
 
 
-class FakeClaims:
-    """In place of claims: renews after `takes` seconds, or says that Redis is away."""
-
-    lease, now, takes, away = 10.0, 0.0, 0.0, False
-
-    async def renew(self, claims: Sequence[Claim]) -> list[Claim]:
-        self.now += self.takes
-        if self.away:
-            raise exceptions.ConnectionError
-        return []
-
-
 async def test_a_worker_waits_until_the_next_retry_or_job_and_leaves_the_queue_in_order(queue: EventQueue) -> None:
     """Redis takes a thousandth of a second for no time-out, and waits for ever."""
     for seconds in (0.001, 0.0004, 0.0):
@@ -265,21 +252,6 @@ async def test_a_worker_waits_until_the_next_retry_or_job_and_leaves_the_queue_i
     await queue.accept("e1", "e2")
     await queue.worker().wait_for_job(1.0)
     assert [claim.event_id for claim in await queue.take()] == ["e1", "e2"]
-
-
-async def test_a_lease_counts_from_the_request_for_its_renewal(queue: EventQueue) -> None:
-    await queue.accept("m1")
-    claim, fake, lost = await queue.take_one(), FakeClaims(), list[Claim]()
-    leases = Leases(fake, clock=lambda: fake.now)  # type: ignore[arg-type]
-    leases.hold(claim, lambda: lost.append(claim))
-    fake.now, fake.takes = 8.0, 4.0
-    await leases.renew()  # Asked for at 8, answered at 12: it lasts until 18.
-    fake.away, fake.now, fake.takes = True, 17.5, 0.0
-    await leases.renew()
-    assert not lost
-    fake.now = 18.0
-    await leases.renew()
-    assert lost == [claim]
 
 
 async def test_a_redis_that_is_unwell_takes_no_claim_away(queue: EventQueue) -> None:

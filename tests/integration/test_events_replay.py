@@ -21,7 +21,7 @@ from credhook.store import State
 @pytest.mark.parametrize("state", [State.DEAD, State.DATA_GONE])
 def test_what_gave_up_is_as_if_just_accepted(redis_client: Redis, redis_url: str, events: Run, state: State) -> None:
     accept(redis_url, "fresh", COMPLETED, "r1")
-    plant(redis_client, "m1", state, error="a.bad: ValueError", attempts="12", ended=HANDLED, trace="~00-1")
+    plant(redis_client, "m1", state, error="a.bad: ValueError", attempts="12", ended=HANDLED, trace="~00-1", killed="2")
     redis_client.zadd(INDEX.failed, {job_id("m1"): 1})
     before = record(redis_client, "m1")
     assert events("replay", "--state", state.value).stdout == "replayed 1\n"

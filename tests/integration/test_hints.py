@@ -5,8 +5,6 @@ Authors' mistakes are in test_authors_mistakes.py, those that `credhook doctor` 
 
 import json
 import re
-import socket
-import ssl
 import subprocess
 import sys
 import time
@@ -19,8 +17,6 @@ from commands import credhook
 from forked_process import run
 from harness import Harness
 from redis import Redis
-from redis.exceptions import NoPermissionError, ResponseError
-from redis.exceptions import TimeoutError as RedisTimeout
 from redis_server import configured
 from serving import Receiver, receiver
 from signing import OTHER_SECRET, SECRET, body, headers
@@ -28,7 +24,6 @@ from tunnel import tunnel
 from waiting import until
 
 from credhook.sandbox.local.environment import free_port
-from credhook.store.errors import hint as store_hint
 
 
 def hint(text: str, event: str) -> str:
@@ -110,34 +105,6 @@ def test_a_redis_that_has_no_connection_left(redis_client: Redis, redis_url: str
         refused = credhook("events", "list", environment={"REDIS_URL": redis_url})
     assert refused.returncode == 1
     assert "its maxclients" in refused.stderr
-
-
-def test_a_redis_that_ends_a_connection_over_tls() -> None:
-    ended = ssl.SSLEOFError(8, "EOF occurred in violation of protocol")
-    ended.reason = "UNEXPECTED_EOF_WHILE_READING"
-    assert "maxclients" in store_hint(ended)
-
-
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [
-        (TimeoutError(), "no answer in time"),
-        (RedisTimeout(), "no answer in time"),
-        # As Redis 6 and 7 say it.
-        (NoPermissionError("this user has no permissions to access one of the channels used as arguments"), "channels"),
-        (NoPermissionError("No permissions to access a channel"), "channels"),
-        (NoPermissionError("User me has no permissions to run the 'config|get' command"), "+config|get"),
-        (ResponseError("MISCONF Redis is configured to save RDB snapshots"), "cannot write to its disk"),
-        (ResponseError("BUSY Redis is busy running a script."), "kept Redis busy"),
-        (socket.gaierror(-2, "Name or service not known"), "not known here"),
-        (ssl.SSLCertVerificationError(1, "certificate is not valid for '127.0.0.1'"), "for another name"),
-        (ssl.SSLCertVerificationError(1, "CA cert does not include key usage extension"), "usage extension): issue it"),
-        (ssl.SSLCertVerificationError(1, "Missing Authority Key Identifier"), "authority key identifier): issue it"),
-        (ssl.SSLCertVerificationError(1, "Basic Constraints of CA cert not critical"), "not critical): issue it again"),
-    ],
-)
-def test_what_redis_or_its_silence_means(error: Exception, said: str) -> None:
-    assert said in store_hint(error)
 
 
 @pytest.mark.parametrize("part", ["receiver", "worker"])

@@ -12,7 +12,7 @@ from fleet_harness import Stub
 from harness import COMPLETED
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
-from redis_keys import EVENT, HISTORY
+from redis_keys import CONFLICT, EVENT, HISTORY
 from redis_server import configured
 from stored_events import plant
 from stores import store_on
@@ -103,10 +103,11 @@ async def test_a_delivery_that_comes_again_is_acknowledged_and_shown_if_it_has_a
         assert await inbox.accept("e1", Event(COMPLETED, "r1")) is Outcome.DUPLICATE
         with configured(redis_client, "maxmemory", "1"):  # Also by a full Redis.
             assert await inbox.accept("e1", Event(COMPLETED, "r1")) is Outcome.DUPLICATE
+        redis_client.hset(CONFLICT + "e1", f"{COMPLETED} r9", 1)  # It has come before.
         assert await inbox.accept("e1", Event(COMPLETED, "r9")) is Outcome.CONFLICT
     assert (await made.next()).state is State.DONE
     (conflict,) = shown(events)["conflicts"]
-    assert (conflict["type"], conflict["resource_id"]) == (COMPLETED, "r9")
+    assert conflict == {"type": COMPLETED, "resource_id": "r9", "at": "1970-01-01T00:00:00.001Z"}
 
 
 async def test_one_that_is_handed_back_and_whose_worker_dies_says_so(

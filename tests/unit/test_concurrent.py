@@ -22,14 +22,9 @@ from credhook.worker.process.concurrent import ConcurrentWorker
 from credhook.worker.queue.claims import Taken
 from credhook.worker.queue.leases import Leases
 
-NOTHING: Any = None
-
 
 class Processor:
-    """Ends each attempt when it may, and settles it when it may, to be tried again.
-
-    Each of the `following` events has to wait anew.
-    """
+    """Ends each attempt when it may, and lets it wait when it may. Each of the `following` events has to wait anew."""
 
     def __init__(self, *following: str) -> None:
         self.asked: list[bool] = []
@@ -264,7 +259,7 @@ def test_twice_a_second_a_worker_tells_how_it_is_and_it_stops_once_too_many_hand
 
 
 async def test_a_worker_that_was_told_to_stop_while_it_asked_the_breaker_takes_nothing() -> None:
-    one, queue, started = taking(Taken((NOTHING,), None))
+    one, queue, started = taking(Taken((cast(Any, None),), None))
     one._stopping.set()
     await one._take(4, idle=True)
     assert (told(queue.take), told(queue.give_back), started) == ([], [4], [])
@@ -316,3 +311,24 @@ def test_a_lease_is_renewed_four_times_while_it_lasts_until_it_is_lost() -> None
 
     in_own_time(work())
     assert (asked, lost) == ([held, held, held, held[1:]], ["e1"])
+
+
+def test_a_lease_counts_from_the_request_for_its_renewal() -> None:
+    claim, lost, answers = cast(Any, SimpleNamespace(event_id="e1")), list[str](), iter([[], *[RedisError("away")] * 2])
+
+    async def renew(_: object) -> Any:
+        if isinstance(answer := next(answers), RedisError):
+            raise answer
+        return await asyncio.sleep(4.0, answer)
+
+    async def work() -> None:
+        claims, now = cast(Any, SimpleNamespace(lease=10.0, renew=renew)), asyncio.get_running_loop().time
+        leases = Leases(claims, clock=now)
+        leases.hold(claim, lambda: lost.append("e1"))
+        # Asked for at 8, answered at 12: it lasts until 18.
+        for seconds, over in ((8.0, []), (5.5, []), (0.5, ["e1"])):
+            await asyncio.sleep(seconds)
+            await leases.renew()
+            assert lost == over
+
+    in_own_time(work())

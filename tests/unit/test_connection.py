@@ -1,3 +1,4 @@
+import socket
 import ssl
 from collections.abc import Callable
 from dataclasses import replace
@@ -5,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from redis.exceptions import BusyLoadingError, ReadOnlyError, ResponseError
+from redis.exceptions import BusyLoadingError, NoPermissionError, ReadOnlyError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeout
 from redis.sentinel import MasterNotFoundError
 
 from credhook.store.address import RedisAddress
@@ -26,6 +28,8 @@ GOOD = {
 
 NO_TLS = ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number")
 NO_TLS.reason = "WRONG_VERSION_NUMBER"
+ENDED = ssl.SSLEOFError(8, "EOF occurred in violation of protocol")
+ENDED.reason = "UNEXPECTED_EOF_WHILE_READING"
 
 
 @pytest.mark.parametrize(("url", "address"), GOOD.items(), ids=str)
@@ -52,18 +56,13 @@ def test_any_other_is_refused_without_being_repeated(url: str) -> None:
     assert refusal.value.__suppress_context__
 
 
-def test_an_impatient_client_is_impatient_with_sentinels_as_well() -> None:
-    pool: Any = open_redis_sync("redis+sentinel://a/main", socket_timeout=0.5).connection_pool
-    (sentinel,) = pool.sentinel_manager.sentinels
-    assert sentinel.connection_pool.connection_kwargs["socket_timeout"] == 0.5
-
-
 @pytest.mark.parametrize("connect", [open_redis, open_redis_sync])
-def test_sentinels_and_masters_are_shown_our_certificate(connect: Callable[..., Any]) -> None:
+def test_sentinels_and_masters_get_our_certificate_and_our_patience(connect: Callable[..., Any]) -> None:
     address = replace(RedisAddress.parse("rediss+sentinel://a/main"), certfile=Path("own.pem"), keyfile=Path("key.pem"))
-    pool = connect(address).connection_pool
+    pool = connect(address, socket_timeout=0.5).connection_pool
     for kwargs in (pool.connection_kwargs, pool.sentinel_manager.sentinels[0].connection_pool.connection_kwargs):
         assert (kwargs["ssl_certfile"], kwargs["ssl_keyfile"]) == (Path("own.pem"), Path("key.pem"))
+        assert kwargs["socket_timeout"] == 0.5
 
 
 @pytest.mark.parametrize(
@@ -72,10 +71,24 @@ def test_sentinels_and_masters_are_shown_our_certificate(connect: Callable[..., 
         (NO_TLS, "rediss:// is for a Redis that speaks TLS"),
         (ssl.SSLCertVerificationError(1, "certificate has expired"), "has expired: renew it"),
         (ssl.SSLCertVerificationError(1, "Hostname mismatch"), "for another name"),
+        (ssl.SSLCertVerificationError(1, "certificate is not valid for '127.0.0.1'"), "for another name"),
+        (ssl.SSLCertVerificationError(1, "CA cert does not include key usage extension"), "usage extension): issue it"),
+        (ssl.SSLCertVerificationError(1, "Missing Authority Key Identifier"), "authority key identifier): issue it"),
+        (ssl.SSLCertVerificationError(1, "Basic Constraints of CA cert not critical"), "not critical): issue it again"),
+        (ENDED, "maxclients"),
+        (TimeoutError(), "no answer in time"),
+        (RedisTimeout(), "no answer in time"),
+        (socket.gaierror(-2, "Name or service not known"), "not known here"),
         (FileNotFoundError(), "no such socket"),
         (MasterNotFoundError("No master found for 'main'"), "no Sentinel of REDIS_URL"),
         (BusyLoadingError("Redis is loading the dataset in memory"), "loads its data"),
         (ReadOnlyError("You can't write against a read only replica."), "is a replica"),
+        (ResponseError("MISCONF Redis is configured to save RDB snapshots"), "cannot write to its disk"),
+        (ResponseError("BUSY Redis is busy running a script."), "kept Redis busy"),
+        # As Redis 6 and 7 say it.
+        (NoPermissionError("this user has no permissions to access one of the channels used as arguments"), "channels"),
+        (NoPermissionError("No permissions to access a channel"), "channels"),
+        (NoPermissionError("User me has no permissions to run the 'config|get' command"), "+config|get"),
         # Within a script, as Redis 6 says it.
         (ResponseError("Error running script: -READONLY You can't write against a replica."), "is a replica"),
         (ResponseError("Error running script: -OOM command not allowed"), "raise its maxmemory"),

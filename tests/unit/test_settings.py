@@ -81,6 +81,7 @@ WRONG: dict[type[Any], dict[str, tuple[str, ...]]] = {
     },
     WorkerSettings: {
         "CREDHOOK_API_URL": ("ftp://x", "https://user:pw@x", "https://user:1/hush@x", "https://api.example:99999"),
+        "CREDHOOK_TOKEN_URL": ("https://x?a=b", "https://x#f", "https:///x", "https://x:0", "https://@x"),
         "CREDHOOK_TOKEN_AUTH": ("jwt",),
         "CREDHOOK_SCOPE": ("read  write", 'a"b'),
         "CREDHOOK_RESOURCE": ("https://one.example two", "https://one.example#part"),
@@ -93,7 +94,7 @@ WRONG: dict[type[Any], dict[str, tuple[str, ...]]] = {
         ),
         "CREDHOOK_SNAPSHOT_KEY": ("k" * 31, f"{'k' * 32} {'l' * 31}", "   "),
     },
-    EndpointSettings: {"CREDHOOK_PUBLIC_URL": ("http://inbox.example/webhooks",)},
+    EndpointSettings: {"CREDHOOK_PUBLIC_URL": ("http://i/w", "https://me@i/w", "https:///w", "https://i?x")},
     ConsoleSettings: {
         "CREDHOOK_CONSOLE_TOKEN": ("x" * 21,),
         "CREDHOOK_CONSOLE_URL": ("http://c.example", "https://c.example/path", "https://user@c.example"),
@@ -232,12 +233,11 @@ def test_a_certificate_for_a_redis_without_tls_is_refused(pem: dict[str | None, 
 @pytest.mark.parametrize(("tolerance", "enough"), [(1_799, True), (1_800, False), (3_601, False)])
 def test_no_signature_counts_for_longer_than_its_id_is_remembered(tolerance: int, *, enough: bool) -> None:
     """Signed for the latest moment that is accepted now, and settled at once: it counts for twice the tolerance."""
-    environment = {"CREDHOOK_WEBHOOK_SECRETS": SECRET, "CREDHOOK_TOLERANCE": str(tolerance)}
-    environment["CREDHOOK_RETENTION"] = "3600"
+    times = {"CREDHOOK_TOLERANCE": str(tolerance), "CREDHOOK_RETENTION": "3600"}
     if enough:
-        assert made(ReceiverSettings, environment).tolerance == tolerance
+        assert made(ReceiverSettings, times | {"CREDHOOK_WEBHOOK_SECRETS": SECRET}).tolerance == tolerance
     else:
-        (line,) = lines(ReceiverSettings, environment)
+        (line,) = lines(ReceiverSettings, times | {"CREDHOOK_WEBHOOK_SECRETS": SECRET})
         assert line.startswith("CREDHOOK_TOLERANCE: ")
         assert "CREDHOOK_RETENTION" in line
 
@@ -248,9 +248,7 @@ def test_each_missing_value_is_named() -> None:
 
 def test_secrets_print_as_stars() -> None:
     secrets = {"CREDHOOK_WEBHOOK_SECRETS": SECRET, "CREDHOOK_PATH_SECRET": LONG, "REDIS_URL": "redis://:pw1@x"}
-    shown = repr(made(ReceiverSettings, secrets)) + repr(
-        made(WorkerSettings, PLATFORM | {"REDIS_URL": "redis://:pw1@x"})
-    )
+    shown = f"{made(ReceiverSettings, secrets)!r}{made(WorkerSettings, PLATFORM | {'REDIS_URL': 'redis://:pw1@x'})!r}"
     for secret in (SECRET, LONG, "pw1", "hush-hush"):
         assert secret not in shown
 

@@ -193,26 +193,21 @@ def test_a_death_that_is_seen_with_the_signal_is_the_signals(clock: Clock, famil
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "force_signal", "sent"),
+    ("asked", "force_signal", "sent"),
     [
-        (signal.SIGTERM, signal.SIGTERM, signal.SIGUSR2, [signal.SIGTERM, signal.SIGUSR2]),
-        (signal.SIGHUP, signal.SIGINT, signal.SIGUSR2, [signal.SIGTERM, signal.SIGUSR2]),
-        (signal.SIGHUP, signal.SIGHUP, signal.SIGUSR2, [signal.SIGTERM]),
-        (signal.SIGTERM, signal.SIGTERM, None, [signal.SIGTERM]),
+        ((signal.SIGTERM, signal.SIGTERM), signal.SIGUSR2, [signal.SIGTERM, signal.SIGUSR2]),
+        ((signal.SIGHUP, signal.SIGINT), signal.SIGUSR2, [signal.SIGTERM, signal.SIGUSR2]),
+        ((signal.SIGHUP, signal.SIGHUP), signal.SIGUSR2, [signal.SIGTERM]),
+        ((signal.SIGTERM, signal.SIGTERM), None, [signal.SIGTERM]),
     ],
 )
 def test_asked_again_it_insists(
-    clock: Clock,
-    family: Make,
-    first: signal.Signals,
-    second: signal.Signals,
-    force_signal: signal.Signals | None,
-    sent: list[signal.Signals],
+    clock: Clock, family: Make, asked: Sequence[signal.Signals], force_signal: Any, sent: list[signal.Signals]
 ) -> None:
     one = family(2, force_signal=force_signal)
     one.draining = 5.0
-    told(clock, 60, first)
-    told(clock, 62, second)
+    for seconds, number in zip((60, 62), asked, strict=True):
+        told(clock, seconds, number)
     assert one.run() == 0
     assert [child.signals for child in one.children] == [sent] * 2
 

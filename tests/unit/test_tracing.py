@@ -1,7 +1,9 @@
 """Who wants traces, what a record keeps of one, and which contexts of senders are understood."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from contextvars import ContextVar
+from unittest.mock import AsyncMock
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
@@ -12,9 +14,9 @@ from opentelemetry.trace import SpanKind, get_current_span
 from credhook.store import REPLAYED
 from credhook.tracing import trace_id, wanted_exporter
 from credhook.tracing.spans import current_span, extract, inject, link
-from credhook.worker.api.http.exchange import Request, Response
+from credhook.worker.api.http.exchange import Request, Response, Unanswered
 from credhook.worker.queue.group_commit import GroupCommit, Operation
-from credhook.worker.tracing import TracedTransport
+from credhook.worker.tracing import TracedTransport, WorkSpan
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 HTTP, GRPC = "otlp_proto_http", "otlp_proto_grpc"
@@ -83,24 +85,28 @@ def test_a_span_that_an_error_ends_names_its_class_alone() -> None:
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     with pytest.raises(ValueError), current_span(provider.get_tracer("test"), "x", SpanKind.INTERNAL, {}):  # noqa: PT011  Its message is the point.
         raise ValueError("Canary")
-    (span,) = exporter.get_finished_spans()
-    assert dict(span.attributes or {}) == {"error.type": "ValueError"}
+    WorkSpan(lost := provider.get_tracer("test").start_span("x")).settled(None, ())
+    lost.end()
+    span, _ = spans = exporter.get_finished_spans()
+    assert [one.attributes for one in spans] == [{"error.type": "ValueError"}, {"error.type": "LeaseLost"}]
     assert (len(span.events), span.status.description) == (0, None)
 
 
 async def test_a_request_whose_path_has_no_template_is_named_by_its_method_alone() -> None:
     exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-
-    class Answers:
-        async def send(self, request: Request) -> Response:
-            return Response(204, {}, b"")
-
-        async def aclose(self) -> None: ...
-
-    await TracedTransport(provider.get_tracer("test"), Answers()).send(Request("GET", "https://a.example/Canary", {}))
-    (span,) = exporter.get_finished_spans()
-    assert (span.name, "Canary" in str(span.attributes)) == ("GET", False)
+    send = AsyncMock(side_effect=[Response(204, {}, b""), Response(404, {}, b""), Unanswered("ConnectTimeout")])
+    for scheme in ("https", "http", "https"):
+        with suppress(Unanswered):
+            request = Request("GET", f"{scheme}://a.example/Canary", {})
+            await TracedTransport(provider.get_tracer("test"), AsyncMock(send=send)).send(request)
+    told = [(one.name, dict(one.attributes or {})) for one in exporter.get_finished_spans()]
+    assert "Canary" not in str(told)
+    assert [(name, one["server.port"], one.get("error.type")) for name, one in told] == [
+        ("GET", 443, None),
+        ("GET", 80, "404"),
+        ("GET", 443, "ConnectTimeout"),
+    ]
 
 
 async def test_what_is_written_for_many_events_is_of_the_trace_of_none() -> None:
