@@ -20,7 +20,7 @@ from redis_keys import EVENT, INDEX, SNAPSHOT
 from stores import store_on
 from structlog.testing import capture_logs
 
-from credhook.store import GAVE_UP, State
+from credhook.store import GAVE_UP, TOOK, State
 from credhook.worker.attempt.attempt import DONE, Attempt, Interruption
 from credhook.worker.attempt.details import Snapshots
 from credhook.worker.attempt.retry import GiveUp, Retry
@@ -106,16 +106,16 @@ async def test_nothing_is_fetched_once_every_handler_is_recorded_as_done(
     assert not redis_client.exists(SNAPSHOT + "e1")
 
 
-@pytest.mark.parametrize(("status", "state"), [(DONE, State.DONE), (GAVE_UP + "closed", State.DEAD)])
+@pytest.mark.parametrize(("status", "state"), [(TOOK + "7", State.DONE), (GAVE_UP + "closed", State.DEAD)])
 async def test_what_is_recorded_as_ended_after_the_claim_does_not_run_again(
     made: Attempts, told: Planned, status: str, state: State
 ) -> None:
     """By a worker that had lost the event."""
     await made.accept("e1", DATA, "pre_1")
-    claim = (await made.claim())._replace(first=False)
-    await made.claims.record(claim, "test.first", status)
-    assert (await made.next(Attempt(claim))).state is state
-    assert told.ran == ["second"]
+    attempt = Attempt((await made.claim())._replace(first=False))
+    await made.claims.record(attempt.claim, "test.first", status)
+    assert (await made.next(attempt)).state is state
+    assert (told.ran, attempt.statuses["test.first"]) == (["second"], status.removesuffix(" 7"))
 
 
 async def test_an_event_waits_if_redis_does_not_say_whether_there_is_a_place(

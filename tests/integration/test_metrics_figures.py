@@ -28,7 +28,7 @@ from credhook.store.health import Check, examine
 from credhook.store.lease import EXPORTER_LEASE_SECONDS, ExporterLease
 from credhook.worker.platform.circuit import Circuit
 from credhook.worker.platform.shared_circuit import CircuitStore, circuit_key
-from credhook.worker.process.admin import PlatformFigures, exporter_key
+from credhook.worker.process.admin import PlatformFigures, check_workers, exporter_key
 
 QUEUE_WIDE = {
     "credhook_events",
@@ -99,8 +99,9 @@ async def test_no_event_stands_in_two_places(target: Target, redis_client: Redis
 
 
 async def test_workers_are_counted_by_version_while_they_announce_themselves(
-    target: Target, redis_client: Redis
+    target: Target, async_redis: AsyncRedis, redis_client: Redis
 ) -> None:
+    assert not (await check_workers(store_on(async_redis), [])).passed  # None of its processes has started.
     assert (await target.scrape()).series("credhook_workers") == {("unknown",): 0}
     for token, version, seconds in (("a", "1.2.0", 0), ("b", "1.2.0", 0), ("c", "1.3.0rc1", 0), ("gone", "1.1.0", 16)):
         said = int((time.time() - seconds) * 1_000)
