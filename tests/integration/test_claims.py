@@ -408,6 +408,7 @@ def test_only_events_without_a_job_are_put_back_behind_a_long_queue(queue: Event
     now = queue.redis.time()[0] * 1_000
     queued = [f"m{number}" for number in range(30)]
     queue.plant(*queued, moved=now - 100_000)
+    queue.redis.zadd(INDEX.open, dict.fromkeys(queued, now - 100_000))  # They came together.
     queue.plant("handed back", moved=now)
     queue.push_job("handed back", *queued)
     queue.plant("orphan", moved=now - 200_000)

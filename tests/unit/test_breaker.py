@@ -222,5 +222,6 @@ async def test_a_pause_says_why_and_asks_a_silent_redis_once(breaker: CircuitBre
         for _ in range(THRESHOLD):
             (await breaker.fetches("presentations.get")).ended(None, cause=cause)
             await breaker.aclose()
+        breaker._log_transition(PAUSED, replace(PAUSED, until=PAUSED.until + 0.9), "429")  # It says nothing new.
     assert said in logs[-1]["hint"]
     assert asked.await_count == 1

@@ -322,8 +322,7 @@ def test_a_lease_counts_from_the_request_for_its_renewal() -> None:
         return await asyncio.sleep(4.0, answer)
 
     async def work() -> None:
-        claims, now = cast(Any, SimpleNamespace(lease=10.0, renew=renew)), asyncio.get_running_loop().time
-        leases = Leases(claims, clock=now)
+        leases = Leases(cast(Any, SimpleNamespace(lease=10.0, renew=renew)), clock=asyncio.get_running_loop().time)
         leases.hold(claim, lambda: lost.append("e1"))
         # Asked for at 8, answered at 12: it lasts until 18.
         for seconds, over in ((8.0, []), (5.5, []), (0.5, ["e1"])):
