@@ -21,31 +21,11 @@ from presets import FUTURE, MDOC, SD_JWT
 from pydantic import TypeAdapter, ValidationError
 from serving import Platform
 
+from credhook.worker.api import models, operations
 from credhook.worker.api.client import AsyncApi, SyncApi
 from credhook.worker.api.errors import InvalidRequest
 from credhook.worker.api.http.exchange import Request, Response
 from credhook.worker.api.http.transport import PyreqwestTransport
-from credhook.worker.api.models import (
-    CertificateRequest,
-    EndpointRequest,
-    IdentityLinkRequest,
-    MdocPresetRequest,
-    OfferRequest,
-    PresetRequest,
-    SdJwtPresetRequest,
-    TrustedEntityRequest,
-    UserRequest,
-)
-from credhook.worker.api.operations import (
-    Call,
-    Certificates,
-    Endpoints,
-    Operation,
-    Presets,
-    TrustedEntities,
-    Users,
-    Wallet,
-)
 from credhook.worker.api.token import ClientCredentials
 
 TYPES = (
@@ -63,6 +43,7 @@ USER: dict[str, Any] = {
     "lastName": "Example",
     "externalIdentifier": "x",
 }
+OFFER = {"credentialOffer": "openid-credential-offer://?x"}
 CERTIFICATE = {"certificate": "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----"}
 
 
@@ -145,7 +126,7 @@ def unique(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def preset(document: dict[str, Any]) -> Any:
-    return TypeAdapter[Any](PresetRequest).validate_python(document)
+    return TypeAdapter[Any](models.PresetRequest).validate_python(document)
 
 
 def is_timestamp(text: object) -> bool:
@@ -166,7 +147,7 @@ def added_to(wanted: dict[str, Any], bench: Bench) -> set[str]:
 
 
 def test_a_client_reads_every_answer_with_and_without_its_envelope(bench: Bench) -> None:
-    created = bench.api.endpoints.create(EndpointRequest.model_validate(unique(ENDPOINT)))
+    created = bench.api.endpoints.create(models.EndpointRequest.model_validate(unique(ENDPOINT)))
     bench.platform.faults(envelopes="swapped")
     assert created in bench.api.endpoints.list()
     assert isinstance(bench.body, dict)
@@ -210,11 +191,11 @@ def test_a_preset_is_answered_with_what_was_asked_and_becomes_a_template(
 def test_a_presets_issuer_is_there_even_if_none_was_asked_for_and_may_be_null_in_an_mdoc(bench: Bench) -> None:
     left_out = {"issuerConfig", "validUntil", "credentialFormat"}  # The format is that of the model.
     wanted = {name: value for name, value in unique(SD_JWT).items() if name not in left_out}
-    bench.api.presets.create(SdJwtPresetRequest.model_validate(wanted))
+    bench.api.presets.create(models.SdJwtPresetRequest.model_validate(wanted))
     assert bench.body["data"]["issuerConfig"]["signer"] in {"did:web", "certificate"}
     assert "validUntil" not in bench.body["data"]
     wanted = {name: value for name, value in unique(MDOC).items() if name not in left_out - {"validUntil"}}
-    bench.api.presets.create(MdocPresetRequest.model_validate(wanted))
+    bench.api.presets.create(models.MdocPresetRequest.model_validate(wanted))
     assert bench.body["data"]["issuerConfig"] is None
 
 
@@ -223,8 +204,8 @@ def test_a_presets_issuer_is_there_even_if_none_was_asked_for_and_may_be_null_in
 
 def test_a_user_has_an_id_names_an_address_and_is_enabled(bench: Bench) -> None:
     wanted = unique(USER)
-    assert not bench.api.users.create(UserRequest.model_validate(wanted)).existed
-    assert bench.api.users.create(UserRequest.model_validate(wanted)).existed
+    assert not bench.api.users.create(models.UserRequest.model_validate(wanted)).existed
+    assert bench.api.users.create(models.UserRequest.model_validate(wanted)).existed
     found = next(each for each in bench.api.users.list() if each.username == wanted["username"])
     shown = next(each for each in bench.body["data"] if each["username"] == wanted["username"])
     assert set(shown) == {"id", "username", "email", "firstName", "lastName", "enabled"}
@@ -235,7 +216,7 @@ def test_a_user_has_an_id_names_an_address_and_is_enabled(bench: Bench) -> None:
 
 def test_a_link_names_the_user_and_the_tenants_provider_and_is_idempotent(bench: Bench) -> None:
     name = f"user-{uuid4().hex}"
-    bench.api.users.create(UserRequest(username=name))
+    bench.api.users.create(models.UserRequest(username=name))
     for enabled in (True, True, False, False, True):
         link = bench.api.users.link_identity(name, enabled=enabled)
         assert set(bench.body["data"]) == {"username", "idpAlias", "linked"}
@@ -246,7 +227,7 @@ def test_a_link_names_the_user_and_the_tenants_provider_and_is_idempotent(bench:
 def test_names_with_characters_that_urls_reserve_are_found(bench: Bench) -> None:
     for mark in ("a+b@c.example", "a b", "a/b", "ä%2fb", "a?b=c&d#e;f", "日本"):
         wanted = {"username": f"{mark}{uuid4().hex}".lower(), "externalIdentifier": f"crm/{mark}{uuid4().hex}"}
-        bench.api.users.create(UserRequest.model_validate(wanted))
+        bench.api.users.create(models.UserRequest.model_validate(wanted))
         assert bench.api.users.by_external_identifier(wanted["externalIdentifier"]).username == wanted["username"]
         found = bench.api.users.external_identifier(wanted["username"])
         assert found.external_identifier == wanted["externalIdentifier"]
@@ -302,7 +283,7 @@ def test_a_vct_has_1_to_256_characters(bench: Bench) -> None:
 def test_an_import_is_answered_with_a_record_of_strings(bench: Bench) -> None:
     csr = bench.sandbox("GET", "/csrs")[0]["id"]
     signed = bench.sandbox("POST", f"/csrs/{csr}/sign")
-    record = bench.api.certificates.import_(csr, CertificateRequest.model_validate(signed))
+    record = bench.api.certificates.import_(csr, models.CertificateRequest.model_validate(signed))
     shown = bench.body["data"]
     assert set(shown) == {
         *("id", "createdAt", "updatedAt", "certificateSigningRequest"),
@@ -313,7 +294,7 @@ def test_an_import_is_answered_with_a_record_of_strings(bench: Bench) -> None:
 
 
 def test_a_trusted_entity_is_answered_with_every_field(bench: Bench) -> None:
-    entity = bench.api.trusted_entities.create(TrustedEntityRequest.model_validate(ENTITY))
+    entity = bench.api.trusted_entities.create(models.TrustedEntityRequest.model_validate(ENTITY))
     assert bench.answer.status_code == 201
     assert added_to(ENTITY, bench) == {"id", "createdAt", "updatedAt"}
     assert entity.id
@@ -322,11 +303,11 @@ def test_a_trusted_entity_is_answered_with_every_field(bench: Bench) -> None:
 def test_endpoints_are_answered_with_every_field_listed_and_deleted(bench: Bench) -> None:
     wanted = [unique(ENDPOINT) for _ in range(3)]
     for each in wanted:
-        assert bench.api.endpoints.create(EndpointRequest.model_validate(each)).id == each["id"]
+        assert bench.api.endpoints.create(models.EndpointRequest.model_validate(each)).id == each["id"]
         assert bench.answer.status_code == 201
         assert added_to(each, bench) == {"createdAt", "updatedAt"}
     with pytest.raises(InvalidRequest) as caught:
-        bench.api.endpoints.create(EndpointRequest.model_validate(wanted[0]))
+        bench.api.endpoints.create(models.EndpointRequest.model_validate(wanted[0]))
     assert (caught.value.status, caught.value.errors[0].code) == (409, "CONFLICT")
     assert {each.id for each in bench.api.endpoints.list()} == {each["id"] for each in wanted}
     assert isinstance(bench.body, list)
@@ -337,7 +318,7 @@ def test_endpoints_are_answered_with_every_field_listed_and_deleted(bench: Bench
 
 
 def test_an_endpoint_without_types_receives_every_event(bench: Bench) -> None:
-    endpoint = bench.api.endpoints.create(EndpointRequest(url="https://127.0.0.1:9/"))
+    endpoint = bench.api.endpoints.create(models.EndpointRequest(url="https://127.0.0.1:9/"))
     assert set(endpoint.filter_types or TYPES) == set(TYPES)
     for event_type in TYPES:
         (happened,) = bench.sandbox("POST", "/events", json={"eventType": event_type})
@@ -349,15 +330,15 @@ def test_an_endpoint_without_types_receives_every_event(bench: Bench) -> None:
 #: A name that no other row uses; fixed, because it becomes part of the names of tests.
 SOME = "0-named-a"
 #: A request that is allowed, its model, the operation that takes it, and the values of the operation's path.
-REQUESTS: dict[str, tuple[dict[str, Any], TypeAdapter[Any], Operation[Any], tuple[str, ...]]] = {
-    "sd-jwt": (SD_JWT, TypeAdapter(PresetRequest), Presets.create, ()),
-    "mdoc": (MDOC, TypeAdapter(PresetRequest), Presets.create, ()),
-    "endpoint": (ENDPOINT, TypeAdapter(EndpointRequest), Endpoints.create, ()),
-    "entity": (ENTITY, TypeAdapter(TrustedEntityRequest), TrustedEntities.create, ()),
-    "user": (USER, TypeAdapter(UserRequest), Users.create, ()),
-    "link": ({"enabled": True}, TypeAdapter(IdentityLinkRequest), Users.link_identity, ("u",)),
-    "import": (CERTIFICATE, TypeAdapter(CertificateRequest), Certificates.import_, ("csr",)),
-    "offer": ({"credentialOffer": "openid-credential-offer://?x"}, TypeAdapter(OfferRequest), Wallet.accept, ()),
+REQUESTS: dict[str, tuple[dict[str, Any], TypeAdapter[Any], operations.Operation[Any], tuple[str, ...]]] = {
+    "sd-jwt": (SD_JWT, TypeAdapter(models.PresetRequest), operations.Presets.create, ()),
+    "mdoc": (MDOC, TypeAdapter(models.PresetRequest), operations.Presets.create, ()),
+    "endpoint": (ENDPOINT, TypeAdapter(models.EndpointRequest), operations.Endpoints.create, ()),
+    "entity": (ENTITY, TypeAdapter(models.TrustedEntityRequest), operations.TrustedEntities.create, ()),
+    "user": (USER, TypeAdapter(models.UserRequest), operations.Users.create, ()),
+    "link": ({"enabled": True}, TypeAdapter(models.IdentityLinkRequest), operations.Users.link_identity, ("u",)),
+    "import": (CERTIFICATE, TypeAdapter(models.CertificateRequest), operations.Certificates.import_, ("csr",)),
+    "offer": (OFFER, TypeAdapter(models.OfferRequest), operations.Wallet.accept, ()),
 }
 
 SD_JWT_ATTRIBUTE, MDOC_ATTRIBUTE = "templateAttributes/a", "templateAttributes/org.example/properties/a"
@@ -493,10 +474,10 @@ def test_a_field_holds_what_the_specification_says(
 
 
 def test_attributes_that_do_not_fit_are_refused_by_template_and_not_by_name(bench: Bench) -> None:
-    happen = Operation[Any]("sandbox.events", "POST", "/sandbox/events", Any)
+    happen = operations.Operation[Any]("sandbox.events", "POST", "/sandbox/events", Any)
     event = {"eventType": TYPES[0], "templateId": "sandbox:membership", "attributes": {"shoeSize": 44}}
     with pytest.raises(InvalidRequest) as caught:
-        bench.api.send(Call(happen, happen.path, body=json.dumps(event).encode()))
+        bench.api.send(operations.Call(happen, happen.path, body=json.dumps(event).encode()))
     (error,) = caught.value.errors
     assert (error.status, error.code, error.title) == ("400", "VALIDATION_ERROR", "Validation Failed")
     assert "sandbox:membership" in (error.detail or "")

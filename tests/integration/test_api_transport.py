@@ -153,7 +153,9 @@ async def test_an_idle_connection_that_the_server_ends_or_talks_on_is_replaced()
             await asyncio.sleep(0)
         await get(transport, server.url)
         assert server.connections == 3
+        transport._clients["of a proxy"] = transport._built(None)
         await transport.aclose()
+        assert not transport._clients
         assert (await get(transport, server.url)).body == b"hello"  # Another request opens new ones.
 
 

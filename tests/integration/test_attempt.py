@@ -10,6 +10,8 @@ from typing import Any, cast
 import pytest
 from accepting import record
 from attempts import Attempts, Planned, attempts
+from attempts import told as settings_of
+from fake_children import Clock
 from fleet_harness import Answer, Call, Stub, presentation
 from harness import DATA
 from prometheus_client import REGISTRY
@@ -19,12 +21,18 @@ from redis.exceptions import RedisError, ResponseError
 from redis_keys import EVENT, INDEX, SNAPSHOT
 from stores import store_on
 from structlog.testing import capture_logs
+from token_endpoint import behind
+from waiting import until_async
 
 from credhook.store import GAVE_UP, TOOK, State
+from credhook.worker.api.errors import Unavailable
+from credhook.worker.api.token import ClientCredentials
 from credhook.worker.attempt.attempt import DONE, Attempt, Interruption
+from credhook.worker.attempt.build import build_worker
 from credhook.worker.attempt.details import Snapshots
 from credhook.worker.attempt.retry import GiveUp, Retry
-from credhook.worker.handlers.registry import Handlers
+from credhook.worker.handlers.registry import Handlers, Registry
+from credhook.worker.platform.shared_circuit import circuit_key
 from credhook.worker.queue.claims import Claims
 from credhook.worker.queue.replay import Replay, Settled
 
@@ -90,20 +98,24 @@ async def test_an_event_that_redis_does_not_settle_is_renewed_no_longer(made: At
     assert redis_client.zscore(INDEX.leases, "e1") == until
 
 
-async def test_nothing_is_fetched_once_every_handler_is_recorded_as_done(
-    made: Attempts, told: Planned, stub: Stub, redis_client: Redis
+ENDS = pytest.mark.parametrize(("status", "state"), [(DONE, State.DONE), (GAVE_UP + "closed", State.DEAD)])
+
+
+@ENDS
+async def test_nothing_is_fetched_once_every_handler_is_recorded_as_ended(
+    made: Attempts, told: Planned, stub: Stub, redis_client: Redis, status: str, state: State
 ) -> None:
     """Their worker died before it settled the event, and the platform may have forgotten the data since."""
     await made.accept("e1", DATA, "pre_1")
     told.ends["second"] = Retry(after=0.05)
     await made.next()
-    attempt = Attempt(await made.claim(), unwritten={"test.second": DONE})
+    attempt = Attempt(await made.claim(), unwritten={"test.second": status})
     attempt.interrupt(Interruption.DRAINED)
     await made.make(attempt)
-    assert (await made.next()).state is State.DONE
+    assert (await made.next()).state is state
     assert len(stub.calls) == 1
     assert told.ran == ["first", "second"]
-    assert not redis_client.exists(SNAPSHOT + "e1")
+    assert redis_client.exists(SNAPSHOT + "e1") == (state is State.DEAD)
 
 
 @pytest.mark.parametrize(("status", "state"), [(TOOK + "7", State.DONE), (GAVE_UP + "closed", State.DEAD)])
@@ -384,7 +396,8 @@ async def test_nothing_is_fetched_for_an_event_whose_handlers_all_run_still(
     for handler in told.handlers:
         runs.begin(SimpleNamespace(webhook_id="e1"), handler).hold()  # As far as a run needs the event.
     settlement = await made.next()
-    assert (settlement.state, settlement.error, settlement.spend) == (State.WAITING, "test.first: StillRunning", False)
+    assert (settlement.state, settlement.error) == (State.WAITING, "test.first: StillRunning")
+    assert (settlement.wait, settlement.spend) == (2.0, False)
     assert not stub.calls
     assert not told.ran
 
@@ -400,3 +413,33 @@ async def test_an_event_that_has_killed_two_workers_is_given_up_without_a_fetch(
         settlement = await made.next(Attempt(await made.claim_of("e 1")))
     assert [one["hint"] for one in lines if one["event"] == "event_dead"] == ["credhook events show 'e 1'"] * (not ran)
     assert (settlement.state, len(told.ran), len(stub.calls)) == (state, ran, min(ran, 1))
+
+
+async def test_the_parts_of_a_worker_are_told_of_each_other_and_end_with_it(
+    redis_url: str, stub: Stub, redis_client: Redis
+) -> None:
+    clock, asked = Clock(), asyncio.Event()
+    auth = ClientCredentials(f"{stub.url}/token", "me", "s3cret", clock=clock)
+
+    async def never(_: object) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    stub.answer = lambda _: Answer(503)
+    async with (
+        attempts(redis_url, stub, Handlers("none")) as other,
+        build_worker(settings_of(redis_url, stub), Registry([]), auth=auth) as parts,
+    ):
+        breaker, api = parts.processor.breaker, parts.processor.clients.fetching
+        assert auth.on_fetch == breaker.token_fetched
+        with pytest.raises(Unavailable):
+            await api.presentations.get("pre_1")
+        await until_async(lambda: other.processor.breaker._circuit.score, what="the news")
+        clock.now += 3_600
+        waiting = asyncio.create_task(parts.auth.token(behind(never)))
+        await asked.wait()
+        (await breaker.calls("x")).ended(503)
+    assert waiting.cancelled()
+    assert not vars(api._transport)["_clients"]
+    assert redis_client.hget(circuit_key(stub.url, "credhook"), "score") == b"2"
+    assert asyncio.all_tasks() == {asyncio.current_task()}

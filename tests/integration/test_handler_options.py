@@ -83,21 +83,12 @@ async def test_one_that_needs_another_waits_for_it_and_is_not_run_while_that_fai
         settlement = await trial
         assert settlement.state is State.WAITING
         assert "mail begins" not in plugin.notes
-        plugin.ends.clear()
-        assert (await made.next()).state is State.DONE
-    assert plugin.notes[-4:] == ["account begins", "account ends", "mail begins", "mail ends"]
-    assert plugin.notes.count("other begins") == 1
-
-
-async def test_one_that_needs_another_runs_though_that_was_done_in_an_earlier_attempt(plugin: Plugin) -> None:
-    plugin.add("account")
-    plugin.add("mail", after="account")
-    plugin.ends["mail"] = Retry(after=0.02)
-    async with plugin.worker() as made:
+        plugin.ends = {"mail": Retry(after=0.02)}
         assert (await made.next()).state is State.WAITING
-        plugin.ends.clear()
+        plugin.ends.clear()  # It runs though the other was done in an earlier attempt.
         assert (await made.next()).state is State.DONE
-    assert plugin.notes == ["account begins", "account ends", "mail begins", "mail begins", "mail ends"]
+    assert plugin.notes[-5:] == ["account begins", "account ends", "mail begins", "mail begins", "mail ends"]
+    assert plugin.notes.count("other begins") == 1
 
 
 @pytest.mark.parametrize(
@@ -151,10 +142,13 @@ async def test_a_condition_that_fails_is_a_handler_that_fails(plugin: Plugin, re
     assert "c:test.conditional" in record(redis_client, "e1")
 
 
-async def test_a_fetch_is_tried_again_although_the_handler_would_not_be(plugin: Plugin, redis_client: Redis) -> None:
-    plugin.add("once", retries=0)
+@pytest.mark.parametrize(("retries", "most"), [(0, 2), (1, 1)])
+async def test_a_fetch_is_tried_as_often_as_the_settings_or_a_handler_say(
+    plugin: Plugin, redis_client: Redis, retries: int, most: int
+) -> None:
+    plugin.add("once", retries=retries)
     plugin.stub.answer = lambda _: Answer(403)
-    async with plugin.worker() as made:
+    async with plugin.worker(MAX_ATTEMPTS=most) as made:
         with capture_logs() as logs:
             assert (await made.next()).state is State.WAITING
     (line,) = (line for line in logs if line["event"] == "fetch_failed")
@@ -200,6 +194,8 @@ async def test_each_end_of_a_handler_is_logged_counted_and_told(plugin: Plugin, 
     entry = json.loads(told.partition(b" ")[2])
     assert (entry["wait"], list(entry["ran"])) == (1_260, ["test.ran"])
     assert entry["skipped"] == line["skipped"] == ["test.unwanted"]
+    seconds = REGISTRY.get_sample_value("credhook_handler_duration_seconds_sum", {"handler": "test.ran"})
+    assert seconds == pytest.approx(entry["ran"]["test.ran"] / 1_000, abs=0.0001)
     ends = "done", "skipped", "failed", "gave_up", "postponed"
     for name, end, ran in zip(names, ends, (1, None, 1, 1, None), strict=True):
         of_it = {"handler": f"test.{name}"}

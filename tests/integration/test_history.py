@@ -73,7 +73,7 @@ async def test_attempts_are_told_with_what_failed_where_and_what_followed(
     assert (failure["who"], failure["what"]) == ("test.bad", "ValueError")
     assert failure["at"].startswith("integration/test_history.py:")
     assert all(first[name].endswith("Z") for name in ("began", "at", "next_attempt_at"))
-    assert first["began"] <= first["at"] < first["next_attempt_at"]
+    assert record["received_at"] <= first["began"] <= first["at"] < first["next_attempt_at"]
     assert list(first["ran"]) == ["test.good"]
     assert replayed["replayed"] == {"by": "ops@desk", "now": True}
     assert (second["attempt"], second["state"], list(second["ran"])) == (2, "done", ["test.bad"])

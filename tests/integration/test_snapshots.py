@@ -23,15 +23,6 @@ def snapshots(client: redis.asyncio.Redis, key: str | None = OLD) -> Snapshots:
     return Snapshots(store_on(client), SecretStr(key) if key else None)
 
 
-async def test_what_is_kept_is_found_and_noted_in_the_store(async_redis: redis.asyncio.Redis) -> None:
-    kept = snapshots(async_redis)
-    assert await kept.find("e1") is None
-    await kept.keep("e1", b"details")
-    assert await kept.find("e1") == b"details"
-    assert await kept.find("e2") is None
-    assert await async_redis.hget("credhook:credhook:event:e1", "seen") == b"1"
-
-
 async def test_keeping_again_takes_the_new_details_but_not_a_longer_life(async_redis: redis.asyncio.Redis) -> None:
     kept = snapshots(async_redis)
     await kept.keep("e1", b"first")
@@ -45,13 +36,16 @@ async def test_keeping_again_takes_the_new_details_but_not_a_longer_life(async_r
     assert await async_redis.pttl(SNAPSHOT + "e1") <= 450
 
 
-async def test_without_a_key_nothing_is_kept_or_found(async_redis: redis.asyncio.Redis) -> None:
+async def test_what_is_kept_is_found_and_noted_and_without_a_key_it_is_only_noted(
+    async_redis: redis.asyncio.Redis,
+) -> None:
     kept, without = snapshots(async_redis), snapshots(async_redis, None)
     await without.keep("e1", b"details")
     assert await async_redis.keys("credhook:credhook:snapshot:*") == []
-    assert await async_redis.hget("credhook:credhook:event:e1", "seen") == b"1"
-    await kept.keep("e1", b"details")
-    assert await without.find("e1") is None
+    await kept.keep("e2", b"details")
+    for event_id, found in (("e1", None), ("e2", b"details")):
+        assert (await kept.find(event_id), await without.find(event_id)) == (found, None)
+        assert await async_redis.hget("credhook:credhook:event:" + event_id, "seen") == b"1"
 
 
 async def test_after_a_rotation_the_first_key_seals_and_all_open(async_redis: redis.asyncio.Redis) -> None:
@@ -90,7 +84,7 @@ async def test_nothing_is_kept_of_settled_or_erased_events_or_if_too_large(async
     assert [line["event"] for line in logs] == ["snapshot_too_large"]
     assert await async_redis.keys("credhook:credhook:snapshot:*") == []
     await kept.keep("e1", b"x" * LARGEST)
-    assert await kept.find("e1") == b"x" * LARGEST
+    assert await kept.find("e1") == b"x" * 262_144
 
 
 async def test_a_redis_that_fails_is_named_only_if_something_was_to_be_kept() -> None:

@@ -57,14 +57,11 @@ def test_what_was_given_up_is_remembered_while_others_come_back() -> None:
 
 
 def test_an_attempt_counts_unless_all_that_failed_waits_for_the_platform() -> None:
-    held_up, failed = Outcome().after("", Unavailable(""), Defer(20)), Outcome().after("a.f", ValueError(), Retry(30))
-    assert held_up.settlement() == Settlement(State.WAITING, "Unavailable", wait=20, spend=False)
+    held_up, failed = Outcome().after("", Unavailable(""), Defer(0.4)), Outcome().after("a.f", ValueError(), Retry(30))
+    assert held_up.settlement() == Settlement(State.WAITING, "Unavailable", wait=0.4, spend=False)
+    assert held_up.settlement().more("w")["wait"] == 400
     assert held_up.after("a.f", ValueError(), Retry(30)).settlement().spend
     assert [failed.after("a.g", Unavailable(""), Defer(wait)).settlement().spend for wait in (1, 60)] == [True, True]
-
-
-def test_a_wait_of_less_than_a_second_is_kept() -> None:
-    assert Outcome().after("a.f", ValueError(), Retry(0.4)).settlement().more("w")["wait"] == 400
 
 
 def test_presented_data_is_gone_whatever_else_was_given_up() -> None:
@@ -135,6 +132,15 @@ async def test_the_end_of_each_of_many_handlers_is_written_once() -> None:
     assert len(attempt.unwritten) == 1  # Written together with the event's end.
 
 
+async def test_a_failure_whose_record_was_cancelled_on_its_way_is_not_counted_again() -> None:
+    store, attempt = Store(), Attempt(CLAIM, failures=[Failure("a.f", "ValueError")], unwritten={"a.f": "dead: no"})
+    writing = asyncio.create_task(processor(store, Handlers("none"))._record(attempt, "a.f"))
+    await asyncio.sleep(0)  # It has begun.
+    writing.cancel()
+    await asyncio.wait({writing})
+    assert (attempt.uncounted, attempt.unwritten) == ({}, {"a.f": "dead: no"})
+
+
 async def test_an_event_that_follows_keeps_its_lease_while_it_waits_for_a_place_and_is_handed_back() -> None:
     made, attempt = processor(Store(), Handlers("none")), Attempt(CLAIM)
     await made._places.acquire()
@@ -178,7 +184,7 @@ def another(error: Exception) -> None:
     raise error
 
 
-def test_lines_and_messages_do_not_tell_causes_apart_but_functions_and_classes_do() -> None:
+def test_lines_and_messages_do_not_tell_causes_apart_but_functions_classes_and_statuses_do() -> None:
     first = failed(one, ValueError("a claim"))
     assert failed(one, ValueError("another")).cause == first.cause
     assert len({first.cause, failed(another, ValueError()).cause, failed(one, TypeError()).cause}) == 3
@@ -186,6 +192,8 @@ def test_lines_and_messages_do_not_tell_causes_apart_but_functions_and_classes_d
     assert "e1" not in failed(one, ExceptionGroup("", [GiveUp("for e1")])).what
     assert "a claim" not in f"{first!r} {first.counted()} {first.history()}"
     assert first.at.endswith(" one")
+    bad, worse = (failure(InvalidRequest("no", status=status)) for status in (400, 422))
+    assert (bad.what, bad.cause != worse.cause) == ("InvalidRequest 400", True)
 
 
 def test_a_group_is_caused_where_its_members_were_raised() -> None:
@@ -216,15 +224,11 @@ def test_one_that_no_line_of_the_author_has_raised_is_at_the_handler() -> None:
     assert (late.what, late.where) == ("HandlerTimeout", f"{__name__} function")
     assert late.at.startswith("unit/test_attempt.py:")
     assert failure(ValueError(), Handler("test.raises", frozenset(), pytest.raises)).package.startswith("pytest ")
+    assert distribution("pytest.fixtures").startswith("pytest ")
+    assert distribution("nowhere") == ""  # A loose module has no version.
     for form, name in ((partial(function), "function"), (Callable(), "Callable.__call__")):
         late = failure(HandlerTimeout(), Handler("test.form", frozenset(), form))
         assert (late.where, late.at.partition(":")[0]) == (f"{__name__} {name}", "unit/test_attempt.py")
-
-
-def test_the_status_of_the_platform_is_part_of_a_cause() -> None:
-    bad, worse = (failure(InvalidRequest("no", status=status)) for status in (400, 422))
-    assert bad.what == "InvalidRequest 400"
-    assert bad.cause != worse.cause
 
 
 @pytest.mark.parametrize(("ended", "fetched", "failures", "expected"), [
@@ -237,8 +241,5 @@ def test_whoever_ends_well_or_fails_otherwise_leaves_a_cause(
 ) -> None:
     claim = CLAIM._replace(causes={"fetch": "f", "worker": "w", "a.x": "x", "a.y": "y"})
     assert Attempt(claim, fetched=fetched, statuses=ended, failures=failures).open_errors == expected
-
-
-def test_what_is_installed_has_a_version_and_a_loose_module_none() -> None:
-    assert distribution("pytest.fixtures").startswith("pytest ")
-    assert distribution("nowhere") == ""
+    claim = CLAIM._replace(pending=frozenset({"a.x", "a.y", "a.z"}), ended={"a.z": "done"})  # By a worker that lost it.
+    assert Attempt(claim, statuses=ended).pending == tuple(sorted({"a.x", "a.y"} - ended.keys()))

@@ -16,7 +16,7 @@ from credhook import AsyncContext, Backoff, FetchedEvent, Handlers
 from credhook.events import EVENT_TYPES
 from credhook.worker.attempt.retry import BACKOFF, Retry, after_handler
 from credhook.worker.handlers import loading
-from credhook.worker.handlers.registry import Handler, Registry
+from credhook.worker.handlers.registry import Handler, Registers, Registry
 from credhook.worker.platform.circuit import PlatformPaused
 
 
@@ -111,6 +111,7 @@ def test_a_function_that_cannot_be_a_handler_is_refused(function: Any, message: 
     (named(lambda event, context: None, "mail"), "mail", False),
     (named(lambda event, context: None, event="ForTypeCheckersOnly"), "f", False),
     (named(lambda event, context: None, **{"return": Awaitable}), "f", False),
+    (named(lambda event, context: None, **{"return": Any}), "f", False),
 ])  # fmt: skip
 def test_what_can_be_called_can_be_a_handler(function: Any, name: str, is_asynchronous: bool) -> None:
     plugin = Handlers("x")
@@ -153,8 +154,9 @@ def test_what_type_checkers_accept_is_loaded() -> None:
 def test_on_needs_a_type_and_a_plugin_a_word() -> None:
     with pytest.raises(ValueError, match=r'write @handlers\.on\("openid4vc'):
         Handlers("x").on()
-    with pytest.raises(ValueError, match="should be a word"):
-        Handlers("two words")
+    for name in ("two words", "x" * 65):
+        with pytest.raises(ValueError, match="should be a word"):
+            Handlers(name)
 
 
 def on(**options: Any) -> Handler:
@@ -237,6 +239,7 @@ def test_a_plugin_has_one_function_for_start_up_and_one_for_the_end() -> None:
     with pytest.raises(ValueError, match="'x' already has a startup function"):
         plugin.startup(lambda: 2)
     Handlers[int]("y").startup(named(lambda: 1, **{"return": Future}))
+    Handlers[Registers[Any, Any]]("y").startup(named(lambda: 1, **{"return": int}))  # Only checkers know protocols.
     plugin.shutdown(print)
     with pytest.raises(ValueError, match="'x' already has a shutdown function"):
         plugin.shutdown(print)

@@ -9,6 +9,7 @@ from credhook.worker.attempt.retry import (
     BACKOFF,
     PATIENCE_SECONDS,
     ConcurrencyReached,
+    DataGone,
     Defer,
     GiveUp,
     Retry,
@@ -45,7 +46,8 @@ def api_error(kind: type[ApiError], status: int | None = None, retry_after: floa
     ],
 )
 def test_what_is_not_there_yet_is_looked_for_at_growing_ages(age: float, attempt: int, wait: float | None) -> None:
-    assert fetching(api_error(NotFound, 404), attempt, age) == (None if wait is None else pytest.approx(wait))
+    for error in (api_error(NotFound, 404), DataGone(was_there=False)):
+        assert fetching(error, attempt, age) == (None if wait is None else pytest.approx(wait))
 
 
 MAY_MEND = [
@@ -65,7 +67,7 @@ def test_what_may_mend_itself_comes_back_until_the_last_attempt(
 ) -> None:
     assert decide(error, 1) == 5.0
     assert decide(error, 3) == 45.0
-    assert decide(error, 11) == BACKOFF.longest
+    assert decide(error, 11) == 4 * 3_600.0
     assert decide(error, 12) is None
 
 

@@ -22,6 +22,7 @@ from waiting import until_async
 
 from credhook.logs import configure_logs
 from credhook.logs.places import places
+from credhook.worker.attempt import running
 from credhook.worker.attempt.running import (
     HUNG_AFTER_SECONDS,
     PATIENCE_SECONDS,
@@ -170,6 +171,11 @@ async def test_a_timeout_names_the_line_at_which_the_handler_was(function: Any) 
     assert isinstance(late, HandlerTimeout)
     name = "inner" if function is waits_deep_within else function.__name__
     assert re.findall(r"unit/test_running\.py:\d+ (\w+)", str(places(late, 9)))[-1] == name  # The innermost is last.
+
+
+async def test_who_has_met_a_breakpoint_takes_as_long_as_a_person(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running.untimed, "is_set", lambda: True)
+    assert await outcome(lambda *_: asyncio.sleep(0.05), seconds=0.01) is None
 
 
 async def test_plain_handlers_that_hang_keep_nobody_out() -> None:

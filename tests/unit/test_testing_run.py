@@ -193,6 +193,11 @@ async def blocks_beyond_its_time(event: FetchedEvent, context: Context) -> None:
     await asyncio.Event().wait()
 
 
+async def blocks_and_fails(event: FetchedEvent, context: Context) -> None:
+    time.sleep(0.5)  # noqa: ASYNC251
+    raise ValueError("Ada")
+
+
 async def computes(event: FetchedEvent, context: Context) -> None:
     while time.thread_time() < computes_until:
         pass
@@ -212,7 +217,7 @@ async def drops(event: FetchedEvent, context: Context) -> None:
     (computes, "", ""),
     (waits_in_a_thread, "", ""),
     (drops, "CoroutineNotAwaited", "AsyncApi"),
-    (raising(ValueError("Ada")), "ValueError", "ValueError: Ada"),
+    (blocks_and_fails, "ValueError", "ValueError: Ada"),
 ])  # fmt: skip
 def test_a_test_that_fails_is_told_the_reason(
     handler: Any, cause: str, logged: str, caplog: pytest.LogCaptureFixture

@@ -120,11 +120,12 @@ async def test_what_is_not_a_token_is_an_error_of_the_right_kind(answer: httpx.R
 )
 async def test_a_refusal_names_its_code_and_the_settings_that_it_concerns(code: str, settings: str) -> None:
     platform = Platform()
-    platform.refuse_tokens = lambda _: httpx.Response(400, text=f'{{"error" : "{code}"}}')
+    platform.refuse_tokens = lambda _: httpx.Response(400, text=f'{{"error" : "{code}", "errors": {{"id": 7}}}}')
     async with client(platform, credentials()) as api:
         with pytest.raises(Unauthorized) as caught:
             await api.presentations.get("p")
     assert str(caught.value) == f"token: the token endpoint refuses this client: 400 ({code}); check {settings}"
+    assert [error.id for error in caught.value.errors] == ["7"]
 
 
 # One fetch for all who wait for a token: what each is told, and who can take it away from the others.
