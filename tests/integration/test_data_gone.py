@@ -18,7 +18,6 @@ from credhook.worker.attempt.retry import Retry
 from credhook.worker.handlers.registry import Handlers
 
 VERIFIED = "openid4vc.verification.verified"
-
 KEY = "a-key-of-thirty-two-characters-1"
 
 Platform = Callable[[Call], Answer]

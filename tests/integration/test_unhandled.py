@@ -186,7 +186,6 @@ async def test_an_operator_lets_renamed_handlers_run_in_place_of_the_old_one(
         assert (await new.next()).state is State.DONE
     assert events("replay", "--renamed", "--id", "m1").exit_code == 2  # It is done: whether all are to run is asked.
     assert fleet.ran == ["a", "b", "c"]
-    assert not any(name.startswith("c:") for name in fleet.record())
     assert "with renamed handlers" in events("show", "m1").stdout
 
 

@@ -15,17 +15,7 @@ from pydantic import ValidationError
 from wallet import WALLET
 
 from credhook.worker.api import models
-from credhook.worker.api.models import (
-    CertificateRequest,
-    EndpointRequest,
-    Issuance,
-    OfferRequest,
-    Presentation,
-    UserRequest,
-    WalletCredential,
-    Wire,
-    mismatch,
-)
+from credhook.worker.api.models import CertificateRequest, Issuance, Presentation, Wire, mismatch
 from credhook.worker.attempt.details import state_of
 
 PEM = "-----BEGIN CERTIFICATE-----\nMIIB\nAAAA\n-----END CERTIFICATE-----\n"
@@ -164,24 +154,24 @@ NO_CREDENTIALS: list[dict[str, Any]] = [
 @pytest.mark.parametrize(
     ("model", "fields"),
     [
-        *((EndpointRequest, {"url": url}) for url in NO_URLS),
-        *((EndpointRequest, {"url": "https://a.example", "id": id_}) for id_ in ("", "..", "a/../b", "a" * 513)),
-        *((UserRequest, fields) for fields in ({}, {"externalIdentifier": "x"}, {"email": None})),
-        *((UserRequest, fields) for fields in ({"email": ""}, {"username": ""})),
+        *((models.EndpointRequest, {"url": url}) for url in NO_URLS),
+        *((models.EndpointRequest, {"url": "https://a.example", "id": id_}) for id_ in ("", "..", "a/../b", "a" * 513)),
+        *((models.UserRequest, fields) for fields in ({}, {"externalIdentifier": "x"}, {"email": None})),
+        *((models.UserRequest, fields) for fields in ({"email": ""}, {"username": ""})),
         *((CertificateRequest, {"certificate": text}) for text in NO_CERTIFICATES),
         *((CertificateRequest, {"certificate": PEM, "parentCertificates": [PEM, text]}) for text in NO_CERTIFICATES),
-        *((WalletCredential, WALLET | change) for change in NO_CREDENTIALS),
+        *((models.WalletCredential, WALLET | change) for change in NO_CREDENTIALS),
     ],
 )
 def test_a_value_out_of_its_limits_is_refused(model: type[Wire], fields: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         model.model_validate(fields)
-    assert WalletCredential.model_validate(WALLET | {"vct": "v" * 256, "iss": "i" * 512})
+    assert models.WalletCredential.model_validate(WALLET | {"vct": "v" * 256, "iss": "i" * 512})
 
 
 @pytest.mark.parametrize("url", ["https://a.example", "https://127.0.0.1:8443/s3cret?x=y", "HTTPS://A.example"])
 def test_an_endpoints_url_is_sent_as_it_was_given(url: str) -> None:
-    assert EndpointRequest(url=url).model_dump(exclude_none=True) == {"url": url}
+    assert models.EndpointRequest(url=url).model_dump(exclude_none=True) == {"url": url}
 
 
 @pytest.mark.parametrize(
@@ -238,11 +228,11 @@ PERSONAL = "ada.lovelace@private.example"
 @pytest.mark.parametrize(
     ("model", "fields"),
     [
-        (UserRequest, {"email": {"is": PERSONAL}, "firstName": [PERSONAL], "nickname": PERSONAL}),
-        (OfferRequest, {"credentialOffer": [PERSONAL]}),
+        (models.UserRequest, {"email": {"is": PERSONAL}, "firstName": [PERSONAL], "nickname": PERSONAL}),
+        (models.OfferRequest, {"credentialOffer": [PERSONAL]}),
         (CertificateRequest, {"certificate": PERSONAL}),
-        (EndpointRequest, {"url": PERSONAL, "filterTypes": [PERSONAL]}),
-        (WalletCredential, {"id": PERSONAL, "claims": PERSONAL, "iat": PERSONAL, "vct": ""}),
+        (models.EndpointRequest, {"url": PERSONAL, "filterTypes": [PERSONAL]}),
+        (models.WalletCredential, {"id": PERSONAL, "claims": PERSONAL, "iat": PERSONAL, "vct": ""}),
         (Presentation, {"id": "p", "status": {"is": PERSONAL}, "credentials": PERSONAL}),
     ],
 )

@@ -13,18 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from credhook import ApiError, InvalidRequest, InvalidResponse, NotFound, Unauthorized, Unavailable
 from credhook.events import ISSUANCE, PRESENTATION
-from credhook.worker.api.errors import (
-    ApiError,
-    ErrorObject,
-    InvalidRequest,
-    InvalidResponse,
-    NotFound,
-    Unauthorized,
-    Unavailable,
-    error_objects,
-    seconds_to_wait,
-)
+from credhook.worker.api.errors import ErrorObject, error_objects, seconds_to_wait
 from credhook.worker.api.http.exchange import Response
 from credhook.worker.api.models import ListedResource
 from credhook.worker.api.operations import Endpoints, Operation, Page, Presets, Users, Wallet, reading

@@ -4,19 +4,10 @@ from typing import Any
 
 import pytest
 
+from credhook import GiveUp, Retry
 from credhook.worker.api.errors import ApiError, InvalidRequest, InvalidResponse, NotFound, Unauthorized, Unavailable
-from credhook.worker.attempt.retry import (
-    BACKOFF,
-    PATIENCE_SECONDS,
-    ConcurrencyReached,
-    DataGone,
-    Defer,
-    GiveUp,
-    Retry,
-    after_fetch,
-    after_handler,
-    error_text,
-)
+from credhook.worker.attempt import retry
+from credhook.worker.attempt.retry import ConcurrencyReached, DataGone, Defer, after_fetch, after_handler, error_text
 from credhook.worker.attempt.running import StillRunning
 from credhook.worker.platform.circuit import PlatformPaused
 
@@ -73,14 +64,13 @@ def test_what_may_mend_itself_comes_back_until_the_last_attempt(
 
 def test_only_a_fetch_that_the_platform_calls_wrong_is_given_up_at_once() -> None:
     assert fetching(api_error(InvalidRequest, 400)) is None
-    assert handling(api_error(NotFound, 404)) == 5.0
-    assert handling(api_error(InvalidRequest, 400)) == 5.0
+    assert handling(api_error(NotFound, 404)) == handling(api_error(InvalidRequest, 400)) == 5.0
 
 
 def test_retry_after_is_the_least_that_is_waited_but_has_a_ceiling() -> None:
     assert fetching(api_error(Unavailable, 429, 20.0), chance=0.0) == 20.0
     assert fetching(api_error(Unavailable, 429, 1.0), attempt=3) == 45.0
-    assert fetching(api_error(Unavailable, 429, 99_999_999.0)) == BACKOFF.longest
+    assert fetching(api_error(Unavailable, 429, 99_999_999.0)) == retry.BACKOFF.longest
 
 
 HELD_UP = [
@@ -101,10 +91,10 @@ def test_what_waits_for_the_platform_spends_no_attempt_for_a_day(
     decide: Callable[..., Retry | GiveUp], error: Exception, pause: float, least: float
 ) -> None:
     for chance in (0.0, 1.0):
-        waits = decide(error, 12, age=PATIENCE_SECONDS - 1, max_attempts=12, pause=pause, chance=lambda: chance)  # noqa: B023
+        waits = decide(error, 12, age=retry.PATIENCE_SECONDS - 1, max_attempts=12, pause=pause, chance=lambda: chance)  # noqa: B023
         assert isinstance(waits, Defer)
         assert waits.after == least + chance * max(1.0, least)
-    later = decide(error, 12, age=PATIENCE_SECONDS, max_attempts=12, pause=pause)
+    later = decide(error, 12, age=retry.PATIENCE_SECONDS, max_attempts=12, pause=pause)
     # The event has no part in it if there is no token.
     assert isinstance(later, Defer if getattr(error, "operation", "") == "token" else GiveUp)
 

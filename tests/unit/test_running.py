@@ -23,28 +23,19 @@ from waiting import until_async
 from credhook.logs import configure_logs
 from credhook.logs.places import places
 from credhook.worker.attempt import running
-from credhook.worker.attempt.running import (
-    HUNG_AFTER_SECONDS,
-    PATIENCE_SECONDS,
-    CoroutineNotAwaited,
-    HandlerCrashed,
-    HandlerTimeout,
-    Runs,
-    StillRunning,
-    run,
-)
 from credhook.worker.handlers.registry import Handler
 
 NOTHING: Any = None
 
 
 async def outcome(
-    function: Any, seconds: float = 5.0, *, event_id: str = "e1", runs: Runs | None = None
+    function: Any, seconds: float = 5.0, *, event_id: str = "e1", runs: running.Runs | None = None
 ) -> Exception | None:
     """What comes of running the function as a handler, in a process that runs others as far as it is told."""
     handler = Handler("t.f", frozenset(), function)
     event = SimpleNamespace(webhook_id=event_id, type="t", resource_id="r", attempt=1)
-    return await run(handler, cast(Any, event), NOTHING, timeout=seconds, runs=runs or Runs(10), grace=0.05)
+    runs = runs or running.Runs(10)
+    return await running.run(handler, cast(Any, event), NOTHING, timeout=seconds, runs=runs, grace=0.05)
 
 
 def returns(event: Any, context: Any) -> str:
@@ -92,10 +83,10 @@ async def swallows(event: Any, context: Any) -> None:
     [
         *((form(returns), type(None)) for form in FORMS),
         *((form(raising(ValueError())), ValueError) for form in FORMS),
-        *((form(raising(error)), HandlerCrashed) for form in FORMS for error in EXITS),
-        (as_coroutine(raising(KeyboardInterrupt())), HandlerCrashed),
-        (raising(StopIteration()), HandlerCrashed),
-        (leaks_a_cancellation, HandlerCrashed),
+        *((form(raising(error)), running.HandlerCrashed) for form in FORMS for error in EXITS),
+        (as_coroutine(raising(KeyboardInterrupt())), running.HandlerCrashed),
+        (raising(StopIteration()), running.HandlerCrashed),
+        (leaks_a_cancellation, running.HandlerCrashed),
     ],
 )
 async def test_it_ends_as_a_value(function: Any, kind: type[Exception | None]) -> None:
@@ -122,7 +113,7 @@ async def returns_a_task(event: Any, context: Any) -> Any:
 
 
 @pytest.mark.parametrize(("function", "kind"), [
-    (drops, CoroutineNotAwaited), (as_coroutine(drops), CoroutineNotAwaited), (drops_at_its_end, CoroutineNotAwaited),
+    *((function, running.CoroutineNotAwaited) for function in (drops, as_coroutine(drops), drops_at_its_end)),
     (decorated, ValueError), (functools.wraps(returns_a_task)(decorated), ValueError),
     (as_coroutine(decorated), ValueError), (returns_a_task, ValueError),
 ])  # fmt: skip
@@ -168,7 +159,7 @@ async def waits_deep_within(event: Any, context: Any) -> None:
 @pytest.mark.parametrize("function", [waits_deep_within, swallows, hangs])
 async def test_a_timeout_names_the_line_at_which_the_handler_was(function: Any) -> None:
     late = await outcome(function, seconds=0.05)
-    assert isinstance(late, HandlerTimeout)
+    assert isinstance(late, running.HandlerTimeout)
     name = "inner" if function is waits_deep_within else function.__name__
     assert re.findall(r"unit/test_running\.py:\d+ (\w+)", str(places(late, 9)))[-1] == name  # The innermost is last.
 
@@ -187,11 +178,11 @@ async def test_plain_handlers_that_hang_keep_nobody_out() -> None:
 
 
 async def test_a_thread_that_cannot_be_started_takes_no_place() -> None:
-    runs = Runs(1)
+    runs = running.Runs(1)
     with patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")):
         failed = await outcome(returns, runs=runs)
     assert isinstance(failed, RuntimeError)
-    assert isinstance(await outcome(raising(StopIteration()), runs=runs), HandlerCrashed)
+    assert isinstance(await outcome(raising(StopIteration()), runs=runs), running.HandlerCrashed)
 
 
 async def test_a_lost_cancellation_is_told_once_more(caplog: pytest.LogCaptureFixture) -> None:
@@ -206,7 +197,7 @@ async def test_a_lost_cancellation_is_told_once_more(caplog: pytest.LogCaptureFi
             ended.append(True)
             raise ValueError
 
-    assert isinstance(await outcome(loses_one, seconds=0.01), HandlerTimeout)
+    assert isinstance(await outcome(loses_one, seconds=0.01), running.HandlerTimeout)
     assert ended == [True]
     gc.collect()
     assert caplog.records == []
@@ -233,11 +224,11 @@ def slow_to_end(*, is_async: bool) -> tuple[Any, list[str], threading.Event]:
 
 @pytest.mark.parametrize("is_async", [True, False])
 async def test_a_handler_does_not_run_beside_an_earlier_run_for_the_same_event(is_async: bool) -> None:
-    runs = Runs(3)
+    runs = running.Runs(3)
     function, notes, go = slow_to_end(is_async=is_async)
-    assert isinstance(await outcome(function, seconds=0.02, runs=runs), HandlerTimeout)
+    assert isinstance(await outcome(function, seconds=0.02, runs=runs), running.HandlerTimeout)
     await until_async(lambda: notes, what="its begin")
-    assert isinstance(await outcome(function, seconds=0.02, runs=runs), StillRunning)
+    assert isinstance(await outcome(function, seconds=0.02, runs=runs), running.StillRunning)
     assert runs.defer_to("e1", "t.f")
     assert notes == ["begun"]
     assert await outcome(returns, event_id="e2", runs=runs) is None
@@ -249,13 +240,13 @@ async def test_a_handler_does_not_run_beside_an_earlier_run_for_the_same_event(i
 
 @pytest.mark.parametrize("is_async", [True, False])
 async def test_runs_that_will_not_end_are_counted_until_they_do(is_async: bool) -> None:
-    runs = Runs(3, clock := Clock())
+    runs = running.Runs(3, clock := Clock())
     function, _, go = slow_to_end(is_async=is_async)
     names = ("e1", "e2", "e3")
     await asyncio.gather(*(outcome(function, 0.02, event_id=one, runs=runs) for one in names))
     full = await outcome(returns, 0.02, event_id="e4", runs=runs)  # Each thread keeps its place.
     seen = [(runs.hung, runs.are_too_many)]  # They may be cleaning up.
-    clock.now += HUNG_AFTER_SECONDS + 1
+    clock.now += running.HUNG_AFTER_SECONDS + 1
     seen.append((runs.hung, runs.are_too_many))
     runs.limit = 6
     seen.append((runs.hung, runs.are_too_many))
@@ -263,34 +254,34 @@ async def test_runs_that_will_not_end_are_counted_until_they_do(is_async: bool) 
     go.set()  # Before anything can fail: threads that wait would outlive the test.
     assert all(daemons)
     assert seen == [(0, False), (3, True), (3, False)]
-    assert isinstance(full, HandlerTimeout) is not is_async
+    assert isinstance(full, running.HandlerTimeout) is not is_async
     await until_async(lambda: runs.hung == 0, what="their end")
     assert not runs.are_too_many
     assert await outcome(function, runs=runs) is None
 
 
 async def test_one_run_is_too_many_once_its_event_has_waited_for_it_for_long() -> None:
-    runs = Runs(100, clock := Clock())
+    runs = running.Runs(100, clock := Clock())
     function, _, go = slow_to_end(is_async=False)
     await outcome(function, seconds=0.02, runs=runs)
-    clock.now += PATIENCE_SECONDS + 1
+    clock.now += running.PATIENCE_SECONDS + 1
     seen = [runs.are_too_many, await outcome(function, runs=runs), runs.are_too_many]
     go.set()
-    assert (seen[0], type(seen[1]), seen[2]) == (False, StillRunning, True)
+    assert (seen[0], type(seen[1]), seen[2]) == (False, running.StillRunning, True)
     await until_async(lambda: not runs.are_too_many, what="its end")
 
 
 @pytest.mark.parametrize("left", [False, True])
 async def test_a_run_that_takes_its_time_is_hung_only_if_it_was_left(left: bool) -> None:
-    runs = Runs(1, clock := Clock())
+    runs = running.Runs(1, clock := Clock())
     function, notes, go = slow_to_end(is_async=False)
-    running = asyncio.create_task(outcome(function, runs=runs))
+    task = asyncio.create_task(outcome(function, runs=runs))
     await until_async(lambda: notes)
     if left:
-        running.cancel()  # As when the lease is lost.
-        await asyncio.wait({running})
+        task.cancel()  # As when the lease is lost.
+        await asyncio.wait({task})
     clock.now += 1_000
     seen = runs.hung, runs.are_too_many
     go.set()
     assert seen == (left, left)
-    assert left or await running is None
+    assert left or await task is None
