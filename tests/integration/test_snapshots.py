@@ -36,9 +36,7 @@ async def test_keeping_again_takes_the_new_details_but_not_a_longer_life(async_r
     assert await async_redis.pttl(SNAPSHOT + "e1") <= 450
 
 
-async def test_what_is_kept_is_found_and_noted_and_without_a_key_it_is_only_noted(
-    async_redis: redis.asyncio.Redis,
-) -> None:
+async def test_what_is_kept_is_found_and_without_a_key_only_noted(async_redis: redis.asyncio.Redis) -> None:
     kept, without = snapshots(async_redis), snapshots(async_redis, None)
     await without.keep("e1", b"details")
     assert await async_redis.keys("credhook:credhook:snapshot:*") == []

@@ -1,5 +1,7 @@
 """What an operator is told to look at, and how a fetch is counted."""
 
+from typing import Any
+
 import pytest
 from pyreqwest.exceptions import DetailedPyreqwestError
 
@@ -57,5 +59,5 @@ def test_what_the_system_says_of_a_connection_has_a_word() -> None:
     words = {111: "refused", 110: "timeout", 1110: "", 1111: ""}
     words |= dict.fromkeys((99, 100, 101, 112, 113), "unreachable") | dict.fromkeys((32, 103, 104), "reset")
     for number, word in words.items():
-        told = [{"message": "os error 111"}, {"message": f"tcp connect error: no (os error {number})"}]
+        told: Any = [{"message": "os error 111"}, {"message": f"tcp connect error: no (os error {number})"}]
         assert _cause_of(DetailedPyreqwestError("", {"causes": told}), is_proxied=False) == word
