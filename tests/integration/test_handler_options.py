@@ -183,8 +183,8 @@ async def test_each_end_of_a_handler_is_logged_counted_and_told(plugin: Plugin, 
         with capture_logs() as logs:
             await made.next()
     failed = {line["handler"]: line for line in logs if line["event"] == "handler_failed"}
-    assert {name: line["final"] for name, line in failed.items()} == {
-        "test.tried_again": False, "test.gives_up": True, "test.held_up": False,
+    assert {name: (line["final"], line["hint"]) for name, line in failed.items()} == {
+        "test.tried_again": (False, ""), "test.gives_up": (True, ""), "test.held_up": (False, ""),
     }  # fmt: skip
     of_event = record(redis_client, "e1")
     assert [line["cause"] for line in failed.values()] == [of_event.get(f"c:{name}") for name in failed]

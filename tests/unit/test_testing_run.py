@@ -288,7 +288,7 @@ def test_the_options_of_a_handler_hold_in_its_trial_wherever_its_plugin_is_defin
     assert run(comes_later, EVENT).outcome == "skipped"
     assert run(comes_later, replace(EVENT, attempt=2)).outcome == "done"
     assert ended(run(looks_up, EVENT)) == ("waiting", 7, "ValueError")
-    assert run(looks_up, EVENT, attempts="until settled").attempts == 2
+    assert [run(one, EVENT, attempts="until settled").attempts for one in (looks_up, is_misspelt)] == [2, 2]
     assert ended(run(looks_up, event(COMPLETED, status="offered"))) == ("dead", None, "KeyError")
 
 
