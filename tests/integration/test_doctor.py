@@ -7,12 +7,14 @@ The parts are real: Redis, receiver, worker, the platform's sandbox, TLS. The do
 import json
 import os
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import Mock
 
 import commands
 import pytest
@@ -20,12 +22,16 @@ import trustme
 from redis import Redis
 from redis_keys import INDEX, RECEIVERS
 from redis_server import configured
+from scripted_server import CUT, answering
 from serving import Platform, Process, Receiver, receiver, running
 from signing import SECRET
 from tunnel import tunnel
 from waiting import until
 
+from credhook.ops.doctor import _check_redis
 from credhook.sandbox.local.environment import local_redis
+from credhook.settings import StoreSettings
+from credhook.store.permissions import Part
 
 NOWHERE = "nowhere.invalid"
 HANDLERS = """
@@ -140,6 +146,8 @@ BROKEN = {
     "the public certificate is nobody's": Broken(lambda one: one.public(authority=trustme.CA()), "public_url.certificate", "fail", "unable to get", "an authority that the platform trusts"),
     "the public URL leads elsewhere": Broken(lambda one: one.public(port=int(one.sandbox.url.rpartition(":")[2])), "public_url.receiver", "fail", "takes no deliveries", "the proxy's back end"),
     "the public URL has another path": Broken(lambda one: one.public(path="/webhooks"), "public_url.receiver", "fail", "no deliveries at this path", "CREDHOOK_PATH_SECRET"),
+    "no HTTP at the public URL": Broken(lambda one: one.public(port=one.stack.enter_context(answering(lambda *_: b"SSH-2.0\r\n" + CUT)).server_address[1]), "public_url.receiver", "fail", "the connection broke (BadStatusLine)", "log of the proxy"),
+    "a promise that takes replicas": Broken(lambda one: {"REDIS_URL": one.environment["REDIS_URL"].removesuffix("0") + "1", "CREDHOOK_DURABILITY": "replicated:1"}, "redis.replicated", "fail", "0 of 1 replicas", "CREDHOOK_DURABILITY=strict"),
     "the handlers are not there": Broken(set_(CREDHOOK_HANDLERS="clinic_handler"), "handlers.load", "fail", "there is no module", "name one as in an import"),
     "no handlers are loaded": Broken(set_(CREDHOOK_HANDLERS="idle"), "handlers.load", "warn", "no handlers are loaded", "@handlers.on"),
     "the token host is not known": Broken(set_(CREDHOOK_TOKEN_URL=f"https://{NOWHERE}/token"), "platform.api", "fail", "no answer", "check CREDHOOK_TOKEN_URL"),
@@ -194,11 +202,10 @@ def one(fleet: Clinic) -> Iterator[Clinic]:
 
 def test_a_fleet_that_is_well_and_stays_so(one: Clinic) -> None:
     before = {key for key in one.redis.scan_iter() if b"event" in key}
+    one.sandbox.faults(serverErrors=1)  # It asks again.
     code, found, said = one.doctor()
     assert {name: row for name, row in found.items() if row["verdict"] != "ok"}.keys() == {
-        "certificate.receiver",
-        "certificate.client",
-        "certificate.redis",
+        f"certificate.{one}" for one in ("receiver", "client", "redis")
     }
     assert code == 0, said
     assert {row["remedy"] for row in found.values()} == {""}
@@ -236,9 +243,9 @@ def test_redis_takes_the_rules_that_are_named_and_then_all_is_allowed(one: Clini
 
 #: What a host of each kind has of it all.
 HOSTS: dict[str, tuple[tuple[str, ...], set[str]]] = {
-    "a receiver's": (("REDIS_URL", "CREDHOOK_WEBHOOK_SECRETS", "CREDHOOK_PATH_SECRET"), {"settings.worker", "settings.endpoint", "platform.api", "handlers.load", "public_url.reached"}),
-    "a worker's": (("REDIS_URL", "CREDHOOK_API_URL", "CREDHOOK_TOKEN_URL", "CREDHOOK_CLIENT_ID", "CREDHOOK_CLIENT_SECRET", "CREDHOOK_HANDLERS"), {"settings.receiver", "settings.endpoint", "platform.endpoints", "public_url.reached"}),
-    "somebody's": (("REDIS_URL",), {"settings.receiver", "settings.worker", "settings.endpoint", "platform.api", "handlers.load"}),
+    "receiver": (("REDIS_URL", "CREDHOOK_WEBHOOK_SECRETS", "CREDHOOK_PATH_SECRET"), {"settings.worker", "settings.endpoint", "platform.api", "handlers.load", "public_url.reached"}),
+    "worker": (("REDIS_URL", "CREDHOOK_API_URL", "CREDHOOK_TOKEN_URL", "CREDHOOK_CLIENT_ID", "CREDHOOK_CLIENT_SECRET", "CREDHOOK_HANDLERS"), {"settings.receiver", "settings.endpoint", "platform.endpoints", "public_url.reached"}),
+    "operator": (("REDIS_URL",), {"settings.receiver", "settings.worker", "settings.endpoint", "platform.api", "handlers.load"}),
 }  # fmt: skip
 
 
@@ -255,7 +262,15 @@ def test_a_host_with_a_part_of_the_settings_is_told_what_was_skipped(one: Clinic
     settings = {name for name in found if name.startswith("settings.")}
     assert {name for name in settings if found[name]["verdict"] == "ok"} == settings - skipped
     assert found["redis.reached"]["verdict"] == found["fleet.workers"]["verdict"] == "ok"
+    assert found["redis.permissions"]["what"] == f"all commands of {host} are allowed"
     assert done.returncode == 0
+
+
+def test_a_clock_that_is_behind_is_told_by_how_much(one: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REDIS_URL", one.environment["REDIS_URL"])
+    monkeypatch.setattr("credhook.ops.doctor.time", Mock(time=lambda: time.time() + 3_600))
+    found = {each.name: each.what for each in _check_redis(StoreSettings(), [Part.OPERATOR], durability="strict")}
+    assert found["redis.clock"] == "Redis's clock is 3600 s behind this host's"
 
 
 def test_who_says_nothing_does_not_keep_it(one: Clinic) -> None:

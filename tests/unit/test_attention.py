@@ -79,6 +79,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("fleet.queues", {"receivers": (receiver(), receiver(queue="old")), "workers": (), "others": {"old": EventCounts(open=3)}}, "3 events wait in the queue old, and no worker takes"),
     ("fleet.queues", {"workers": (worker(), worker(queue="typo"))}, "take from typo, and no receiver writes to it"),
     ("fleet.versions", {"workers": (worker(), *(worker(host=f"w{n}", version="2") for n in range(2, 9)))}, "1 on r1, w1; 2 on w2, w3, w4, w5, w6 upgrade"),
+    ("fleet.versions", {**OTHER, "workers": (worker(), worker(queue="b", version="2"))}, "1 on r1, w1; 2 on w1 upgrade"),
     ("fleet.settings", {"receivers": FINGERPRINTS}, "receivers have different CREDHOOK_RETENTION: 1 on r1; 1 on r2"),
     ("fleet.handlers", {"workers": (worker(), worker(handlers={}))}, "test.f"),
     ("fleet.handlers", {"workers": tuple(worker(handlers=dict.fromkeys("abcdefghijk", (kind,))) for kind in "xy")}, "workers of q have different handlers: a, b, c, d, e, f, g, h, i, j start all"),
@@ -133,12 +134,10 @@ def test_events_that_fail_are_not_called_well_while_they_are_tried_again() -> No
     assert list(lines(Fleet(**{**WELL, **others}), ()))[-1].startswith("no worker runs")
 
 
-@pytest.mark.parametrize(
-    ("idle", "expected"), [([30.0, 5.0, None], "7.5/s, last 5 s ago"), ([None], "2.5/s, none since the start")]
-)
-def test_what_arrives_is_that_of_all_receivers(idle: list[float | None], expected: str) -> None:
-    receivers = *(receiver(idle=one) for one in idle), receiver(queue="other", idle=1.0)
-    assert f"arriving     {expected}" in lines(Fleet(**{**WELL, "receivers": receivers}), ())
+def test_what_arrives_is_that_of_all_receivers() -> None:
+    for idle, expected in ((30.0, 5.0, None), "7.5/s, last 5 s ago"), ((None,), "2.5/s, none since the start"):
+        receivers = *(receiver(idle=one) for one in idle), receiver(queue="other", idle=1.0)
+        assert f"arriving     {expected}" in lines(Fleet(**{**WELL, "receivers": receivers}), ())
 
 
 #: A fleet of which each part has a number of its own.
@@ -224,8 +223,5 @@ def test_what_a_receiver_said_has_grown_older_since() -> None:
     assert (shown.idle, shown.refused, shown.conflicted, shown.age, shown.per_second) == (5, 6, 7, 14, 2.25)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "shown"), [(0, "0 s"), (119, "119 s"), (120, "2 min"), (7_200, "2 h"), (259_200, "3 d")]
-)
-def test_ages_are_read_at_a_glance(seconds: float, shown: str) -> None:
-    assert age(seconds) == shown
+def test_ages_are_read_at_a_glance() -> None:
+    assert [*map(age, (0, 119, 120, 7_200, 259_200))] == ["0 s", "119 s", "2 min", "2 h", "3 d"]

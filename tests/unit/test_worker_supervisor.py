@@ -8,12 +8,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import create_autospec
 
 import pytest
+from click.testing import CliRunner
 from fake_children import Child, Clock, own_signals
+from platform_settings import leading_to
 from structlog.testing import capture_logs
 
 from credhook.supervisor import PLACE, STALLED_SECONDS
+from credhook.worker.commands.worker import worker
 from credhook.worker.process.main import _every
 from credhook.worker.process.supervisor import SupervisedWorker, WorkerSupervisor
 
@@ -49,6 +53,17 @@ class Worker(Child):
     def kill(self) -> None:
         self.ended_at = self._clock.now - self.born
         self._clock.after(0.5, super().kill)  # A process that waits for a disk does so after its end.
+
+
+def test_the_command_passes_on_what_it_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = create_autospec(WorkerSupervisor.run, return_value=0)
+    monkeypatch.setattr(WorkerSupervisor, "run", run)
+    times = {"CREDHOOK_LEASE": "30", "CREDHOOK_GRACE": "50"}
+    told = ["--processes", "3", "--isolation", "fork", "--burst"]
+    assert CliRunner().invoke(worker, told, env=leading_to("http://127.0.0.1:1") | times).exit_code == 0
+    (one,) = run.call_args.args
+    assert (one._silent, one._too_silent, one._grace, len(one._places)) == (10, 20, 60, 3)
+    assert one._command[-3:] == told[2:]
 
 
 class Fleet:
