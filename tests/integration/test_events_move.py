@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,6 +19,8 @@ from credhook.events import Event
 from credhook.store import Keys, State, job
 from credhook.store.job import accept_arguments
 from credhook.store.store import Store
+from credhook.worker.commands.move import Move
+from credhook.worker.commands.search import EventSummary
 
 HERE, TYPO = Keys("credhook"), Keys("credhok")
 NOW = int(time.time() * 1_000)
@@ -156,6 +159,20 @@ def test_it_refuses_what_is_not_meant(
     done = credhook("events", "move", "--from", queue, *options, environment={"REDIS_URL": redis_url})
     assert words in done.stderr
     assert (done.returncode == 0) == (not words) == bool(redis_client.exists(HERE.event + "m1"))
+
+
+def test_an_event_that_changes_meanwhile_is_looked_at_again(redis_client: Redis) -> None:
+    class Meddled(Move):
+        def _look(self, ids: Sequence[str]) -> tuple[list[bytes], list[Any]]:
+            found = super()._look(ids)
+            if redis_client.zscore(TYPO.open, "m1"):
+                settled(redis_client, "m1", State.DEAD, TYPO.dead)
+            return found
+
+    accepted(redis_client, TYPO.queue, ("m1", COMPLETED, "r1"))
+    source, target = (Store(redis_client, keys.queue, retention=3_600) for keys in (TYPO, HERE))
+    assert Meddled(source, target)([EventSummary("m1", COMPLETED, "accepted", NOW)]) == [b"moved"]
+    assert (redis_client.zrange(HERE.dead, 0, -1), redis_client.exists(HERE.open, HERE.jobs)) == ([b"m1"], 0)
 
 
 def test_workers_live_by_the_clock_of_redis(redis_client: Redis, events: Run, monkeypatch: pytest.MonkeyPatch) -> None:

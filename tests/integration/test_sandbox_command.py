@@ -63,7 +63,7 @@ def test_a_free_port_is_printed_first_and_a_signal_ends_it_well(number: signal.S
         process.kill()
         _, errors = process.communicate()
     assert "Traceback" not in errors
-    assert ("Warning: 0.0.0.0 can be reached from other machines" in errors) == (host == "0.0.0.0")
+    assert (f"Warning: {host} can be reached from other machines" in errors) == (host == "0.0.0.0")
 
 
 def test_an_address_or_a_file_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import re
 
 import plain
 import pytest
-from sandbox_api import CREDS, authorized
+from sandbox_api import CREDS, USERS, authorized, data
 from serving import Platform
 from waiting import until
 
@@ -39,7 +39,8 @@ def test_what_others_have_written_is_escaped_and_faults_and_deliveries_are_shown
     with authorized(sandbox) as client:
         url = "https://127.0.0.1:9/<script>alert(1)</script>"
         client.post(f"{CREDS}/endpoints", json={"url": url}).raise_for_status()
-        sandbox.make("openid4vc.issuance.failed")
+        old, new = (sandbox.make("openid4vc.issuance.failed") for _ in range(2))
+        onboarded = len(data(client.get(USERS)))
 
         def page() -> str:
             text = client.get("/").text
@@ -47,6 +48,9 @@ def test_what_others_have_written_is_escaped_and_faults_and_deliveries_are_shown
 
         shown = until(page, what="the delivery and its forgery")
     assert "are on: drop=2 forge=1 </p>" in shown
+    assert "<p>2 under way</p>" in shown
+    assert f"<p>{onboarded} users onboarded" in shown
+    assert shown.index(f"<tr><td>{new}") < shown.index(f"<tr><td>{old}")
     assert "<td>sandbox:permit</td>" in shown
     assert "<td>CN=Sandbox Issuer P-256</td>" in shown
     assert "&lt;script&gt;alert(1)" in shown

@@ -131,6 +131,7 @@ def test_nothing_is_made_when_one_of_many_fails(sandbox: Platform, api: httpx.Cl
     for wrong in ({"count": 0}, {"count": 10_001}, {"count": None}, {"isValid": None}, {"attributes": None}):
         invalid(api.post("/sandbox/events", json=twice | wrong))
     assert sandbox.make("openid4vc.issuance.failed", resourceId=id_, count=1.0) == id_
+    assert {one["status"] for one in data(api.get(f"{CREDS}/credentials/{id_}"))["credentials"]} == {"failed"}
 
 
 def test_unknown_resources_are_missing(api: httpx.Client) -> None:

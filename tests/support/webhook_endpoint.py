@@ -1,9 +1,5 @@
-"""A webhook endpoint over TLS that answers what it is told to, and what the sandbox knows of its deliveries there.
+"""A webhook endpoint over TLS that answers what it is told to, and what the sandbox knows of its deliveries there."""
 
-It takes signatures apart with code of its own.
-"""
-
-import base64
 import ssl
 import threading
 from collections.abc import Iterator
@@ -35,12 +31,6 @@ class Received:
     @property
     def id(self) -> str:
         return self.all("webhook-id")[0]
-
-    def signed(self) -> bytes:
-        return f"{self.id}.{self.all('webhook-timestamp')[0]}.".encode() + self.body
-
-    def token(self) -> bytes:
-        return base64.b64decode(self.all("webhook-signature")[0].removeprefix("v1,"))
 
 
 @dataclass
