@@ -12,33 +12,28 @@ PROJECT = '[project.entry-points."credhook.handlers"]\naccounts = "accounts:hand
 
 
 def test_each_is_named_by_the_first_that_names_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = [choose((), {}, tmp_path)]
+    assert choose((), {}, tmp_path) == ((), "")
     (tmp_path / "offering-1.dist-info").mkdir()
     (tmp_path / "offering-1.dist-info" / "entry_points.txt").write_text("[credhook.handlers]\nmine = offering:mine\n")
     monkeypatch.syspath_prepend(tmp_path)
-    found.append(choose((), {}, tmp_path))
+    assert choose((), {}, tmp_path) == (("offering:mine",), "an installed package")
     (tmp_path / "handlers.py").touch()
-    found.append(choose((), {}, tmp_path))
+    assert choose((), {}, tmp_path) == (("handlers",), "handlers.py")
     (tmp_path / "pyproject.toml").write_text(PROJECT)
-    found.append(choose((), {}, tmp_path))
-    found.append(choose((), {"CREDHOOK_HANDLERS": "mine, yours:both"}, tmp_path))
-    found.append(choose(("a.b",), {"CREDHOOK_HANDLERS": "mine"}, tmp_path))
-    assert found == [
-        ((), ""),
-        (("offering:mine",), "an installed package"),
-        (("handlers",), "handlers.py"),
-        (("accounts:handlers",), "pyproject.toml"),
-        (("mine", "yours:both"), "CREDHOOK_HANDLERS"),
-        (("a.b",), "the command line"),
-    ]
+    assert choose((), {}, tmp_path) == (("accounts:handlers",), "pyproject.toml")
+    environ = {"CREDHOOK_HANDLERS": "mine, yours:both"}
+    assert choose((), environ, tmp_path) == (("mine", "yours:both"), "CREDHOOK_HANDLERS")
+    assert choose(("a.b",), environ, tmp_path) == (("a.b",), "the command line")
 
 
 def test_a_project_that_offers_none_is_passed_over_and_one_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("[project]\nname = 'x'\n")
     assert choose((), {}, tmp_path) == ((), "")
     (tmp_path / "pyproject.toml").write_text("[project")
-    with pytest.raises(CannotStart, match=r"^pyproject\.toml cannot be read"):
-        choose((), {}, tmp_path)
+    (tmp_path / "folder" / "pyproject.toml").mkdir(parents=True)
+    for unreadable in (tmp_path, tmp_path / "folder"):
+        with pytest.raises(CannotStart, match=r"^pyproject\.toml cannot be read"):
+            choose((), {}, unreadable)
 
 
 @pytest.mark.parametrize("name", ["accounts.py", "src/accounts.py", "a-b"])

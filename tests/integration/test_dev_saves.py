@@ -9,6 +9,7 @@ from growing_files import whole_lines
 from waiting import until
 
 from credhook.sandbox.local.dev import saved
+from credhook.sandbox.local.environment import CannotStart
 
 #: Long enough for saves to find some under way.
 SLOW = MODULE.replace("import pathlib, time", "import asyncio, pathlib, time") + "    await asyncio.sleep(0.2)\n"
@@ -46,3 +47,5 @@ def test_a_test_that_is_saved_is_no_reason_to_start_anew(tmp_path: Path) -> None
     for name in ("test_accounts.py", "accounts_test.py", "conftest.py", "notes.txt", "contest.py"):
         (tmp_path / name).touch()
     assert until(lambda: next(saves), what="the last") == ["contest.py"]
+    with pytest.raises(CannotStart, match="files cannot be watched"):
+        next(saved([tmp_path / "nowhere"]))

@@ -14,6 +14,8 @@ from unittest.mock import Mock
 
 import pytest
 import structlog
+import trustme
+from in_thread import http_server
 from serving import runs
 from waiting import until
 
@@ -207,6 +209,25 @@ def test_what_cannot_start_or_has_ended_is_named_with_its_reason(folder: Path, m
     monkeypatch.chdir("/proc")
     with pytest.raises(CannotStart, match="the current folder cannot be written"), environment.started({}):
         pass
+
+
+def test_what_is_waited_for_answers_with_200_and_only_then(folder: Path, authority: trustme.CA) -> None:
+    authority.cert_pem.write_to_path(str(folder / "ca.pem"))
+    statuses = [503, 200]
+    with http_server(lambda _: (statuses.pop(0), {}, b"")) as url:
+        LocalEnvironment(folder, {}, "", "").wait_for("it", url)
+    assert statuses == []
+
+
+def test_a_line_is_shown_once_as_soon_as_it_is_whole(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log, shown = folder / "receiver.log", []
+    session = dev.DevSession(LocalEnvironment(folder, {}, "", "", {"receiver": log}), (), iter(()), None)
+    warning = line("odd", level="warning") + "\n"
+    for end in 0, 9, len(warning), 2 * len(warning), 2 * len(warning):
+        log.write_text((2 * warning)[:end])
+        session._show()
+        shown.append(capsys.readouterr().out.count("odd"))
+    assert shown == [0, 0, 1, 1, 0]
 
 
 def test_a_key_that_does_not_work_ends_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
