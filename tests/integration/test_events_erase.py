@@ -107,10 +107,7 @@ def test_a_delivery_of_an_event_that_was_erased_with_a_yes_is_accepted_as_new(
     assert refused.exit_code == 2
     assert "say --yes if that is meant" in " ".join(refused.stderr.split())
     assert record(redis_client, "m1")
-    assert json.loads(events("erase", "--id", "m1", "--yes", "--json").stdout) == {
-        "erased": 1,
-        "left": {},
-        "complete": True,
-    }
+    erased = json.loads(events("erase", "--id", "m1", "--yes", "--json").stdout)
+    assert erased == {"erased": 1, "left": {}, "complete": True}
     accept(redis_url, "m1", COMPLETED, "r1")
     assert record(redis_client, "m1").keys() == {"type", "resource", "state", "received"}
