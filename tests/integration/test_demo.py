@@ -18,12 +18,8 @@ ROOT = Path(__file__).parents[2]
 
 def start(tmp_path: Path) -> "subprocess.Popen[str]":
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("CREDHOOK_", "REDIS_"))}
-    added = {
-        "PYTHONPATH": str(ROOT),
-        "HTTP_PROXY": "http://127.0.0.1:9",
-        "PYTHONUNBUFFERED": "1",
-        "CREDHOOK_RETENTION": "soon",
-    }
+    environment |= {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    added = {"HTTP_PROXY": "http://127.0.0.1:9", "CREDHOOK_RETENTION": "soon"}
     return subprocess.Popen(
         [sys.executable, "-m", "credhook", "demo"],
         cwd=tmp_path, env=environment | added, text=True,

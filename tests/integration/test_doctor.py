@@ -294,6 +294,5 @@ def test_people_read_a_line_for_each_check(one: Clinic) -> None:
     assert all(line.split()[0] in {"ok", "warn", "fail", "skipped"} for line in lines)
     assert any(line.startswith("warn    fleet.workers           no worker of the queue x is alive") for line in lines)
     assert any(line.startswith("warn    certificate.redis") for line in lines)
-    assert any(
-        "the certificate" in line and "use a certificate for CREDHOOK_PUBLIC_URL's host" in line for line in lines
-    )
+    remedy = "use a certificate for CREDHOOK_PUBLIC_URL's host"
+    assert any("the certificate" in line and remedy in line for line in lines)

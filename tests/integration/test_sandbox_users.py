@@ -15,9 +15,10 @@ def test_a_user_is_onboarded_and_then_resolved(api: httpx.Client) -> None:
     assert first["tempPassword"]
     for again in (wanted, {"email": wanted["email"]}, {"username": name}):
         assert data(api.post(USERS, json=again), 201) == {"email": first["email"], "tempPassword": ""}
-    assert data(api.get(f"{USERS}/by-external-identifier/{external}"))["username"] == name
     assert data(api.get(f"{USERS}/{name.upper()}/external-identifier")) == {"externalIdentifier": external}
     assert data(api.patch(f"{USERS}/{name.upper()}/idp-link", json={"enabled": False}))["username"] == name
+    found = data(api.get(f"{USERS}/by-external-identifier/{external}"))
+    assert (found["username"], found["enabled"]) == (name, True)  # It is the link that is off.
 
 
 def test_an_email_alone_is_the_username_too(api: httpx.Client) -> None:
@@ -32,7 +33,8 @@ def test_an_email_alone_is_the_username_too(api: httpx.Client) -> None:
 def test_an_account_learns_an_external_identifier_once(api: httpx.Client) -> None:
     name, external = f"u-{uuid4()}", f"x-{uuid4()}"
     api.post(USERS, json={"username": name})
-    api.post(USERS, json={"username": name, "externalIdentifier": external})
+    api.post(USERS, json={"username": name, "externalIdentifier": external, "firstName": "Eve"})
+    assert data(api.get(f"{USERS}/by-external-identifier/{external}"))["firstName"] == ""
     api.post(USERS, json={"username": name, "externalIdentifier": f"{external}-2"})
     assert data(api.get(f"{USERS}/{name}/external-identifier")) == {"externalIdentifier": external}
     missing(api.get(f"{USERS}/by-external-identifier/{external}-2"))
