@@ -110,11 +110,16 @@ def test_ctrl_c_ends_it_with_what_it_has_found(lossy: Scene) -> None:
         (("--since", "604000s"), "the store forgets settled events after CREDHOOK_RETENTION, 604800 s"),
         (("--since", "5m"), "--since should be earlier than --until; the default"),
         ((), "Missing option '--since'"),
+        (("--since", "1d"), "the loaded handlers want no event type; name some with --type"),
         (("--since", "1d", "--type", "issuance.complete"), "did you mean issuance.completed?"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(events: Run, options: tuple[str, ...], says: str) -> None:
-    unread = {"CREDHOOK_HANDLERS": "not.loaded.before.the.options.are.checked"}
-    result = events("backfill", *options, **leading_to("http://127.0.0.1:1"), **unread)
+def test_what_cannot_be_meant_is_refused(
+    events: Run, options: tuple[str, ...], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "idle.py").write_text("import credhook\nhandlers = credhook.Handlers('idle')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    module = "idle" if options == ("--since", "1d") else "not.loaded.before.the.options.are.checked"
+    result = events("backfill", *options, **leading_to("http://127.0.0.1:1"), CREDHOOK_HANDLERS=module)
     assert result.exit_code == 2
     assert says in result.stderr.replace("\n", " ")

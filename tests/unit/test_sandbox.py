@@ -85,8 +85,7 @@ async def test_a_rate_is_counted_per_second() -> None:
 
 
 def test_envelopes_are_swapped_always_or_at_every_other_answer() -> None:
-    faults = Faults(), Faults(envelopes="swapped"), Faults(envelopes="alternating")
-    switches = [*map(FaultSwitch, faults)]
+    switches = [*map(FaultSwitch, (Faults(), Faults(envelopes="swapped"), Faults(envelopes="alternating")))]
     rounds = [[switch.swaps_envelope() for switch in switches] for _ in range(3)]
     assert rounds == [[False, True, True], [False, True, False], [False, True, True]]
 
