@@ -96,10 +96,7 @@ async def test_an_event_that_redis_does_not_settle_is_renewed_no_longer(made: At
     assert redis_client.zscore(INDEX.leases, "e1") == until
 
 
-ENDS = pytest.mark.parametrize(("status", "state"), [(DONE, State.DONE), (GAVE_UP + "closed", State.DEAD)])
-
-
-@ENDS
+@pytest.mark.parametrize(("status", "state"), [(DONE, State.DONE), (GAVE_UP + "closed", State.DEAD)])
 async def test_nothing_is_fetched_once_every_handler_is_recorded_as_ended(
     made: Attempts, told: Planned, stub: Stub, redis_client: Redis, status: str, state: State
 ) -> None:
