@@ -121,6 +121,10 @@ def test_a_pod_can_do_no_more_than_it_must(objects: dict[str, dict[str, Any]], n
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert f"--uid {pod['securityContext']['runAsUser']} " in (FOLDER.parent / "Dockerfile").read_text()
     assert pod["automountServiceAccountToken"] is pod["enableServiceLinks"] is False
+    probes = {one: spec["httpGet"]["path"] for one, spec in container.items() if one.endswith("Probe")}
+    # Nobody should be restarted for an outage of Redis.
+    expected = {"startupProbe": "/healthz", "livenessProbe": "/healthz", "readinessProbe": "/readyz"}
+    assert probes == (expected if name in {RECEIVER, WORKER} else {})
     assert container["resources"]["limits"].keys() == {"memory"}
     assert [one["mountPath"] for one in container["volumeMounts"] if not one.get("readOnly")] == ["/tmp"]
     assert container["volumeMounts"][0]["mountPath"] == config_of(objects, container)["CREDENTIALS_DIRECTORY"]

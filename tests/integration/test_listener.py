@@ -24,6 +24,8 @@ from credhook.listener.server import BoundedProtocol, Listener, Server
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
     """Read the whole body of a POST. Answer a GET with more than sockets buffer."""
+    if scope["path"] == "/early":
+        await send({"type": "http.response.start", "status": 200, "headers": []})
     while scope["method"] == "POST" and (await receive()).get("more_body"):
         pass
     if scope["path"] == "/slow":  # Overdue connections are ended every half second.
@@ -63,6 +65,7 @@ def _short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 HEAD, CHUNKED = b"POST / HTTP/1.1\r\nhost: x\r\n", b"transfer-encoding: chunked\r\n\r\n"
+EARLY = HEAD.replace(b"/", b"/early", 1) + b"content-length: 900\r\n\r\n"
 WHOLE = HEAD + b"content-length: 0\r\nconnection: close\r\n\r\n"
 
 
@@ -72,6 +75,8 @@ WHOLE = HEAD + b"content-length: 0\r\nconnection: close\r\n\r\n"
         pytest.param(HEAD + b"x-pad: ", b"a", b"HTTP/1.1 408", "slow_request", id="head"),
         pytest.param(HEAD + b"content-length: 900\r\n\r\n", b"a", b"HTTP/1.1 408", "slow_request", id="body"),
         pytest.param(HEAD + CHUNKED, b"1\r\na\r\n" * 100_000, b"HTTP/1.1 413", "body_too_large", id="endless chunks"),
+        pytest.param(HEAD + CHUNKED + b"0\r\n", b"x:\r\n" * 101, b"HTTP/1.1 413", "body_too_large", id="trailers"),
+        pytest.param(EARLY, b"a", b"HTTP/1.1 200", "slow_request", id="body after its only answer"),
         pytest.param(b"", b"", b"", "", id="silence"),
         pytest.param(HEAD + b"content-length: 0\r\n\r\n", b"", b"HTTP/1.1 200", "", id="silence after an answer"),
     ],
@@ -227,6 +232,7 @@ def test_what_stands_in_trailers_is_no_header(server: Receiver) -> None:
     received = answers(server.port, sent)
     assert received.startswith(b"HTTP/1.1 400")
     assert b"webhook-signature" in received
+    assert b"\r\nserver:" not in received.lower()
 
 
 def test_a_long_body_that_is_allowed_leaves_the_connection_to_the_next(tmp_path: Path, redis_url: str) -> None:

@@ -96,6 +96,8 @@ async def test_no_event_stands_in_two_places(target: Target, redis_client: Redis
     assert (scrape.value("credhook_redis_memory_used_bytes") or 0) > 0
     assert 3_300 <= (scrape.value("credhook_oldest_open_event_age_seconds") or 0) < 4_200
     assert well_formed(scrape)
+    redis_client.rpush(INDEX.jobs, *["left over"] * 9)  # A job outlives an event that was erased.
+    assert (await target.scrape()).value("credhook_events", "blocked") == 0
 
 
 async def test_workers_are_counted_by_version_while_they_announce_themselves(

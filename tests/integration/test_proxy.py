@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import httpx
+import plain
 import pytest
 import trustme
 from one_shot_senders import OneShotSenders
@@ -79,6 +80,7 @@ def test_it_passes_deliveries_on_and_refuses_what_is_too_large_or_elsewhere(prox
     assert post(body(), host="elsewhere") in {202, 403, 421}  # 200 would tell the sender that it was stored.
     assert post(body(), "/metrics") == 404
     assert post(body(), "/elsewhere") == 404
+    assert plain.get(f"{proxy.url}/healthz", verify=proxy.trust).text == "alive\n"
 
 
 async def slow(proxy: Proxy, kind: int, handshakes: asyncio.Semaphore) -> None:

@@ -80,7 +80,8 @@ def test_without_redis_deliveries_are_503_and_workers_wait_until_it_is_there(tmp
     port = free_port()
     rig = FleetHarness(tmp_path, f"redis://127.0.0.1:{port}/0", stub)
     rig.plugin(PLAIN)
-    with closing(rig.redis), receiver(tmp_path, rig.redis_url) as process, rig.worker() as worker:
+    bare = {"CREDHOOK_WEBHOOK_SECRETS": "", "CREDHOOK_INSECURE": "1"}
+    with closing(rig.redis), receiver(tmp_path, rig.redis_url, options=(), **bare) as process, rig.worker() as worker:
         refused = post(process.url)
         assert refused.status_code == 503
         assert refused.headers["retry-after"] == "5"
@@ -88,6 +89,7 @@ def test_without_redis_deliveries_are_503_and_workers_wait_until_it_is_there(tmp
         ready = process.url.replace("/webhooks", "/readyz")
         assert plain.get(ready).status_code == 503
         until(lambda: '"redis_unsafe"' in process.text)
+        assert '"insecure"' in process.text
         until(lambda: '"redis_unusable"' in worker.text)
 
         server = start_server(tmp_path, port)

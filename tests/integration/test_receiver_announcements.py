@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from accepting import inbox_on
+from prometheus_client import REGISTRY
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis_keys import RECEIVERS
@@ -70,7 +71,8 @@ async def test_deliveries_are_counted_in_one_round_alone_and_refusals_since_the_
 ) -> None:
     refusals, expired = RefusalLog(), time.time() - 900
     async with inbox_on(async_redis) as inbox:
-        began = time.monotonic()
+        began, took = time.monotonic(), "credhook_delivery_duration_seconds_sum"
+        before = REGISTRY.get_sample_value(took) or 0.0
         announcer = Announcer(store_on(async_redis), settings(), inbox, refusals)
         transport = httpx.ASGITransport(create_app(settings(), inbox, refusals))
         async with httpx.AsyncClient(transport=transport, base_url="http://inbox") as client:
@@ -81,6 +83,7 @@ async def test_deliveries_are_counted_in_one_round_alone_and_refusals_since_the_
             await client.post("/webhook", content=body(), headers=headers("m", body()))
             await client.post("/webhooks", content=body(), headers=headers("m", body(), at=expired))
             await client.post("/webhooks", content=body(), headers=headers("m", body(), secret=OTHER_SECRET))
+        assert 0 < (REGISTRY.get_sample_value(took) or 0.0) - before < time.monotonic() - began
         await asyncio.sleep(0.2)
         await announcer._announce()
         (first,) = said(redis_client)

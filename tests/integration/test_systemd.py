@@ -85,6 +85,7 @@ def test_units_say_when_a_service_is_started_with_what_and_how_long_it_may_drain
     assert len({line for one in both for line in one["Environment"]}) == 2
     socket = unit("credhook-receiver.socket")
     assert (socket["Service"], len(socket["ListenStream"])) == (["credhook-receiver@1.service"], 1)
+    assert receiver["ExecReload"] == ["kill -HUP $MAINPID"]
     assert receiver["Sockets"] == ["credhook-receiver.socket"]
     assert "REDIS_URL:/etc/credhook/operator/REDIS_URL" in unit("credhook-backfill.service")["LoadCredential"]
     timer = unit("credhook-backfill.timer")

@@ -39,7 +39,7 @@ def test_no_service_can_do_more_than_it_must(name: str) -> None:
     service = SERVICES[name]
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
-    assert service["read_only"] is True
+    assert (service["read_only"], service["restart"]) == (True, "no" if name == "endpoints" else "unless-stopped")
     assert not service.keys() & {"privileged", "cap_add", "network_mode", "pid", "ipc", "devices"}
     writable = [volume for volume in service.get("volumes", ()) if not volume.endswith(":ro")]
     assert writable == (["redis-data:/data"] if name == "redis" else [])
@@ -109,6 +109,7 @@ def test_the_dockerfile_copies_what_exists_and_runs_as_nobody_in_particular() ->
         for source in line.split()[:-1]:
             assert (ROOT / source).exists(), source
     assert "USER credhook" in text
+    assert " HOST=0.0.0.0 PORT=8000\n" in text
     assert text.count("--require-hashes") == 2
     packaged = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     (package,) = packaged["packages"]
@@ -157,9 +158,10 @@ def test_the_collector_takes_traces_and_scrapes_metrics() -> None:
     for pipeline in collector["service"]["pipelines"].values():
         for kind, names in pipeline.items():
             assert set(names) <= collector[kind].keys()
-    assert collector["receivers"]["otlp"]["protocols"]["http"]["endpoint"].endswith(":4318")
+    assert collector["receivers"]["otlp"]["protocols"]["http"]["endpoint"] == "0.0.0.0:4318"
     (job,) = collector["receivers"]["prometheus"]["config"]["scrape_configs"]
-    assert {target.partition(":")[0] for one in job["static_configs"] for target in one["targets"]} <= SERVICES.keys()
+    admins = {f"{name}:{SERVICES[name]['environment']['CREDHOOK_ADMIN'][8:]}" for name in ("receiver", "worker")}
+    assert {target for one in job["static_configs"] for target in one["targets"]} == admins
 
 
 def test_every_file_has_a_test_that_reads_or_runs_it() -> None:

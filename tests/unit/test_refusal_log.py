@@ -21,14 +21,15 @@ def test_each_refusal_is_logged_until_they_become_a_flood_and_all_are_counted() 
     refusals = RefusalLog()
     with capture_logs() as logs:
         bodies = [refusals.refuse(Unauthenticated("no signature matches", "check the keys")).body for _ in range(1_000)]
+        refusals.refuse(Unauthenticated("another reason", ""))
         refusals.refuse(StoreUnavailable("TimeoutError"))
         refusals.refuse(OutsideTolerance("the timestamp is too old", ""))
         for refusal in (RouteNotFound("a path"), Malformed("a body"), BadHeaders("a header")):
             refusals.refuse(refusal)
         refusals.refuse(BadHeaders("a probe's"), [(b"user-agent", b"credhook-doctor")])
-    assert len(logs) == MAX_LOGGED + 6
+    assert len(logs) == MAX_LOGGED + 7  # A reason that floods the log hides no other one.
     assert logs[0]["hint"] == "check the keys"
-    assert refusals.counts == {"signature": 1_000, "clock": 1, "path": 1, "body": 1, "headers": 1}
+    assert refusals.counts == {"signature": 1_001, "clock": 1, "path": 1, "body": 1, "headers": 1}
     ids = {json.loads(bytes(body))["errors"][0]["id"] for body in bodies}
     assert len(ids) == 1_000
     assert {UUID(each).version for each in ids} == {4}

@@ -74,8 +74,10 @@ WRONG: dict[type[Any], dict[str, tuple[str, ...]]] = {
         "CREDHOOK_WEBHOOK_PATH": ("webhooks", "/webhooks?", "/webhooks/"),
         "CREDHOOK_TLS_CERTFILE": ("/nowhere/cert.pem", __file__),
         "CREDHOOK_REDIS_CERTFILE": ("/nowhere/cert.pem",),
-        "CREDHOOK_RETENTION": ("5",),
-        "CREDHOOK_TOLERANCE": ("0",),
+        "CREDHOOK_QUEUE": ("a b", "q" * 65),
+        "CREDHOOK_RETENTION": ("3599", "315360001"),
+        "CREDHOOK_TOLERANCE": ("0", "86401"),
+        "CREDHOOK_MAX_BODY": ("1023", "1048577"),
         "CREDHOOK_DURABILITY": ("Strict", "replicated:0", "replicated:x"),
         "CREDHOOK_ADMIN": (":9000", "inbox.example:", "inbox.example:0", "inbox.example:port"),
     },
@@ -98,7 +100,7 @@ WRONG: dict[type[Any], dict[str, tuple[str, ...]]] = {
     ConsoleSettings: {
         "CREDHOOK_CONSOLE_TOKEN": ("x" * 21,),
         "CREDHOOK_CONSOLE_URL": ("http://c.example", "https://c.example/path", "https://user@c.example"),
-        "CREDHOOK_CONSOLE_SESSION": ("1",),
+        "CREDHOOK_CONSOLE_SESSION": ("59", "2592001"),
     },
 }
 
@@ -235,7 +237,9 @@ def test_no_signature_counts_for_longer_than_its_id_is_remembered(tolerance: int
     """Signed for the latest moment that is accepted now, and settled at once: it counts for twice the tolerance."""
     times = {"CREDHOOK_TOLERANCE": str(tolerance), "CREDHOOK_RETENTION": "3600"}
     if enough:
-        assert made(ReceiverSettings, times | {"CREDHOOK_WEBHOOK_SECRETS": SECRET}).tolerance == tolerance
+        settings = made(ReceiverSettings, times | {"CREDHOOK_WEBHOOK_SECRETS": SECRET})
+        assert settings.tolerance == tolerance
+        assert settings.open_store().retention == settings.open_store_sync().retention == 3_600
     else:
         (line,) = lines(ReceiverSettings, times | {"CREDHOOK_WEBHOOK_SECRETS": SECRET})
         assert line.startswith("CREDHOOK_TOLERANCE: ")
