@@ -51,7 +51,7 @@ def reached_from(name: str) -> set[str]:
     return {other for other, service in SERVICES.items() if other != name and ours & set(service["networks"])}
 
 
-def test_who_reaches_whom() -> None:
+def test_who_reaches_finds_and_waits_for_whom() -> None:
     assert reached_from("proxy") == {"receiver"}
     assert reached_from("redis") == {"receiver", "worker"}
     internal = {name for name, network in COMPOSE["networks"].items() if (network or {}).get("internal")}
@@ -60,8 +60,6 @@ def test_who_reaches_whom() -> None:
     assert not ways_out["proxy"] & (ways_out["worker"] | ways_out["endpoints"])
     assert [name for name, service in SERVICES.items() if service.get("ports")] == ["proxy"]
 
-
-def test_services_find_and_wait_for_each_other() -> None:
     waits = [wait for service in SERVICES.values() for wait in service.get("depends_on", {}).items()]
     assert all("healthcheck" in SERVICES[name] for name, wait in waits if wait["condition"] == "service_healthy")
     host, port = SERVICES["proxy"]["environment"]["RECEIVER"].split(":")

@@ -57,7 +57,8 @@ def _empty_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_of_no_key_all_three_ways_out_are_named_and_of_several_the_wrong_one_by_its_place_alone() -> None:
+def test_each_missing_value_is_named_and_of_several_keys_the_wrong_one_by_its_place_alone() -> None:
+    assert [line.partition(":")[0] for line in lines(WorkerSettings, {})] == list(PLATFORM)
     (line,) = lines(ReceiverSettings, {})
     for name in ("CREDHOOK_WEBHOOK_SECRETS", "CREDHOOK_PATH_SECRET", "CREDHOOK_INSECURE"):
         assert name in line
@@ -221,15 +222,14 @@ def test_a_certificate_that_could_not_be_shown_is_refused(
 def test_each_process_tries_its_certificates(
     settings: type[Any], environment: dict[str, str], prefix: str, pem: dict[str | None, Path]
 ) -> None:
-    assert made(settings, environment | {f"{prefix}_CERTFILE": str(pem["both"])})
+    certified = environment | {f"{prefix}_CERTFILE": str(pem["both"])}
+    assert made(settings, certified)
+    if settings is ConsoleSettings:
+        (line,) = lines(settings, certified | {"REDIS_URL": "redis://redis.example"})
+        assert line == "CREDHOOK_REDIS_CERTFILE: is shown over TLS alone; REDIS_URL should be rediss://"
     (line,) = lines(settings, environment | {f"{prefix}_CERTFILE": str(pem["certificate"])})
     assert line.startswith(f"{prefix}_CERTFILE: ")
     assert f"{prefix}_KEYFILE" in line
-
-
-def test_a_certificate_for_a_redis_without_tls_is_refused(pem: dict[str | None, Path]) -> None:
-    (line,) = lines(ConsoleSettings, {"CREDHOOK_REDIS_CERTFILE": str(pem["both"])})
-    assert line == "CREDHOOK_REDIS_CERTFILE: is shown over TLS alone; REDIS_URL should be rediss://"
 
 
 @pytest.mark.parametrize(("tolerance", "enough"), [(1_799, True), (1_800, False), (3_601, False)])
@@ -244,10 +244,6 @@ def test_no_signature_counts_for_longer_than_its_id_is_remembered(tolerance: int
         (line,) = lines(ReceiverSettings, times | {"CREDHOOK_WEBHOOK_SECRETS": SECRET})
         assert line.startswith("CREDHOOK_TOLERANCE: ")
         assert "CREDHOOK_RETENTION" in line
-
-
-def test_each_missing_value_is_named() -> None:
-    assert [line.partition(":")[0] for line in lines(WorkerSettings, {})] == list(PLATFORM)
 
 
 def test_secrets_print_as_stars() -> None:
