@@ -273,10 +273,7 @@ def without_it(rig: FleetHarness) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     ("settings", "said"),
-    [
-        ({"OTEL_TRACES_EXPORTER": "carrier-pigeon"}, "UnknownExporter"),
-        ({}, f"pip install {PACKAGES}"),
-    ],
+    [({"OTEL_TRACES_EXPORTER": "carrier-pigeon"}, "UnknownExporter"), ({}, f"pip install {PACKAGES}")],
 )
 def test_where_it_cannot_be_events_go_their_way_untraced(
     settings: dict[str, str], said: str, rig: FleetHarness, collector: Collector

@@ -226,23 +226,15 @@ def test_the_end_of_the_console_stops_those_that_wait_as_well(go: threading.Even
     assert [job.worked for job in (first, second)] == [200, 0]
 
 
-def test_a_job_that_ends_badly_says_why_and_lets_the_next_one_run(go: threading.Event) -> None:
+def test_a_job_that_ends_badly_says_why_and_lets_the_next_ones_run_until_it_is_forgotten(go: threading.Event) -> None:
     queue = Jobs(None)  # type: ignore[arg-type]  # Nothing asks for either.
     go.set()
-    failed, done = added(queue, "erase"), added(queue)
-    until(lambda: done.ended, what="the jobs")
-    assert (failed.stage, failed.error, done.stage) == (Stage.FAILED, "ZeroDivisionError", Stage.DONE)
+    failed, *old = added(queue, "erase"), *(added(queue) for _ in range(60))
+    until(lambda: old[-1].ended, what="the jobs")
+    assert (failed.stage, failed.error, old[0].stage) == (Stage.FAILED, "ZeroDivisionError", Stage.DONE)
     page = shown("job.html", job=failed)
     assert "ZeroDivisionError" in page
     assert ">Stop<" not in page
-    queue.stop()
-
-
-def test_old_jobs_are_forgotten(go: threading.Event) -> None:
-    queue = Jobs(None)  # type: ignore[arg-type]  # Nothing asks for either.
-    go.set()
-    old = [added(queue) for _ in range(60)]
-    until(lambda: old[-1].ended, what="the jobs")
     last = added(queue)
     assert queue.all() == [last, *reversed(old[10:])]
     queue.stop()
