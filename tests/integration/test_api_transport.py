@@ -6,10 +6,13 @@ import os
 import resource
 import subprocess
 import sys
+import time
 import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -261,6 +264,19 @@ def peak() -> int:
 
 
 #: One process imports it all, and the others fork from it before they have threads.
+async def test_connections_change_once_a_second_however_often_answers_are_wrong(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    transport, changed = PyreqwestTransport(5.0), []
+    clients: Any = transport._clients
+    for now in (10.0, 10.6, 11.2):
+        monkeypatch.setattr(time, "monotonic", partial(float, now))
+        clients[None] = "connections"
+        transport._distrust(None)
+        changed.append(not clients)
+    assert changed == [True, False, True]
+
+
 SCRIPT = """
 import asyncio, os, sys
 from credhook.worker.api.http.exchange import Request

@@ -237,9 +237,10 @@ async def test_handlers_run_to_their_end_although_redis_refuses_the_record_of_an
 
     async with attempts(redis_url, stub, handlers) as made:
         await made.accept("e1", DATA, "pre_1")
+        attempt, handled = Attempt(await made.claim()), list[Attempt]()
         with pytest.raises(ResponseError):
-            await made.next()
-    assert ended == ["e1"]
+            await made.processor.handle(attempt, handled=handled.append)
+    assert (ended, handled) == (["e1"], [attempt])
 
 
 @pytest.mark.parametrize(("ends", "stale"), [

@@ -95,7 +95,7 @@ def test_whatever_is_refused_nothing_is_lost_or_redone(redis_client: Redis, name
     places = list(enumerate(commands, 1))
     if error == POWER_CUT:
         places = [place for place in places if place[1] not in READS]
-        after_deletions = [place for (_, command), place in pairwise(places) if command == b"DEL"]
+        after_deletions = [place for (_, command), place in pairwise(places) if command in {b"DEL", b"ZREM"}]
         places = sorted({*places[::step], *after_deletions, *places[-1:]})
     elif name.startswith("erase"):  # A hash that turns into another type for one command is no store that exists.
         places = places if error == FORBIDDEN else []

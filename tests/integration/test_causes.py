@@ -181,9 +181,10 @@ async def test_the_sweeper_removes_the_entries_of_a_cause_that_no_record_confirm
     queue.redis.zadd(INDEX.standing(failure.cause), {"done": -1, "done long ago": -1, "expired": 1, "other": 1})
     queue.redis.hset(EVENT + "other", mapping={"state": "dead", "c:a.bad": "another"})
     queue.redis.hset(EVENT + "done", mapping={"state": "done", "c:a.bad": failure.cause})
-    queue.redis.zadd(INDEX.causes, {"silent for more than a week": 1})
+    yesterday = (queue.redis.time()[0] - 86_400) * 1_000
+    queue.redis.zadd(INDEX.causes, {"silent for more than a week": 1, "silent for a day": yesterday})
     await queue.worker().settle(await queue.take_one(), failed(failure))
-    assert queue.redis.zrange(INDEX.causes, 0, -1) == [failure.cause.encode()]
+    assert queue.redis.zrange(INDEX.causes, 0, -1) == [b"silent for a day", failure.cause.encode()]
     queue.sweep()
     assert queue.redis.zrange(INDEX.standing(failure.cause), 0, -1) == [b"e0"]
 

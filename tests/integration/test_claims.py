@@ -536,7 +536,10 @@ async def test_a_death_from_outside_counts_against_no_event(queue: EventQueue) -
         queue.sweep()
 
 
-async def test_a_death_counts_for_a_lapsed_event_whose_resource_goes_on(queue: EventQueue) -> None:
+async def test_a_death_counts_for_a_lapsed_event_whose_resource_goes_on(
+    queue: EventQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("credhook.worker.queue.leases.PAGE", 80)
     others = [f"m{number}" for number in range(199)]  # One script notes 200 deaths.
     await queue.accept("culprit/r", "innocent/q", *others)
     assert len((await queue.worker("dies").take(201, urgent=0)).claims) == 201

@@ -273,8 +273,11 @@ def test_endpoints_are_planned_and_made_so_once(
 def test_handlers_that_want_no_type_are_no_reason_for_an_endpoint(tmp_path: Path, harness: Harness) -> None:
     (harness.folder / "plugin.py").write_text("from credhook import Handlers\nhandlers = Handlers('none')\n")
     settings = harness.environment | {"CREDHOOK_PUBLIC_URL": "https://inbox.example", "PYTHONPATH": str(harness.folder)}
+    with authorized(harness.sandbox) as api:
+        api.post("/me-creds/api/endpoints", json={"url": "https://by-hand.example", "id": "by-hand"}).raise_for_status()
     with console(tmp_path, harness.redis_url, **settings) as running, running.operator() as ada:
         page = ada.get("/endpoints").text
+    assert "by-hand.example" in page
     assert "want no event type" in page
     assert "Apply" not in page
 

@@ -86,6 +86,7 @@ def test_every_state_keeps_its_place_and_its_progress(redis_client: Redis, redis
     assert redis_client.mget(HERE.resource + "r-done", HERE.resource + "r-dead") == [b"3:5", b"3:9"]
     assert 1_200_000 < redis_client.ttl(HERE.backfilled) <= 1_209_600  # Twice the retention time.
     assert redis_client.lrange(HERE.jobs, 0, -1) == [job_id("new").encode()]
+    assert redis_client.hget(f"rq:job:{job_id('new')}", "origin") == HERE.queue.encode()
     assert redis_client.zscore(HERE.scheduled, job_id("waiting")) == (NOW + 600_000) / 1_000
     shown = credhook("events", "list", "--json", environment={"REDIS_URL": redis_url}).stdout
     assert {json.loads(line)["webhook_id"] for line in shown.splitlines()} == before.keys()

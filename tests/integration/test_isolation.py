@@ -104,7 +104,7 @@ def test_rq_keeps_and_logs_the_class_of_an_error_alone(redis_client: Redis, capl
     worker = IsolatingWorker(store_on(redis_client), name="w")
     with capture_logs() as logs:
         worker.handle_exception(job, ValueError, ValueError("Canary"), None)
-    worker.handle_job_failure(job, queue, exc_string="Traceback …\nValueError: Canary\n")
+    worker.handle_job_failure(job, queue, exc_string="Traceback …\nValueError: Canary: 7\n")
     result = job.latest_result()
     assert result is not None
     assert result.exc_string == "ValueError"

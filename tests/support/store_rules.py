@@ -52,6 +52,8 @@ def wrong_expiries(redis: Redis, *, began: float, retention: int, pause: float =
 def _fits(left: float, phrase: str, elapsed: float, retention: int, pause: float) -> bool:
     if phrase.startswith("never"):
         return left < 0
+    if phrase == "with the bucket":  # It holds what a second allows.
+        return 0 <= left <= 1
     if phrase.startswith("with "):
         return left >= 0
     if phrase == "any":

@@ -331,6 +331,7 @@ def page(body: Any) -> Page[ListedResource]:
         ({"next": "https://api.example/list?page%5Bafter%5D=2&size=10"}, "page%5Bafter%5D=2&size=10"),
         ({"next": "?cursor=a%2Fb"}, "cursor=a%2Fb"),
         ({"next": "?filter=&page=2"}, "filter=&page=2"),
+        ({"next": "?filter=a&filter=b"}, "filter=a&filter=b"),
         ({"next": "?a=" + "b" * 4_093}, "a=" + "b" * 4_093),
         ({"next": "https://evil.example/../elsewhere?x=%0d%0aHost: y"}, "x=%0D%0AHost%3A+y"),
         ({"next": None, "self": "https://api.example/list"}, None),

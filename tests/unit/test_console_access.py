@@ -50,6 +50,13 @@ def test_wrong_tries_of_an_address_are_limited_for_a_minute_and_lock_nobody_out(
         clock.now += 1
 
 
+def test_only_the_right_code_is_used_up() -> None:
+    codes = list[str]()
+    login = Login(None, hand_out=codes.append)
+    assert [login.succeeds(given) for given in ("wrong", codes[0], codes[0])] == [False, True, False]
+    assert len(set(codes)) == 2
+
+
 def test_only_addresses_of_this_machine_need_no_encryption() -> None:
     names = ["localhost", "127.0.0.1", "127.9.9.9", "::1", "0.0.0.0", "::", "10.1.2.3", "console.example", ""]
     assert [name for name in names if is_loopback(name)] == names[:4]

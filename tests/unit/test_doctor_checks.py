@@ -70,6 +70,7 @@ def delivering(*registered: tuple[str, str, list[str] | None]) -> Finding:
         (delivering(), "fail", "delivers nothing to"),
         (delivering(("credhook-1-r", OLD, [FAILED])), "fail", "delivers nothing to"),
         (delivering(("credhook-2-q", URL, [OFFERED])), "fail", "handlers want openid4vc.issuance.failed, which"),
+        (delivering(("credhook-2-q", URL, [OFFERED]), ("by-hand", OLD, [FAILED])), "fail", "handlers want"),
         (delivering(("credhook-2-q", URL, [FAILED, OFFERED])), "warn", "delivers more than handlers want"),
         (delivering(("by-hand", URL, None)), "warn", "delivers more than handlers want"),
         (delivering(OURS), "ok", "delivers what handlers want"),
