@@ -139,6 +139,7 @@ async def keeping(store: BreakableStore) -> None:
 
 async def taken_and_kept(store: BreakableStore) -> None:
     await taken(store)
+    store.redis.zadd(INDEX.open_by_received, {claim.event_id: 1 for claim in store.held})  # As after a retry.
     await keeping(store)
 
 
