@@ -368,5 +368,5 @@ def _in_project(path: Path) -> tuple[str, ...]:
         return tuple(project["project"]["entry-points"][_GROUP].values())
     except (FileNotFoundError, KeyError):
         return ()
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError, AttributeError) as error:  # The last two: tables are something else.
         raise CannotStart(f"pyproject.toml cannot be read: {error}") from error

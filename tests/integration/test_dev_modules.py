@@ -31,7 +31,9 @@ def test_a_project_that_offers_none_is_passed_over_and_one_that_cannot_be_read_i
     assert choose((), {}, tmp_path) == ((), "")
     (tmp_path / "pyproject.toml").write_text("[project")
     (tmp_path / "folder" / "pyproject.toml").mkdir(parents=True)
-    for unreadable in (tmp_path, tmp_path / "folder"):
+    (tmp_path / "list").mkdir()
+    (tmp_path / "list" / "pyproject.toml").write_text("project = []")
+    for unreadable in (tmp_path, tmp_path / "folder", tmp_path / "list"):
         with pytest.raises(CannotStart, match=r"^pyproject\.toml cannot be read"):
             choose((), {}, unreadable)
 

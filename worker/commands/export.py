@@ -12,6 +12,7 @@ from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import ApiError
 from credhook.worker.api.models import Issuance, Presentation
 from credhook.worker.attempt.details import Snapshots, from_bytes
+from credhook.worker.commands.api import PATIENCE
 from credhook.worker.commands.history import records
 from credhook.worker.commands.search import AN_ID, open_store
 from credhook.worker.settings import WorkerSettings
@@ -64,7 +65,7 @@ async def _details(
         await store.redis.aclose()
     if sealed and (kept := from_bytes(sealed, event_type)):
         return kept
-    async with AsyncApi.from_settings(settings) as api:
+    async with AsyncApi.from_settings(settings, patience=PATIENCE) as api:
         details: Issuance | Presentation = await getattr(api, resource_of(event_type).namespace).get(resource_id)
         return details
 
