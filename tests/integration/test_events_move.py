@@ -154,7 +154,7 @@ def test_it_refuses_what_is_not_meant(
     redis_client: Redis, redis_url: str, queue: str, options: tuple[str, ...], words: str
 ) -> None:
     redis_client.hset(TYPO.handlers, "w", f"{NOW} {int(time.time() * 1_000)} {{}}")
-    redis_client.hset(TYPO.handlers, "silent", f"{NOW} 1 {{}}")
+    redis_client.hset(TYPO.handlers, "silent", f"{NOW} {NOW - 3_600_000} {{}}")
     redis_client.set(Keys("newer").schema, 99)
     accepted(redis_client, TYPO.queue, ("m1", COMPLETED, "r1"))
     done = credhook("events", "move", "--from", queue, *options, environment={"REDIS_URL": redis_url})

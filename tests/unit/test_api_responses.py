@@ -40,12 +40,16 @@ def refused(status: int, body: object = b"", **headers: str) -> ApiError:
 
 
 @pytest.mark.parametrize(
-    ("body", "wrong"),
-    [(b'[{"id":"a","status":"x"},{"id":{}}]', "1.id: string type"), (b'{"data":{}}', "the whole: list type")],
+    ("operation", "body", "wrong"),
+    [
+        (ISSUANCES["list"], b'[{"id":"a","status":"x"},{"id":{}}]', "1.id: string type"),
+        (ISSUANCES["list"], b'{"data":{}}', "the whole: list type"),
+        (ISSUANCES["get"], b'{"id":"p","status":"x","credentials":[7]}', "credentials.0: model type"),
+    ],
 )
-def test_a_list_that_does_not_match_names_the_place(body: bytes, wrong: str) -> None:
+def test_what_does_not_match_is_told_with_its_place(operation: Any, body: bytes, wrong: str) -> None:
     with pytest.raises(InvalidResponse, match=f": {wrong}$"):
-        read(ISSUANCES["list"], response(200, body), NOW)
+        read(operation, response(200, body), NOW)
 
 
 @pytest.mark.parametrize("status", [200, 201, 202, 203, 204, 206, 299])
