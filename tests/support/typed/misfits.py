@@ -60,6 +60,10 @@ async def of_a_wrong_option(event: FetchedEvent[Issuance], context: AsyncContext
 async def of_another_state(event: FetchedEvent[Issuance], context: AsyncContext[str]) -> None: ...
 
 
+@stored.on("openid4vc.issuance.completed")  # refused
+async def of_a_narrower_state(event: FetchedEvent[Issuance], context: AsyncContext[bool]) -> None: ...
+
+
 @stored.startup  # refused
 async def starts_with_another_state() -> str:
     return ""
