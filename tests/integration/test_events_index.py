@@ -75,7 +75,10 @@ def test_what_a_command_looks_at_is_what_it_returns_not_what_the_store_holds(red
     assert asked(redis_client)[1] < 60
 
 
-def test_pages_meet_each_event_once_while_others_arrive(redis_client: Redis, redis_url: str, events: Run) -> None:
+def test_pages_meet_each_event_once_while_others_arrive(
+    redis_client: Redis, redis_url: str, events: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "_FIRST_PAGE", 20)
     plant_many(redis_client, 50, State.DONE)
     with redis_client.pipeline() as pipeline:  # Of one millisecond, more than the search reads for a page.
         for number in range(100):
