@@ -270,7 +270,9 @@ def test_endpoints_are_planned_and_made_so_once(
         assert (told["who"], told["create"], told["delete"]) == ("ada", 1, 1)
 
 
-def test_handlers_that_want_no_type_are_no_reason_for_an_endpoint(tmp_path: Path, harness: Harness) -> None:
+def test_handlers_that_want_no_type_are_no_reason_for_an_endpoint(
+    tmp_path: Path, harness: Harness, swept: None
+) -> None:
     (harness.folder / "plugin.py").write_text("from credhook import Handlers\nhandlers = Handlers('none')\n")
     settings = harness.environment | {"CREDHOOK_PUBLIC_URL": "https://inbox.example", "PYTHONPATH": str(harness.folder)}
     with authorized(harness.sandbox) as api:
