@@ -20,7 +20,8 @@ def test_the_platform_delivers_to_the_author_for_as_long_as_the_session_lasts(
     port = free_port()
     with tunnel(authority.issue_cert("127.0.0.1"), port) as root:
         options = "accounts", "--to-platform", f"{root}/webhooks", "--port", str(port)
-        with developing(folder, *options, environ=sandbox.environment) as dev:
+        settings = sandbox.environment | {"CREDHOOK_TLS_CERTFILE": "none.pem", "CREDHOOK_TLS_KEYFILE": "none.pem"}
+        with developing(folder, *options, environ=settings) as dev:
             dev.ready(1)
             assert [one["url"] for one in registered(sandbox)] == [f"{root}/webhooks"]
             resource = sandbox.make()

@@ -159,6 +159,8 @@ def line(event: str, **fields: Any) -> str:
          ROW + "done  handlers=a.one, a.two  ms=1.0, 12.5", []),
         (line("handler_failed", handler="a.two", error="GiveUp", message="", frames=[], at=["lib.py:1 f"], final=True),
          ROW + "a.two  failed  error=GiveUp  final=True", ["lib.py:1 f"]),
+        (line("handler_failed", handler="a.two", frames=["/app/a.py:1 f"], at=["a.py:1 f"]),
+         ROW + "a.two  failed", ["/app/a.py:1 f"]),
         (line("fetch_failed", error="NotFound 404", message="NotFound 404", cause="c1"),
          ROW + "the details cannot be fetched  error=NotFound 404", ["NotFound 404"]),
         (line("event_unhandled", lacking=["a.late"], handlers=["a.one"], ms=[1.0], hint="It waits"),

@@ -35,7 +35,9 @@ FOREIGN = [
 ]
 #: What was ours before: its path secret or its path was another one.
 EARLIER = [
-    endpoint(f"credhook-{name}-q", url) for name in ("1", "all-1") for url in (URL + SECRET, "https://inbox.example/")
+    endpoint(f"credhook-{name}-q", url)
+    for name in ("1", "all-1")
+    for url in (URL + SECRET, "https://INBOX.example:443/")
 ]
 #: What may have been: at another host, or registered by hand with an earlier path secret.
 DOUBTFUL = [endpoint("credhook-1-q", "https://old.example/\x1b"), endpoint("a", URL + SECRET)]

@@ -237,13 +237,13 @@ def test_the_place_of_one_that_ends_with_its_handler_is_the_handlers() -> None:
     output = configured()
     run: Any = SimpleNamespace(at="app/handlers.py:5", fields=lambda: {"attempt": 1, "webhook_id": "m"}, dropped=())
     token = runs_now.set(run)  # Later tests of this process have no handler.
-    for category, text in ((RuntimeWarning, "coroutine 'A.b' was never awaited"), (UserWarning, "Jane Doe")):
+    for category, text in ((RuntimeWarning, "coroutine 'a.<locals>.b' was never awaited"), (UserWarning, "Jane Doe")):
         warnings.showwarning(category(text), category, running.__file__, 1)
     structlog.get_logger("a").info("own", webhook_id="another")
     runs_now.reset(token)
     first, second, own = map(json.loads, output.getvalue().splitlines())
     assert (own["attempt"], own["webhook_id"], second["webhook_id"]) == (1, "another", "m")
-    assert first["at"] == "app/handlers.py:5"
+    assert (first["event"], first["at"]) == ("coroutine_not_awaited", "app/handlers.py:5")
     assert (second["event"], second["at"]) == ("python_warning", "attempt/running.py:1")
     assert "Jane" not in output.getvalue()
 

@@ -46,7 +46,8 @@ def test_an_operation_that_the_sandbox_lacks_is_answered_as_told() -> None:
     api, path = FakeApi(), "/me-creds/api/offers"
     with pytest.raises(NotFound):
         api.sync.request("POST", path, {"templateId": "t"})
-    api.answer(path, {"data": {"id": "iss_1"}})
+    for one in ("iss_0", "iss_1"):  # The last one counts.
+        api.answer(path, {"data": {"id": one}})
     api.fail()  # Before what is answered there.
     with pytest.raises(Unavailable):
         api.sync.request("POST", path)
