@@ -187,6 +187,7 @@ def test_a_second_signal_ends_the_job_whose_event_returns_when_its_lease_lapses(
         until(lambda: harness.notes() == ["begun m1"])
         until(asked_again)
         assert worker.process.returncode == 0
+        assert "HandlerTimeout" not in worker.text  # That would end it, too.
     (harness.folder / "go").touch()
     with harness.worker("other", *FORK):
         harness.reaches("m1", "done")
