@@ -24,7 +24,7 @@ READ: dict[bytes, tuple[Any, ...]] = {
 def accept(redis_url: str, webhook_id: str, event_type: str, resource_id: str, *, queue: str = "credhook") -> None:
     """Write one event down, as the receiver does."""
     with Redis.from_url(redis_url) as redis:
-        run_accept(store_on(redis, queue), (webhook_id, event_type, resource_id))
+        assert run_accept(store_on(redis, queue), (webhook_id, event_type, resource_id)) != [b"unreadable"]
 
 
 @asynccontextmanager

@@ -203,7 +203,7 @@ class FleetHarness(Workers):
     def accept(self, *events: tuple[str, str, str]) -> None:
         """Write down events (webhook-id, type, resource) as the receiver does; again if need be, since it dedupes."""
         for group in batched(events, MAX_GROUP):
-            run_accept(store_on(self.redis, retention=86_400), *group)
+            assert b"unreadable" not in run_accept(store_on(self.redis, retention=86_400), *group)
 
     def started(self, *processes: Process, each: int = 1) -> None:
         """Return once so many workers of each have started."""
