@@ -171,7 +171,7 @@ def _supervise(settings: ReceiverSettings, listener: socket.socket, workers: int
         examining = SharedExamination(store, durability=settings.durability, refused=_lacking_rights(settings))
         serving = _administrate(settings, admin, store, examining, gathered(folder))
         threading.Thread(target=asyncio.run, args=(serving,), daemon=True).start()
-        return prepare(on_exit=lambda place: forget(place, folder)).run()
+        return prepare(on_exit=functools.partial(forget, folder)).run()
 
 
 async def _administrate(

@@ -115,7 +115,7 @@ def gathered(folder: str) -> CollectorRegistry:
     return registry
 
 
-def forget(place: int, folder: str) -> None:
+def forget(folder: str, place: int) -> None:
     """Drop the gauges of the ended process in that place, and of its forks."""
     for name in (f"{place}", f"{place}-fork"):
         mark_process_dead(name, folder)  # type: ignore[no-untyped-call]  # It ships no types here.

@@ -85,5 +85,5 @@ def test_a_level_is_the_sum_over_the_processes_that_live(tmp_path: Path) -> None
         environment = {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path), "PROMETHEUS_MULTIPROC_PLACE": place}
         assert run("-c", program, env=environment).returncode == 0
     assert b"\ntest_sum 10.0\n" in exposition(gathered(str(tmp_path)), ())
-    forget(0, str(tmp_path))
+    forget(str(tmp_path), 0)
     assert b"\ntest_sum 5.0\n" in exposition(gathered(str(tmp_path)), ())

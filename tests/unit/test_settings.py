@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     load_pem_private_key,
 )
+from forked_process import run
 from pydantic import ValidationError
 from signing import SECRET
 
@@ -177,13 +178,12 @@ def pem(tmp_path_factory: pytest.TempPathFactory) -> dict[str | None, Path]:
     """Files by what they hold: a certificate and its key, apart and together, and keys that do not serve."""
     folder, ours = tmp_path_factory.mktemp("pem"), trustme.CA().issue_cert("ours.example")
     key = load_pem_private_key(ours.private_key_pem.bytes(), None)
-    encryption = BestAvailableEncryption(b"hush-hush")
     content = {
         "certificate": ours.cert_chain_pems[0].bytes(),
         "key": ours.private_key_pem.bytes(),
         "both": ours.private_key_and_cert_chain_pem.bytes(),
         "other key": trustme.CA().issue_cert("other.example").private_key_pem.bytes(),
-        "encrypted key": key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption),
+        "encrypted key": key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"hush-hush")),
         "no PEM": b"hush",
     }
     for name, text in content.items():
@@ -209,6 +209,13 @@ def test_a_certificate_that_could_not_be_shown_is_refused(
     with pytest.raises(ValueError, match=r"^CREDHOOK_OUR_CERTFILE: .*CREDHOOK_OUR_KEYFILE") as refusal:
         check_certificate(certificate, key, "OUR")
     assert not certificate or all(str(path) in str(refusal.value) for path in (certificate, key) if path)
+
+
+def test_no_terminal_is_asked_for_a_password(pem: dict[str | None, Path]) -> None:
+    program = "import os, pathlib, pty, sys; from credhook.settings import check_certificate; os.setsid(); "
+    program += "os.open(os.ttyname(pty.openpty()[1]), os.O_RDWR); "
+    program += "check_certificate(*map(pathlib.Path, sys.argv[1:]), 'OUR')"
+    assert "CREDHOOK_OUR_KEYFILE" in run("-c", program, str(pem["certificate"]), str(pem["encrypted key"])).stderr
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,6 @@ def _supervise(settings: WorkerSettings, processes: int, isolation: str, *, burs
     from credhook.worker.process.admin import start_admin
 
     with temporary_folder() as folder:
-        supervisor = prepare({**os.environ, FOLDER: folder}, on_exit=lambda place: forget(place, folder))
+        supervisor = prepare({**os.environ, FOLDER: folder}, on_exit=functools.partial(forget, folder))
         start_admin(settings, settings.admin, folder, supervisor.is_alive, supervisor.tokens)
         return supervisor.run()
