@@ -100,18 +100,26 @@ class Sweeper:
         keys, redis = self._store.keys, self._store.redis
         redis.delete(keys.unfinished)
         old = now - self._store.retention * 1_000
-        for key in (keys.dead, *keys.all_unhandled, keys.quarantined, keys.unreadable, keys.leases):
-            self._remove_until(key, old)
-        self._remove_until(keys.started, now // 1_000 - _RQ_RECORD_LASTS_SECONDS)
+        until = dict.fromkeys((keys.dead, *keys.all_unhandled, keys.quarantined, keys.unreadable, keys.leases), old)
+        self._remove(until | {keys.started: now // 1_000 - _RQ_RECORD_LASTS_SECONDS})
         clean_worker_registry(Queue(keys.queue, connection=redis))
 
-    def _remove_until(self, key: str, score: int) -> None:
-        """Remove the entries up to this score, in bounded steps: one command for a million would hold Redis."""
+    def _remove(self, until: dict[str, int]) -> None:
+        """Remove the entries of these sets up to a score, in bounded steps: one command for a million would hold Redis.
+
+        One round trip reads all sets that may have more.
+        """
+        redis = self._store.redis
         for _ in range(self._index_pages):
-            old = self._store.redis.zrange(key, 0, score, byscore=True, offset=0, num=_OLD)
-            if old:
-                self._store.redis.zrem(key, *old)
-            if len(old) < _OLD:
+            reading = redis.pipeline(transaction=False)
+            for key, score in until.items():
+                reading.zrange(key, 0, score, byscore=True, offset=0, num=_OLD)
+            for key, old in zip(tuple(until), reading.execute(), strict=True):
+                if old:
+                    redis.zrem(key, *old)
+                if len(old) < _OLD:
+                    del until[key]
+            if not until:
                 return
 
     def _sweep_index(self, now: int) -> None:
