@@ -40,7 +40,7 @@ async def _page(request: Request, problem: str = "") -> Response:
         steps = await _plan(registered)
     except _FAILURES as error:
         why = _reasons(error)
-    context = {"lines": list(lines(steps)) if steps else [], "seen": _digest(steps) if steps else "", "why": why}
+    context = {"lines": list(lines(steps)) if steps else [], "seen": digest(steps) if steps else "", "why": why}
     status = 409 if problem else 200
     return page(
         request, "endpoints.html", status, title="Endpoints", rows=rows, steps=steps, problem=problem, **context
@@ -52,7 +52,7 @@ async def _apply(request: Request) -> Response:
     try:
         async with AsyncApi.from_settings(PlatformSettings(), patience=PATIENCE) as api:
             steps = await _plan(await api.endpoints.list())
-            if form.get("seen") != _digest(steps):
+            if form.get("seen") != digest(steps):
                 return await _page(request, "The endpoints have changed since this plan was shown. Look again.")
             who = session_of(request).who
             log.info("console_endpoints", who=who, create=int(steps.keep is None), delete=len(steps.delete))
@@ -79,7 +79,7 @@ def _reasons(error: Exception) -> list[str]:
     return settings_errors(error) if isinstance(error, ValidationError) else str(error).splitlines()
 
 
-def _digest(steps: Plan) -> str:
+def digest(steps: Plan) -> str:
     """Return a digest of the plan, so that only the plan that was shown is applied."""
     said = [steps.url, *sorted(steps.wanted), str(steps.keep is None), *(one.id for one in steps.delete)]
     return sha256("\n".join(said).encode()).hexdigest()

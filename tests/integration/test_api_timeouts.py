@@ -20,7 +20,7 @@ from credhook.worker.api.token import ClientCredentials
 TIMEOUT, DRIP = 0.6, 0.05
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
-#: What comes at once, and what follows byte by byte for ever.
+#: What comes at once, and what follows byte by byte.
 DRIPS = {
     "nothing": (b"", b""),
     "the head": (HEAD + b"X-Padding: ", b"a"),
@@ -30,7 +30,7 @@ DRIPS = {
 
 
 class Dripping(Server):
-    """Sends `begins` at once, then `goes_on` byte by byte until the other end hangs up, which releases `ended`."""
+    """Sends `begins` at once, then `goes_on` byte by byte, until the other end hangs up or a minute has passed."""
 
     def __init__(self, begins: bytes, goes_on: bytes) -> None:
         super().__init__(("127.0.0.1", 0), _Connection)
@@ -49,14 +49,12 @@ class _Connection(BaseRequestHandler):
             self.request.recv(65_536)
             self.request.sendall(self.server.begins)
             self.request.settimeout(DRIP)
-            number = 0
-            while True:
+            for number in range(int(60 / DRIP)):  # Whoever does not hang up fails, and does not wait for ever.
                 with suppress(TimeoutError):
                     if not self.request.recv(65_536):
                         break
                 if self.server.goes_on:
                     self.request.sendall(self.server.goes_on[number % len(self.server.goes_on) :][:1])
-                    number += 1
                     self.server.dripped += 1
         self.server.ended.release()
 
@@ -96,7 +94,7 @@ class _Flooding(_Connection):
     def handle(self) -> None:
         with suppress(OSError):
             self.request.recv(65_536)
-            while True:
+            for _ in range(50_000):
                 self.request.sendall(self.server.goes_on * 2_000)
         self.server.ended.release()
 

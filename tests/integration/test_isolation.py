@@ -13,6 +13,7 @@ from redis import Redis
 from redis_keys import job_id
 from rq import Queue
 from rq.serializers import JSONSerializer
+from rq.webhook import Webhook
 from stores import store_on
 from structlog.testing import capture_logs
 from waiting import until
@@ -61,11 +62,12 @@ def test_a_planted_job_is_refused_and_kept_aside(harness: Harness, isolation: tu
     planted = harness.folder / "planted"
     queue.enqueue("os.system", args=(f"touch {planted}",), job_id="evil", description="canary")
     queue.enqueue("credhook.worker.process.jobs.process", args=("m1", "canary"), job_id="evil_too")
-    ours = queue.enqueue("os.system", args=(f"touch {planted}",), job_id=job_id("m2"))
+    calls = [Webhook("http://127.0.0.1:9/", "finished")]
+    ours = queue.enqueue("os.system", args=(f"touch {planted}",), job_id=job_id("m2"), webhooks=calls)
     callbacks = ("success_callback_name", "failure_callback_name", "stopped_callback_name")
     harness.redis.hset(ours.key, mapping=dict.fromkeys(callbacks, "plugin.note"))
     read = EventJob.fetch(ours.id, connection=harness.redis, serializer=JSONSerializer)
-    assert [read.success_callback, read.failure_callback, read.stopped_callback] == [None] * 3
+    assert [read.success_callback, read.failure_callback, read.stopped_callback, *read.webhooks] == [None] * 3
     harness.happens("m1")
     with harness.worker("worker", *isolation) as worker:
         harness.reaches("m1", "done")

@@ -5,6 +5,7 @@ import httpx
 import pytest
 from token_endpoint import async_api
 
+from credhook.console.endpoints import digest
 from credhook.events import EVENT_TYPES
 from credhook.worker.api.errors import ApiError, InvalidRequest
 from credhook.worker.api.models import Endpoint, EndpointRequest
@@ -97,6 +98,11 @@ def test_a_plan_is_told_step_by_step_with_what_each_endpoint_receives() -> None:
     for before, length in ("https://[x", 22), (URL, 22), (URL, 128):  # The shortest and longest that a receiver takes.
         assert shown(f"{before}/abcd{'e' * (length - 4)}") == f"{before}/abcd…"
     assert shown(URL) == URL
+
+
+def test_plans_that_do_something_else_have_another_digest() -> None:
+    plans = [plan(url, wanted, [WRONG], "q") for url in (URL, URL + "/x") for wanted in (TWO, TEN)]
+    assert len({digest(one) for one in (*plans, plan(URL, TWO, [RIGHT], "q"), plan(URL, TWO, [], "q"))}) == 6
 
 
 def test_a_new_endpoint_has_an_id_of_its_own() -> None:
