@@ -18,11 +18,11 @@ from platform_settings import leading_to
 from redis import Redis
 from redis_keys import EVENT
 from redis_server import configured
-from stored_events import INDEX, contents
+from stored_events import INDEX, contents, plant_many
 from stores import store_on
 
 from credhook.events import Event
-from credhook.store import BACKFILLED
+from credhook.store import BACKFILLED, State
 from credhook.store.job import accept_arguments
 from credhook.worker.commands.backfill import Backfill, MissableEvent, TooLate, Window
 from credhook.worker.platform.shared_circuit import circuit_key
@@ -118,10 +118,7 @@ def test_more_events_than_page_and_batch_hold_are_accepted_once(events: Run, red
     ]
     next_ = {"links": {"next": f"{stub.url}/credentials?after=iss_74"}}
     stub.answer = lambda call: Answer(body={"data": pages[call.total - 1], **(next_ if call.total == 1 else {})})
-    with redis_client.pipeline(transaction=False) as pipeline:
-        for number in range(1_200):
-            pipeline.hset(f"{EVENT}other{number}", mapping={"type": COMPLETED, "resource": f"other{number}"})
-        pipeline.execute()
+    plant_many(redis_client, 1_200, State.DONE)
     deliver(redis_client, "m1", OFFERED, "iss_0")
     redis_client.config_resetstat()
     result = events(*OFFERS, "--type", "issuance.completed", "--json", **leading_to(stub.url))

@@ -11,7 +11,7 @@ from events_command import Run, listed
 from harness import DATA
 from redis import Redis
 from redis_keys import EVENT
-from stored_events import INDEX, plant
+from stored_events import INDEX, plant, plant_many
 from stores import store_on
 
 from credhook.store import State
@@ -82,11 +82,8 @@ def test_where_nothing_has_failed_it_says_so(events: Run) -> None:
 
 
 def test_more_events_than_a_page_have_one_cause(redis_client: Redis) -> None:
-    ids = [f"m{number}" for number in range(1_100)]
-    with redis_client.pipeline(transaction=False) as pipeline:
-        for one in ids:
-            pipeline.hset(EVENT + one, mapping={"state": "dead", "c:a.bad": BAD})
-        pipeline.execute()
+    plant_many(redis_client, 1_100, State.DEAD)
+    ids = [f"msg_{number:05}" for number in range(1_100)]
     cause(redis_client, BAD, "a.bad", dict.fromkeys(ids, 1), last=1_000, failures=1)
     assert sorted(still_standing(store_on(redis_client), BAD) or ()) == sorted(ids)
 

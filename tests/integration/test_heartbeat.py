@@ -6,7 +6,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from claiming import EventQueue
+from claiming import COMPLETED, EventQueue
 from redis import Redis
 from redis.exceptions import ConnectionError  # noqa: A004  Redis's own.
 from redis_keys import job_id
@@ -21,7 +21,6 @@ from credhook.worker.handlers.registry import Handlers, Registry
 from credhook.worker.process.heartbeat import Heartbeat
 from credhook.worker.queue.leases import reclaim
 
-COMPLETED = "openid4vc.issuance.completed"
 SILENCE = 6.0
 
 

@@ -3,10 +3,11 @@
 import asyncio
 import json
 import time
-from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import httpx
 import pytest
@@ -48,10 +49,7 @@ class Target:
     def __init__(self, redis: AsyncRedis) -> None:
         store = store_on(redis)
         self.exporters = ExporterLease(store, INDEX.exporter), ExporterLease(store, exporter_key(SETTINGS))
-
-        async def examining() -> Sequence[Any]:
-            return await examine(store, durability="standard")
-
+        examining = partial(examine, store, durability="standard")
         others = TargetFigures(examining, part="worker"), PlatformFigures(store, SETTINGS, exporter=self.exporters[1])
         app = create_admin(store, examining, registry=CollectorRegistry(), exporter=self.exporters[0], others=others)
         self._transport = httpx.ASGITransport(app)
@@ -226,14 +224,11 @@ async def test_what_is_unsafe_in_redis_is_named(target: Target, redis_client: Re
 
 
 async def test_a_worker_shows_the_certificate_that_it_has_loaded_and_a_receiver_the_renewed_one(tmp_path: Path) -> None:
-    certificate = tmp_path / "certificate.pem"
+    certificate, unexamined = tmp_path / "certificate.pem", AsyncMock(return_value=(Check("workers", False, ""),))
 
     def renew(year: int) -> None:
         issued = trustme.CA().issue_cert("h", not_after=datetime(year, 1, 1, tzinfo=UTC))
         issued.cert_chain_pems[0].write_to_path(str(certificate))
-
-    async def unexamined() -> tuple[Check, ...]:
-        return (Check("workers", False, ""),)
 
     renew(2031)
     targets = [TargetFigures(unexamined, part=part, certificate=certificate) for part in ("worker", "receiver")]

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import trustme
@@ -17,7 +18,7 @@ import credhook.receiver.metrics
 import credhook.worker.metrics  # noqa: F401  Likewise.
 from credhook.metrics.figures import QueueFigures, TargetFigures
 from credhook.store import State
-from credhook.store.health import Check, examine
+from credhook.store.health import examine
 from credhook.store.lease import ExporterLease
 from credhook.worker.process.admin import PlatformFigures, exporter_key
 
@@ -49,10 +50,7 @@ async def test_every_metric_has_its_row_and_no_row_is_of_one_that_is_gone(
     exporters = [ExporterLease(store_on(async_redis), key) for key in (INDEX.exporter, exporter_key(settings))]
     for exporter in exporters:
         await exporter.acquire(8.0)
-
-    async def examining() -> tuple[Check, ...]:
-        return await examine(store_on(async_redis), durability="strict")
-
+    examining = partial(examine, store_on(async_redis), durability="strict")
     asked = [
         *await TargetFigures(examining, part="worker", certificate=certificate)(),
         *await QueueFigures(store_on(async_redis), exporters[0])(),

@@ -17,24 +17,15 @@ from credhook.worker.api.token import ClientCredentials, TokenAuth
 CLIENT_ID, SECRET = "me:the worker", "p%41+ /~:"
 
 
-class Client:
-    """The one client that is registered, with one way to prove who it is."""
-
-    def __init__(self, method: str) -> None:
-        self.method = method
-
-    def check_client_secret(self, client_secret: str) -> bool:
-        return client_secret == SECRET
-
-    def check_endpoint_auth_method(self, method: str, endpoint: str) -> bool:
-        return method == self.method
-
-
 @contextmanager
 def serving_oauth(method: str) -> Iterator[tuple[list[dict[str, str]], str]]:
     """A token endpoint at `/token`, and below it an API that wants its token. Yield what was granted, and the URL."""
     granted: list[dict[str, str]] = []
-    authentication = ClientAuthentication({CLIENT_ID: Client(method)}.get)
+    client = SimpleNamespace(
+        check_client_secret=lambda secret: secret == SECRET,
+        check_endpoint_auth_method=lambda proved_by, _: proved_by == method,
+    )
+    authentication = ClientAuthentication({CLIENT_ID: client}.get)
 
     def answer(asked: Asked) -> tuple[int, dict[str, str], bytes]:
         status, document = 401, dict[str, object](errors=[])

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from accepting import record
+from accepting import accept, record
 from attempts import Attempts, Planned, attempts
 from events_command import Run
 from fleet_harness import Stub
@@ -34,7 +34,7 @@ NEW: Mapping[str, tuple[str, ...]] = {COMPLETED: ("new.handle",), OFFERED: ("new
 
 
 class Fleet(Planned):
-    """Workers on one queue."""
+    """Workers on one queue, which has the event `m1`."""
 
     def __init__(self, redis: Redis, redis_url: str, stub: Stub) -> None:
         super().__init__()
@@ -60,6 +60,7 @@ class Fleet(Planned):
 
 @pytest.fixture
 def fleet(redis_client: Redis, redis_url: str, stub: Stub) -> Fleet:
+    accept(redis_url, "m1", COMPLETED, "r1")
     return Fleet(redis_client, redis_url, stub)
 
 
@@ -67,7 +68,6 @@ async def test_an_event_without_a_handler_is_kept_at_no_cost_and_handled_by_the_
     fleet: Fleet,
 ) -> None:
     async with fleet.worker("a", on=FAILED) as old, fleet.worker("a") as new:
-        await old.accept("m1", COMPLETED, "r1")
         with capture_logs() as logs:
             assert (await old.next()).state is State.UNHANDLED
         (line,) = [line for line in logs if line["event"].startswith("event_")]
@@ -89,7 +89,6 @@ async def test_an_event_without_a_handler_is_kept_at_no_cost_and_handled_by_the_
 
 async def test_an_admission_that_cannot_be_given_back_costs_the_event_nothing(fleet: Fleet) -> None:
     async with fleet.worker("a", on=FAILED, RATE="1000") as old:
-        await old.accept("m1", COMPLETED, "r1")
         attempt = Attempt(await old.claim(), admitted=True)
         fleet.redis.rpush(circuit_key(fleet.stub.url, "credhook") + ":bucket", "no bucket")
         settlement = await old.next(attempt)
@@ -99,7 +98,6 @@ async def test_an_admission_that_cannot_be_given_back_costs_the_event_nothing(fl
 @pytest.mark.parametrize("admitted", [True, False])
 async def test_an_attempt_that_calls_nobody_gives_back_no_more_than_its_admission(fleet: Fleet, admitted: bool) -> None:
     async with fleet.worker("a", on=FAILED, RATE="0.01") as old:
-        await old.accept("m1", COMPLETED, "r1")
         assert await old.processor.breaker.admit(1) == 1
         await old.make(Attempt(await old.claim(), admitted=admitted))
         old.processor.breaker._ask_again_at = 0.0
@@ -110,7 +108,6 @@ async def test_passing_between_workers_with_and_without_the_handler_spends_no_at
     """More often than an event has attempts, after one that failed; and its progress is still known."""
     fleet.ends["b"] = Retry(after=0.01)
     async with fleet.worker("a", "b") as new, fleet.worker("a", on=FAILED) as old:
-        await old.accept("m1", COMPLETED, "r1")
         assert (await new.next()).state is State.WAITING
         for _ in range(15):
             assert (await old.next()).state is State.UNHANDLED
@@ -155,7 +152,6 @@ async def test_an_event_waits_for_the_handler_that_has_not_ended(
 ) -> None:
     """The old worker has another handler for the type, or none."""
     async with fleet.worker("a", "b") as new, fleet.worker("a", on=old_type) as old:
-        await new.accept("m1", COMPLETED, "r1")
         await begin(fleet, new)
         assert (await old.next()).state is State.UNHANDLED
         assert fleet.record()["only"] == "test.b"
@@ -174,7 +170,6 @@ async def test_an_operator_lets_renamed_handlers_run_in_place_of_the_old_one(
     fleet: Fleet, events: Run, begin: Callable[[Fleet, Attempts], Coroutine[Any, Any, None]]
 ) -> None:
     async with fleet.worker("a", "b") as old, fleet.worker("a", "c") as new:
-        await old.accept("m1", COMPLETED, "r1")
         await begin(fleet, old)
         with capture_logs() as logs:
             assert (await new.next()).state is State.UNHANDLED
@@ -192,7 +187,6 @@ async def test_an_operator_lets_renamed_handlers_run_in_place_of_the_old_one(
 async def test_a_handler_of_another_worker_stays_awaited_while_ours_is_tried_again(fleet: Fleet) -> None:
     fleet.ends = {"a": Retry(after=0.01), "b": Retry(after=0.01)}
     async with fleet.worker("a", "b") as both, fleet.worker("b") as one:
-        await both.accept("m1", COMPLETED, "r1")
         assert [(await worker.next()).state for worker in (both, one)] == [State.WAITING] * 2
         fleet.ends.clear()
         assert (await one.next()).state is State.UNHANDLED
@@ -207,7 +201,6 @@ async def test_a_worker_that_lacks_the_handler_gives_nothing_up_for_it(fleet: Fl
         fleet.worker("a", "b", options=stubborn, MAX_ATTEMPTS=2) as new,
         fleet.worker("a", MAX_ATTEMPTS=2) as old,
     ):
-        await new.accept("m1", COMPLETED, "r1")
         assert [(await new.next()).state for _ in range(3)] == [State.WAITING] * 3
         assert (await old.next()).state is State.UNHANDLED
         fleet.ends.clear()
@@ -222,7 +215,6 @@ async def test_a_worker_that_lacks_the_handler_gives_nothing_up_for_it(fleet: Fl
 async def done_without(fleet: Fleet, name: str) -> None:
     """Finish an event with the handler `a`, and ask for the handler `name` to catch up."""
     async with fleet.worker("a") as before:
-        await before.accept("m1", COMPLETED, "r1")
         assert (await before.next()).state is State.DONE
     fleet.replay(Settled("m1", "done"), f"test.{name}")
 

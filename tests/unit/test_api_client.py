@@ -1,14 +1,13 @@
 """The two senders: what becomes of a request on its way, and of an answer that is too long, breaks off or stalls."""
 
 import asyncio
-import itertools
 import ssl
 import threading
 import traceback
 from collections.abc import AsyncIterator, Awaitable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-from unittest.mock import AsyncMock
+from unittest.mock import AsyncMock, Mock
 
 import httpx
 import pytest
@@ -61,10 +60,7 @@ async def outcome_of(call: Awaitable[object]) -> Any:
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else value.__name__,
 )
 async def test_whatever_httpx_raises_is_an_error_of_ours(failure: Exception, error: type[ApiError]) -> None:
-    def fail(_: httpx.Request) -> httpx.Response:
-        raise failure
-
-    async with async_api(fail) as api:
+    async with async_api(Mock(side_effect=failure)) as api:
         in_thread = asyncio.to_thread(SyncApi(api).presentations.get, "p")
         outcomes = [await outcome_of(in_thread), await outcome_of(api.presentations.get("p"))]
     for outcome in outcomes:
@@ -214,10 +210,7 @@ async def test_a_request_without_a_name_is_sent_and_read_like_any_other() -> Non
     ],
 )
 async def test_no_path_leads_a_request_elsewhere(path: str) -> None:
-    def never(_: httpx.Request) -> httpx.Response:
-        raise AssertionError
-
-    async with client(never, credentials(), url=ROOT) as api:
+    async with client(Mock(side_effect=AssertionError), credentials(), url=ROOT) as api:
         with pytest.raises(InvalidRequest, match=r"path should begin with one /, be percent-encoded, and have no \."):
             await api.request("GET", path)
         for wrong in (("TRACE", "/x", None), ("POST", "/x", object())):
@@ -245,13 +238,8 @@ async def test_a_patient_client_repeats_what_passes(statuses: list[int], patienc
 
 
 def test_a_patient_client_pauses_though_the_platform_asks_for_no_pause() -> None:
-    asked = itertools.count()
-
-    def answer(_: httpx.Request) -> httpx.Response:
-        assert next(asked) < 20
-        return httpx.Response(503, headers={"Retry-After": "0"})
-
-    assert isinstance(in_own_time(outcome(answer, patience=3.0)), Unavailable)
+    answers = Mock(side_effect=[httpx.Response(503, headers={"Retry-After": "0"})] * 20)
+    assert isinstance(in_own_time(outcome(answers, patience=3.0)), Unavailable)
 
 
 # Where it cannot be sent.

@@ -51,8 +51,6 @@ def ending(days: float) -> Finding:
 
 
 ERRORS = b'{"errors": [{"id": "1"}]}'
-
-
 URL, ALSO = "https://inbox.example/webhooks", "the platform also delivers to https://"
 OLD = URL + "/" + "s" * 22
 FAILED, OFFERED = "openid4vc.issuance.failed", "openid4vc.issuance.offered"

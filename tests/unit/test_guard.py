@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import cycle
+from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -41,13 +42,6 @@ async def heard(answer: Answer) -> list[tuple[object, ...]]:
     return book.heard
 
 
-def failing(error: Exception) -> Answer:
-    def fail(_: httpx.Request) -> httpx.Response:
-        raise error
-
-    return fail
-
-
 @pytest.mark.parametrize(
     ("answer", "word"),
     [
@@ -62,11 +56,11 @@ def failing(error: Exception) -> Answer:
         (lambda _: httpx.Response(429, headers={"retry-after": "soon"}), (429, None)),
         (lambda _: httpx.Response(503), (503, None)),
         (lambda _: httpx.Response(200, stream=BrokenBody(httpx.ReadError("x"))), ("ReadError",)),
-        (failing(httpx.ConnectError("x")), ("ConnectError",)),
-        (failing(httpx.ReadTimeout("x")), ("timeout",)),
-        (failing(ConnectionResetError("x")), ("ConnectionResetError",)),
-        (failing(httpx.LocalProtocolError("x")), ("cancelled",)),
-        (failing(httpx.UnsupportedProtocol("x")), ("cancelled",)),
+        (Mock(side_effect=httpx.ConnectError("x")), ("ConnectError",)),
+        (Mock(side_effect=httpx.ReadTimeout("x")), ("timeout",)),
+        (Mock(side_effect=ConnectionResetError("x")), ("ConnectionResetError",)),
+        (Mock(side_effect=httpx.LocalProtocolError("x")), ("cancelled",)),
+        (Mock(side_effect=httpx.UnsupportedProtocol("x")), ("cancelled",)),
         (lambda _: next(STALE), (200, None)),  # The 401 is not told, and its retry goes by the same permit.
     ],
 )

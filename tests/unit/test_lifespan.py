@@ -4,6 +4,7 @@ import asyncio
 import threading
 from functools import partial
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from structlog.testing import capture_logs
@@ -54,14 +55,11 @@ async def test_each_plugin_has_what_its_own_start_up_returned() -> None:
 
 
 async def test_a_start_up_that_fails_is_one_line_and_tried_again_with_growing_pauses() -> None:
-    waited: list[float] = []
+    sleep = AsyncMock()
     errors: dict[str, list[BaseException]] = {
         "a": [ConnectionError("Jane Doe"), SystemExit("Jane Doe"), OSError()],
         "b": [OSError()],
     }
-
-    async def sleep(seconds: float) -> None:
-        waited.append(seconds)
 
     def connects(name: str) -> str:
         if errors[name]:
@@ -71,7 +69,7 @@ async def test_a_start_up_that_fails_is_one_line_and_tried_again_with_growing_pa
     span = Lifespan([plugin(name, partial(connects, name)) for name in errors], sleep=sleep)
     with capture_logs() as lines:
         await span.start()
-    assert waited == [1, 2, 4, 1]
+    assert [call.args for call in sleep.await_args_list] == [(1,), (2,), (4,), (1,)]
     assert span.states == {"a": "at last", "b": "at last"}
     assert lines.pop() == {"event": "plugins_started", "log_level": "info", "plugins": ["a", "b"]}
     assert [(line["event"], line["plugin"], line["retry_in"]) for line in lines] == [
@@ -134,9 +132,7 @@ async def test_a_start_up_that_is_slow_is_named_and_a_cancellation_of_its_own_is
         await enough.wait()
         return 1
 
-    async def sleep(_: float) -> None: ...
-
-    span = Lifespan([plugin("a", hangs)], sleep=sleep)
+    span = Lifespan([plugin("a", hangs)], sleep=AsyncMock())
     with capture_logs() as lines:
         starting = asyncio.create_task(span.start())
         while sum(line["event"] == "startup_slow" for line in lines) < 2:  # noqa: ASYNC110  A list has no event.
