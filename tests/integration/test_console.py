@@ -18,7 +18,6 @@ from forked_process import Forked
 from harness import Harness
 from redis import Redis
 from redis_keys import CONFLICT, EVENT
-from sandbox_api import authorized
 from stored_events import HANDLED, INDEX, plant, plant_many
 from waiting import until
 
@@ -245,7 +244,7 @@ def test_without_redis_the_pages_say_so_and_come_back(tmp_path: Path) -> None:
 
 
 def test_endpoints_are_planned_and_made_so_once(
-    tmp_path: Path, harness: Harness, swept: None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, harness: Harness, api: httpx.Client, swept: None
 ) -> None:
     url = "https://inbox.example/webhooks/abcdefghijklmnopqrstuvwxyz"
     settings = harness.environment | {"CREDHOOK_PUBLIC_URL": url, "PYTHONPATH": str(harness.folder)}
@@ -253,10 +252,9 @@ def test_endpoints_are_planned_and_made_so_once(
         for number in (1, 2):  # The plan would now delete an endpoint, and then another one in its place.
             page = ada.get("/endpoints").text
             assert "create  a new endpoint" in page
-            with authorized(harness.sandbox) as api:
-                api.delete(f"/me-creds/api/endpoints/credhook-{number - 1}-q")
-                other = {"url": "https://inbox.example/old", "id": f"credhook-{number}-q"}
-                assert api.post("/me-creds/api/endpoints", json=other).status_code == 201
+            api.delete(f"/me-creds/api/endpoints/credhook-{number - 1}-q")
+            other = {"url": "https://inbox.example/old", "id": f"credhook-{number}-q"}
+            assert api.post("/me-creds/api/endpoints", json=other).status_code == 201
             assert ada.post("/endpoints", data=fields(page, "/endpoints")).status_code == 409
         form = fields(ada.get("/endpoints").text, "/endpoints")
         applied = ada.post("/endpoints", data=form)
@@ -271,12 +269,11 @@ def test_endpoints_are_planned_and_made_so_once(
 
 
 def test_handlers_that_want_no_type_are_no_reason_for_an_endpoint(
-    tmp_path: Path, harness: Harness, swept: None
+    tmp_path: Path, harness: Harness, api: httpx.Client, swept: None
 ) -> None:
     (harness.folder / "plugin.py").write_text("from credhook import Handlers\nhandlers = Handlers('none')\n")
     settings = harness.environment | {"CREDHOOK_PUBLIC_URL": "https://inbox.example", "PYTHONPATH": str(harness.folder)}
-    with authorized(harness.sandbox) as api:
-        api.post("/me-creds/api/endpoints", json={"url": "https://by-hand.example", "id": "by-hand"}).raise_for_status()
+    api.post("/me-creds/api/endpoints", json={"url": "https://by-hand.example", "id": "by-hand"}).raise_for_status()
     with console(tmp_path, harness.redis_url, **settings) as running, running.operator() as ada:
         page = ada.get("/endpoints").text
     assert "by-hand.example" in page

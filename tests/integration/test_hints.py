@@ -108,7 +108,7 @@ def test_a_redis_that_has_no_connection_left(redis_client: Redis, redis_url: str
 
 
 @pytest.mark.parametrize("part", ["receiver", "worker"])
-def test_no_folder_for_temporary_files(redis_url: str, harness: Harness, part: str) -> None:
+def test_no_folder_for_temporary_files(harness: Harness, part: str) -> None:
     program = """
 import resource, runpy, sys
 resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # As on a disk that is full or read-only.

@@ -112,11 +112,10 @@ print(signal.getsignal(signal.SIGHUP).name)
 
 
 def test_it_speaks_https_and_neither_idle_connections_nor_a_slow_question_of_an_operator_hold_the_end_up(
-    tmp_path: Path, redis_url: str, authority: trustme.CA
+    tmp_path: Path, redis_url: str, authority: trustme.CA, ca: Path
 ) -> None:
-    certificate, trust = tmp_path / "cert.pem", ssl.create_default_context()
+    certificate, trust = tmp_path / "cert.pem", ssl.create_default_context(cafile=ca)
     authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(certificate))
-    authority.configure_trust(trust)
     admin, tls = free_port(), str(certificate)
     with receiver(tmp_path, redis_url, CREDHOOK_ADMIN=f"127.0.0.1:{admin}", CREDHOOK_TLS_CERTFILE=tls) as process:
         raw = socket.create_connection(("127.0.0.1", process.port))
@@ -153,10 +152,9 @@ def passed(log: Path, listener: socket.socket, settings: dict[str, str], *, coun
     ("tls", "overlap"), [(False, True), (False, False), (True, True)], ids=["replaced", "restarted", "over TLS"]
 )
 def test_no_delivery_is_lost_while_receivers_with_a_passed_socket_follow_each_other(
-    tmp_path: Path, redis_url: str, authority: trustme.CA, tls: bool, overlap: bool
+    tmp_path: Path, redis_url: str, authority: trustme.CA, ca: Path, tls: bool, overlap: bool
 ) -> None:
-    certificate, trust = tmp_path / "certificate.pem", ssl.create_default_context()
-    authority.configure_trust(trust)
+    certificate, trust = tmp_path / "certificate.pem", ssl.create_default_context(cafile=ca)
     authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(certificate))
     settings = {"REDIS_URL": redis_url} | ({"CREDHOOK_TLS_CERTFILE": str(certificate)} if tls else {})
     # `ListenStream=PORT` is a socket of IPv6 that takes IPv4 as well.

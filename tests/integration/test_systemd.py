@@ -47,9 +47,7 @@ def test_systemd_reads_every_unit_and_finds_the_services_locked_up(tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_a_service_runs_with_its_environment_and_credentials(
-    harness: Harness, redis_url: str, tmp_path: Path, name: str
-) -> None:
+def test_a_service_runs_with_its_environment_and_credentials(harness: Harness, tmp_path: Path, name: str) -> None:
     harness.plugin(PLAIN)
     service, admin = unit(name), free_port()
     values = {**harness.environment, "CREDHOOK_WEBHOOK_SECRETS": SECRET}

@@ -120,7 +120,7 @@ def test_a_system_without_room_is_asked_again(clock: Clock, family: Make, logs: 
     assert one.children[0].born >= began + 8.0
 
 
-def test_once_all_have_finished_so_has_their_supervisor(clock: Clock, family: Make, logs: list[Any]) -> None:
+def test_once_all_have_finished_so_has_their_supervisor(family: Make, logs: list[Any]) -> None:
     exits: list[int] = []
     one = family(3, [(YOUNG, 0), (OLD, 0), (YOUNG, 7), (OLD, 0)], on_exit=exits.append)
     assert one.run() == 0
@@ -129,7 +129,7 @@ def test_once_all_have_finished_so_has_their_supervisor(clock: Clock, family: Ma
     assert [entry["code"] for entry in logs] == [7]
 
 
-def test_what_another_would_end_with_as_well_ends_all(clock: Clock, family: Make, logs: list[Any]) -> None:
+def test_what_another_would_end_with_as_well_ends_all(family: Make, logs: list[Any]) -> None:
     signals: list[int] = []
     one: Family = family(
         2, [(OLD * 2, 1), (YOUNG, 2)], before_drain=lambda: signals.extend(len(child.signals) for child in one.children)
