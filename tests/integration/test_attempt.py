@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from accepting import record
@@ -132,11 +133,7 @@ async def test_an_event_waits_if_redis_does_not_say_whether_there_is_a_place(
 ) -> None:
     plan = Planned()
     plan.add("limited", concurrency=1)
-
-    async def fails(*_: object) -> None:
-        raise RedisError
-
-    monkeypatch.setattr(Claims, "acquire_places", fails)
+    monkeypatch.setattr(Claims, "acquire_places", AsyncMock(side_effect=RedisError))
     async with attempts(redis_url, stub, plan.handlers) as made:
         await made.accept("e1", DATA, "pre_1")
         settlement = await made.next()
@@ -291,7 +288,8 @@ async def test_a_pause_of_the_platform_spends_no_attempt_for_a_day_and_all_is_co
 
 @pytest.mark.parametrize("admitted", [True, False])
 async def test_the_rate_limit_counts_each_call_once(redis_url: str, stub: Stub, admitted: bool) -> None:
-    handlers, states, taken = Handlers[str]("test"), list[str](), list[int]()
+    handlers, states, rate_limit = Handlers[str]("test"), list[str](), AsyncMock()
+    rate_limit.take.side_effect = lambda wanted, **_: (wanted, 0.0)
     handlers.startup(lambda: "a state")
     handlers.shutdown(states.append)
 
@@ -304,15 +302,11 @@ async def test_the_rate_limit_counts_each_call_once(redis_url: str, stub: Stub, 
     def asks_in_a_thread(event: Any, context: Any) -> None:
         context.api.presentations.get("another")
 
-    async def take(wanted: int, **_: float) -> tuple[int, float]:
-        taken.append(wanted)
-        return wanted, 0.0
-
     async with attempts(redis_url, stub, handlers) as made:
-        made.processor.breaker._rate_limit = cast(Any, SimpleNamespace(take=take))
+        made.processor.breaker._rate_limit = rate_limit
         await made.accept("e1", DATA, "pre_1")
         await made.next(Attempt(await made.claim(), admitted=admitted))
-    assert taken == [1] * (2 if admitted else 3)
+    assert [call.args for call in rate_limit.take.await_args_list] == [(1,)] * (2 if admitted else 3)
     assert states == ["a state"] * 2  # The second is from the shutdown.
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from accepting import record
-from fleet_harness import Answer, Call, FleetHarness, well
+from fleet_harness import Answer, FleetHarness, well
 from harness import COMPLETED, DATA, HELD, PLAIN, Harness
 from redis import Redis
 from redis_keys import job_id
@@ -223,11 +223,8 @@ def test_an_event_in_a_process_of_its_own_waits_for_its_turn_in_the_fleets_rate(
 
 
 def test_an_event_in_a_process_of_its_own_may_be_the_one_that_tries_the_platform(rig: FleetHarness) -> None:
-    def answer(call: Call) -> Answer:
-        return Answer(429, retry_after="1") if call.total == 1 else well(call)
-
     rig.plugin(PLAIN)
-    rig.stub.answer = answer
+    rig.stub.answer = lambda call: Answer(429, retry_after="1") if call.total == 1 else well(call)
     with rig.worker("worker", *FORK) as worker:
         rig.accept(("m0", COMPLETED, "iss_m0"))
         until(lambda: '"platform_paused"' in worker.text, what="the pause")
