@@ -43,6 +43,14 @@ time.tzset()
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
+#: The files whose tests take longest, the longest first.
+SLOW = [
+    *("test_proxy.py", "test_wheel.py", "test_upgrade.py", "test_privacy.py", "test_supervisor.py"),
+    *("test_isolation.py", "test_console_browser.py", "test_bench.py", "test_dev.py", "test_tracing.py"),
+    *("test_poison.py", "test_new_event_type.py", "test_steady_load.py", "test_schema.py", "test_platform_down.py"),
+    "test_typing.py",
+]
+
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
@@ -54,9 +62,21 @@ def pytest_collection() -> Generator[None, object, object]:
     return collected
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the tests whose set-up takes longest: if several processes ran them, each would make it."""
-    items.sort(key=lambda item: item.path.name != "test_wheel.py")
+    """Let each process begin with slow files, so that none has one to do when the others have ended."""
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    first: list[list[pytest.Item]] = [[] for _ in range(processes)]
+    for number, name in enumerate(SLOW):
+        first[number % processes] += [item for item in items if item.path.name == name]
+    others = [item for item in items if item.path.name not in SLOW]
+    share = len(items) // processes
+    items.clear()
+    for begin in first:
+        number = max(0, share - len(begin))
+        items += begin + others[:number]
+        del others[:number]
+    items += others
 
 
 @pytest.fixture(autouse=True)
