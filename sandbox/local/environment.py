@@ -12,6 +12,7 @@ import ssl
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -30,6 +31,8 @@ STOP_SECONDS: Final = 12.0
 
 #: Linux gives 32768 and above to outgoing connections, macOS 49152 and above.
 PORTS: Final = (20_000, 32_768)
+#: The ports that this process has drawn last: their servers may not have started yet.
+_drawn: Final = deque[int](maxlen=100)
 
 
 class CannotStart(click.ClickException):
@@ -111,12 +114,15 @@ def free_port() -> int:
     """Return a loopback port that was free just now.
 
     It lies below the ports that the system gives to outgoing connections: nothing takes it before its server starts.
+    This process does not draw it again soon, and most others draw from other ports.
     """
     while True:
-        port = random.randrange(*PORTS)  # noqa: S311  No secret.
+        port = random.randrange(PORTS[0] + os.getpid() % 8, PORTS[1], 8)  # noqa: S311  No secret.
         with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
+            if port not in _drawn:
+                probe.bind(("127.0.0.1", port))
+                _drawn.append(port)
+                return port
 
 
 #: The command line of this installation. `-P` keeps a user's own `worker.py` from being imported.

@@ -300,3 +300,7 @@ def test_what_does_not_end_is_killed_with_all_that_it_started(folder: Path, monk
     pids = local.tail("stubborn").split()
     local.stop()
     until(lambda: not any(runs(int(pid)) for pid in pids))
+
+
+def test_no_port_is_drawn_again_soon() -> None:
+    assert len({environment.free_port() for _ in range(100)}) == 100
