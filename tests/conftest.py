@@ -73,9 +73,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     share = len(items) // processes
     items.clear()
     for begin in first:
-        number = max(0, share - len(begin))
-        items += begin + others[:number]
-        del others[:number]
+        room = max(0, share - len(begin))
+        items += begin + others[:room]
+        del others[:room]
     items += others
 
 

@@ -49,10 +49,12 @@ def told(checkout: Path) -> list[str]:
 def test_a_changed_project_is_installed_again_and_what_the_user_has_installed_stays(checkout: Path) -> None:
     (checkout / ".venv" / "bin").mkdir(parents=True)
     (checkout / ".venv" / "bin" / "python").symlink_to(checkout / "python")
+    (checkout / ".venv" / "ours_beside.py").touch()
     stamp = checkout / ".venv" / f".installed-{VERSION}"
     stamp.touch()
     os.utime(stamp, (0, 0))  # Older than pyproject.toml.
     assert "stays" in make(checkout)
+    assert (checkout / ".venv" / "ours_beside.py").exists()
     installer, requirements, project = told(checkout)
     assert "--require-hashes -r deploy/requirements-uv.txt" in installer
     assert "--require-hashes -r deploy/requirements-dev.txt" in requirements
