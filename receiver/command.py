@@ -196,9 +196,9 @@ async def _watch(inbox: Inbox, sleep: Callable[[float], Awaitable[None]] = async
                 event = log.error if check.failed else log.warning
                 event("redis_unsafe" if check.failed else "redis_warning", check=check.name, hint=check.remedy)
         if is_safe:
-            if not was_safe or inbox.unavailable:  # The inbox may have met an outage between two looks.
+            if not was_safe:
                 log.info("redis_safe", checks=[check.name for check in checks if check.passed])
-            inbox.unavailable = ""
+            inbox.end_outage()
         known, was_safe = found, is_safe
         await sleep(_SAFE_SECONDS if is_safe else _UNSAFE_SECONDS)
 

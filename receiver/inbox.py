@@ -1,7 +1,8 @@
 """Store authenticated deliveries before they are acknowledged, many in one round trip to Redis.
 
-While one group is on its way, arriving requests wait for the next: the group commit of databases. A group is written
-whole or not at all. A request whose client has gone is still written with its group.
+While one group is on its way, arriving requests wait for the next: the group commit of databases. If the script
+fails, the whole group is refused; events that it has written are then duplicates. A damaged record refuses its own
+delivery. A request whose client has gone is still written with its group.
 """
 
 import asyncio
@@ -193,13 +194,17 @@ class Inbox:
         self._confirmation = [("SET", self._store.keys.synced, 1, "EX", 60), wait] if wait else []
         self._facts_until = time.monotonic() + _FACTS_SECONDS
 
+    def end_outage(self) -> None:
+        """Log the end of an outage, if there is one: Redis has answered as it should."""
+        if self.unavailable:
+            log.info("redis_recovered", seconds=round(time.monotonic() - self._unavailable_since, 1))
+            self.unavailable = ""
+
     def _confirm(self, group: list[_Waiting], outcomes: list[Outcome]) -> None:
         now = time.monotonic()
         if kept := len(outcomes) - outcomes.count(Outcome.UNREADABLE):
             self.acknowledged, self.last_acknowledged = self.acknowledged + kept, now
-        if self.unavailable:
-            log.info("redis_recovered", seconds=round(now - self._unavailable_since, 1))
-            self.unavailable = ""
+        self.end_outage()
         for (_, waiting), outcome in zip(group, outcomes, strict=True):
             if waiting.done():  # Its request was cancelled; the event stays.
                 continue

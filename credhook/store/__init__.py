@@ -4,7 +4,9 @@ One hash per event is its record. It also marks the webhook-id as seen, so that 
 
     credhook:<queue>:event:<webhook-id>
         type, resource, state, received     from the delivery
-        due, error, seen                    while the event is open: next attempt, last error, data was presented
+        due, seen                           while the event is open: next attempt, data was presented
+        error                               the last error, or why the event was given up
+        settled                             when it was settled, in ms; open events have none
         attempts, fence, holder             of the last claim; holder is the worker's token. While a worker holds the
                                             event, the lock of its resource has them, see lock.lua
         deaths, killed                      workers that died with this event among others, and with it alone
@@ -106,6 +108,8 @@ REPLAYED: Final = "~"
 MOST_CAUSES: Final = 1_000
 #: Maximum number of entries in an event's history. The oldest are deleted.
 HISTORY_ENTRIES: Final = 30
+#: Seconds that a handler may ask to wait at most. Causes and histories are remembered for as long at least.
+LONGEST_WAIT: Final = 604_800
 #: Prefix of the id of a backfilled event; its type, a colon and its resource follow.
 BACKFILLED: Final = "backfilled:"
 #: Name of the event index for all unknown types.
@@ -150,7 +154,7 @@ class Keys:
     platform = _Key(PREFIX, ":platform:")
     #: Sorted set of the open events, by when they last moved, in ms. The sweeper reads it.
     open = _Key(PREFIX, ":open")
-    #: Sorted set of the open events that were claimed or requeued, by when they were received, in ms.
+    #: Sorted set of the open events that were blocked, retried or put back, by when they were received, in ms.
     open_by_received = _Key(PREFIX, ":open_by_received")
     #: Channel on which changes of events are published; see hints.lua.
     changes = _Key(PREFIX, ":open:changes")

@@ -27,7 +27,7 @@ class EventCounts:
         in_flight: events that a worker has claimed.
         retrying: events that wait for their next attempt.
         dead: events that were given up; they can be replayed.
-        quarantined: events of an unknown type.
+        quarantined: events of an unknown type, or whose id cannot be fetched.
         unreadable: events whose record cannot be read.
         queued: jobs that wait for a worker.
         dead_recently: events that were given up within the last day.

@@ -151,7 +151,7 @@ def _of_certificate(error: ssl.SSLCertVerificationError) -> str:
         )
     if "mismatch" in reason or "not valid for" in reason:
         return "Redis's certificate is for another name than REDIS_URL's host: name it as its certificate does"
-    return "Redis's certificate is not trusted: set SSL_CERT_FILE to a file with its authority's"
+    return "Redis's certificate is not trusted: set SSL_CERT_FILE to a file with its authority's and the public ones"
 
 
 def _advice(error: BaseException) -> str:

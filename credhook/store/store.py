@@ -54,7 +54,7 @@ class Store(Generic[Client]):
     def check_schema(self: "SyncStore", *, write: bool = True) -> None:
         """Check the queue's schema number; with `write`, write it if there is none.
 
-        Each script compares the number as well, see keys.lua.
+        Each script that reads or writes records compares the number as well, see keys.lua.
 
         Raises:
             StoreRefusal: the number is another version's; `wrong_schema` returns what to do.

@@ -66,8 +66,8 @@ _PHRASES: Final = {
     "event_unhandled": "no handler for it",
     "lease_lost": "lost to another worker",
 }
-#: Of no interest while handlers are written. `credhook worker` prints an error of its own.
-_SILENT: Final = {"worker_draining", "worker_stopped", "worker_cannot_start"}
+#: Of no interest while handlers are written.
+_SILENT: Final = {"worker_draining", "worker_stopped"}
 #: Fields of the lines with a text of their own that follow it as NAME=VALUE. Other lines show all but `_KNOWN`.
 _SHOWN: Final = ("handlers", "starting", "seconds", "ms", "skipped", "lacking", "final", "error")
 #: Fields that are shown elsewhere or not at all.

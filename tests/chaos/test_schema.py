@@ -6,15 +6,11 @@ from functools import partial
 from commands import credhook
 from fleet_harness import FleetHarness
 from other_version import Member
-from redis import Redis
 from redis_keys import INDEX
-from stored_events import contents
+from stored_events import of_events
 from waiting import until
 
 from credhook.store import SCHEMA
-
-#: What the keys of events, their lists and their jobs begin with. Others say which processes are there.
-DATA = ("event:", "history:", "resource:", "index:", "open", "leases", "locks", "dead", "causes", "rq:queue:")
 
 #: Run by Python before anything else.
 NEWER = "import credhook.store\ncredhook.store.SCHEMA += 1\n"
@@ -27,11 +23,6 @@ async def first(event, context):
         await asyncio.sleep(0.01)
     note("ended", event.webhook_id)
 """
-
-
-def data(redis: Redis) -> list[str]:
-    """Return what the store holds of events."""
-    return [line for line in contents(redis) if line.removeprefix("b'").removeprefix(INDEX.prefix).startswith(DATA)]
 
 
 def runs(rig: FleetHarness) -> Counter[tuple[str, ...]]:
@@ -67,7 +58,7 @@ def test_only_the_version_that_the_stores_number_names_writes(rig: FleetHarness)
         assert '"worker_started"' not in newer_worker.text
 
         rig.redis.set(INDEX.schema, SCHEMA + 1)  # As a newer version does before it changes the layout.
-        at_the_change = data(rig.redis)
+        at_the_change = of_events(rig.redis)
         assert receiver.deliver("refused") == 503
         (rig.folder / "go").touch()
         until(lambda: '"store_unreachable"' in worker.text, what="the end that cannot be written")
@@ -76,7 +67,7 @@ def test_only_the_version_that_the_stores_number_names_writes(rig: FleetHarness)
         with Member(rig, "worker", "older") as older:
             refuses(older, is_higher)
         assert is_higher in credhook("events", "list", environment={"REDIS_URL": rig.redis_url}).stderr
-        assert data(rig.redis) == at_the_change
+        assert of_events(rig.redis) == at_the_change
 
         with newer("receiver", "newer_receiver") as newer_receiver, newer("worker", "newer_worker"):
             assert newer_receiver.deliver("refused") == 202

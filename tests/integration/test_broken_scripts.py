@@ -3,6 +3,7 @@
 Nothing is lost, nothing done is done again, what is erased is gone, lists agree with records, and keys expire.
 """
 
+import asyncio
 import time
 from contextlib import suppress
 from itertools import pairwise
@@ -14,12 +15,14 @@ from breakable_store import BreakableStore
 from failing_scripts import FORBIDDEN, OF_ANOTHER_TYPE, POWER_CUT, Sabotage
 from redis import Redis
 from redis.exceptions import ResponseError
-from redis_keys import EVENT, SNAPSHOT
+from redis_keys import EVENT, INDEX, SNAPSHOT
 from script_cases import AFTERWARDS, CASES, PAUSE, nothing
 from store_rules import EXPIRIES, LISTS, disagreements, pattern_of, wrong_expiries
+from stored_events import of_events
 from virtual_time import in_own_time
 
-from credhook.store import State
+from credhook.store import SCHEMA, State
+from credhook.store.errors import StoreRefusal
 
 pytestmark = pytest.mark.usefixtures("in_memory")
 
@@ -120,3 +123,18 @@ async def test_every_key_is_in_the_table_and_expires_as_it_says(redis_client: Re
         assert disagreements(redis_client) == []
     # Of these, other tests look at the receiver's.
     assert seen | {"unfinished", "synced"} >= EXPIRIES.keys(), EXPIRIES.keys() - seen
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_script_changes_no_event_of_another_schema(redis_client: Redis, name: str) -> None:
+    async def refused() -> list[str]:
+        store, (_, prepare, run) = BreakableStore(redis_client), CASES[name]
+        await prepare(store)
+        redis_client.set(INDEX.schema, SCHEMA + 1)
+        before = of_events(redis_client)
+        with suppress(ResponseError, StoreRefusal, TimeoutError):  # What Redis may take later is repeated.
+            async with asyncio.timeout(60):
+                await run(store)
+        return before
+
+    assert in_own_time(refused()) == of_events(redis_client)

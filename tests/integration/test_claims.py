@@ -490,6 +490,14 @@ async def test_an_event_that_kills_workers_comes_late(queue: EventQueue, attempt
         assert queue.sweep() == put_back_now
 
 
+async def test_a_death_does_not_hide_how_often_the_event_was_tried(queue: EventQueue) -> None:
+    await queue.accept("e1/r")
+    claim = await queue.take_one("dies")
+    queue.redis.hset(INDEX.locks, "r", f"e1 {claim.fence} 3 dies")
+    assert queue.die("dies") == 1
+    assert [one["attempts"] for one in records(store_on(queue.redis), ["e1"])] == [3]
+
+
 async def test_an_event_that_was_alone_when_its_worker_died_is_isolated_from_then_on(queue: EventQueue) -> None:
     await queue.accept("bad")
     claims = queue.worker("w1")

@@ -196,7 +196,7 @@ async def test_each_end_of_a_handler_is_logged_counted_and_told(plugin: Plugin, 
     assert entry["skipped"] == line["skipped"] == ["test.unwanted"]
     seconds = REGISTRY.get_sample_value("credhook_handler_duration_seconds_sum", {"handler": "test.ran"})
     assert seconds == pytest.approx(entry["ran"]["test.ran"] / 1_000, abs=0.0001)
-    ends = "done", "skipped", "failed", "gave_up", "postponed"
+    ends = "done", "skipped", "failed", "gave_up", "deferred"
     for name, end, ran in zip(names, ends, (1, None, 1, 1, None), strict=True):
         of_it = {"handler": f"test.{name}"}
         assert REGISTRY.get_sample_value("credhook_handler_duration_seconds_count", of_it) == ran

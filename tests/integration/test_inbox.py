@@ -74,6 +74,8 @@ async def test_an_outage_lasts_since_its_own_beginning(inbox: Inbox) -> None:
             lasted = [line["seconds"] for line in logs if line["event"] == "redis_recovered"]
             assert 0.55 <= lasted.pop() <= time.monotonic() - began + 0.05
     assert [line["event"] for line in logs].count("inbox_failed") == 6  # It is a defect of ours.
+    inbox.end_outage()  # It is over.
+    assert len([line for line in logs if line["event"] == "redis_recovered"]) == 3
 
 
 async def test_requests_that_come_at_once_get_their_own_outcomes_and_a_script_writes_at_most_500(inbox: Inbox) -> None:

@@ -57,3 +57,15 @@ def plant_many(redis: Redis, number: int, state: State, **more: Any) -> None:
 def contents(redis: Redis) -> list[str]:
     """All that Redis holds, to be compared."""
     return sorted(everything(redis).splitlines())
+
+
+#: What the keys of events, their lists and their jobs begin with. Others say which processes are there.
+OF_EVENTS = (
+    *("event:", "snapshot:", "history:", "resource:", "index:", "open", "leases", "locks", "dead", "causes"),
+    "rq:queue:",
+)
+
+
+def of_events(redis: Redis) -> list[str]:
+    """Return what the store holds of events."""
+    return [key for key in contents(redis) if key.removeprefix("b'").removeprefix(INDEX.prefix).startswith(OF_EVENTS)]

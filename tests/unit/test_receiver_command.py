@@ -30,11 +30,12 @@ async def test_a_redis_that_is_unwell_is_looked_at_more_often() -> None:
     found = [(check,) for check in (*[UNWELL] * 6, WELL, WELL, UNWELL, UNWELL, WELL, WARNED, WARNED)]
     examine = AsyncMock(side_effect=[*found, asyncio.CancelledError])
     inbox = Mock(unavailable="it does not answer", examine=examine)
+    inbox.end_outage.side_effect = lambda: setattr(inbox, "unavailable", "")
     with capture_logs() as logs, suppress(asyncio.CancelledError):
         await _watch(inbox, sleep)
     assert waits == [1.0] * 6 + [10.0] * 2 + [1.0] * 2 + [10.0] * 3
     events: list[Any] = [entry["event"] for entry in logs]
-    assert events == [*["redis_unsafe", "redis_safe"] * 2, "redis_warning", "redis_safe"]
+    assert events == [*["redis_unsafe", "redis_safe"] * 2, "redis_warning"]
 
 
 async def test_the_server_ends_with_its_parent_and_the_pipe_is_not_watched_after_that() -> None:

@@ -48,8 +48,8 @@ class ApiError(Exception):
         operation: Name of the operation, such as `issuances.get`; `token` for the token endpoint.
         status: The HTTP status, or None where there was no answer.
         errors: The platform's error objects; empty where the body was something else.
-        cause: Why there was no answer, a word of `CAUSES`; or what of the answer was not understood. Empty where the
-            status says it all.
+        cause: Why there was no answer, a word of `Unanswered`; or what of the answer was not understood. Empty where
+            the status says it all.
         retry_after: Seconds to wait before the request is sent again, if known.
     """
 
@@ -94,7 +94,8 @@ class InvalidResponse(ApiError):
 _BY_CAUSE: Final = {
     "name_resolution": "its host's name is not known here: check {where}",
     "refused": "nothing listens there: check {where}",
-    "certificate": "its certificate is not trusted: set SSL_CERT_FILE to a file with its authority's, or check {where}",
+    "certificate": "its certificate is not trusted: set SSL_CERT_FILE to a file with its authority's and the public "
+    "ones, or check {where}",
     "tls": "it does not speak TLS as we do, or wants another certificate: check CREDHOOK_CLIENT_CERTFILE and {where}",
     "timeout": "not within CREDHOOK_FETCH_TIMEOUT: check it and {where}",
     "proxy": "check HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY, or {where}",
@@ -113,7 +114,7 @@ _PERMISSIONS: Final = (
 
 
 def advice(operation: str, cause: str) -> str:
-    """Return what to do about a request without an answer; `cause` is a word of `CAUSES`, or empty."""
+    """Return what to do about a request without an answer; `cause` is a word of `Unanswered`, or empty."""
     where = "CREDHOOK_TOKEN_URL" if operation == "token" else "CREDHOOK_API_URL"
     return _BY_CAUSE.get(cause, "check {where}").format(where=where)
 

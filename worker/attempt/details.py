@@ -49,16 +49,15 @@ class Snapshots:
 
     async def keep(self, event_id: str, details: bytes) -> None:
         """Note that the event's data was seen, and seal it. An earlier snapshot is overwritten but keeps its expiry."""
-        keys = self._store.keys
-        name, sealed = keys.snapshot + event_id, b""
+        sealed = b""
         if self._ciphers and len(details) > LARGEST:
             log.warning("snapshot_too_large", webhook_id=event_id, bytes=len(details), most=LARGEST)
         elif self._ciphers:
             nonce = secrets.token_bytes(_NONCE_BYTES)
             # The name is authenticated too: a snapshot moved to another event cannot be opened.
-            sealed = nonce + self._ciphers[0].encrypt(nonce, details, name.encode())
+            sealed = nonce + self._ciphers[0].encrypt(nonce, details, (self._store.keys.snapshot + event_id).encode())
         try:
-            await self._store.run("keep", [sealed, LIFETIME], keys=[name, keys.event + event_id])
+            await self._store.run("keep", [event_id, sealed, LIFETIME])
         except STORE_ERRORS as error:  # The data is here now and may not be again: run the handlers.
             if self._ciphers:  # Otherwise there is nothing to keep.
                 log.warning("snapshot_not_kept", webhook_id=event_id, error=type(error).__name__, hint=hint(error))

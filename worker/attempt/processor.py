@@ -280,7 +280,7 @@ class Processor:
         if isinstance(decision, retry.GiveUp):
             self._end(attempt, handler, GAVE_UP + retry.error_text(error))
         else:
-            _count(attempt, handler, "postponed" if isinstance(decision, retry.Defer) else "failed")
+            _count(attempt, handler, "deferred" if isinstance(decision, retry.Defer) else "failed")
         attempt.outcome = attempt.outcome.after(handler.name, error, decision)
 
     @staticmethod

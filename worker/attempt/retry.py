@@ -12,6 +12,7 @@ from typing import Final
 
 from credhook.backoff import Backoff
 from credhook.logs.places import leaves, note_decision
+from credhook.store import LONGEST_WAIT
 from credhook.worker.api.errors import ApiError, InvalidRequest, NotFound, Unauthorized, Unavailable
 from credhook.worker.platform.circuit import PlatformPaused
 
@@ -32,9 +33,6 @@ PATIENCE_SECONDS: Final = 86_400.0
 #: Average seconds until an event asks again for a handler whose concurrency limit is reached.
 PLACE_AGAIN_SECONDS: Final = 1.0
 
-#: The longest wait that a handler may ask for.
-LONGEST_SECONDS: Final = timedelta(days=7).total_seconds()
-
 
 class Retry(Exception):
     """Raised by a handler to try the event again. It counts as an attempt."""
@@ -46,7 +44,7 @@ class Retry(Exception):
             ValueError: `after` is negative, not a number, or longer than a week.
         """
         seconds = after.total_seconds() if isinstance(after, timedelta) else after
-        if seconds is not None and not (isinstance(seconds, int | float) and 0 <= seconds <= LONGEST_SECONDS):
+        if seconds is not None and not (isinstance(seconds, int | float) and 0 <= seconds <= LONGEST_WAIT):
             raise ValueError("Retry(after=…) should be a number of seconds from 0 to 604,800, or a timedelta")
         super().__init__(seconds)
         self.after = seconds
@@ -142,7 +140,7 @@ def after_handler(
         return GiveUp(error_text(error))
     if isinstance(error, Retry) and error.after is not None:
         return error
-    return Retry(min(backoff.wait(attempt, chance()), LONGEST_SECONDS))
+    return Retry(min(backoff.wait(attempt, chance()), LONGEST_WAIT))
 
 
 def decisive(error: Exception, give_up_on: type[Exception] | tuple[type[Exception], ...] = ()) -> Exception:

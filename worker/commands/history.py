@@ -5,15 +5,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple, cast
 
-from credhook.store import BLAMED, HANDLER, HISTORY_ENTRIES, LATEST_MS, ONLY, TRACE, State, ending
+from credhook.store import BLAMED, HANDLER, HISTORY_ENTRIES, LATEST_MS, LONGEST_WAIT, ONLY, TRACE, State, ending
 from credhook.store.store import SyncStore
 from credhook.tracing import trace_id
 from credhook.worker.commands.batches import batched
 
 #: Records fetched in one round trip.
 _PAGE: Final = 500
-#: Longest pause between two attempts, in seconds. causes.lua has the same number.
-_LONGEST_WAIT: Final = 604_800
 #: What reclaim.lua says of a worker process that is gone → in words.
 _DEATHS: Final = {"1": "ended by itself", "0": "was ended", "host": "went silent, with its host or cut off from Redis"}
 
@@ -36,7 +34,10 @@ def records(store: SyncStore, webhook_ids: Iterable[str]) -> Iterator[dict[str, 
 
 
 def _attempts_under_way(store: SyncStore, replies: Sequence[Any]) -> dict[str, dict[str, str]]:
-    """Return the attempts of the events that a worker holds, by webhook-id. Their locks count the current attempt."""
+    """Return the attempts of the events that a worker holds, by webhook-id. Their locks count the current attempt.
+
+    A lock of fence 0 is kept for an event whose worker has died, and counts none.
+    """
     resources = [
         fields[b"resource"]
         for fields, lease in zip(replies[::2], replies[1::2], strict=True)
@@ -44,7 +45,7 @@ def _attempts_under_way(store: SyncStore, replies: Sequence[Any]) -> dict[str, d
     ]
     locks: Any = store.redis.hmget(store.keys.locks, resources) if resources else []
     parts = [lock.decode().rsplit(" ", 3) for lock in locks if lock]
-    return {webhook_id: {"attempts": attempts} for webhook_id, _, attempts, _ in parts}
+    return {webhook_id: {"attempts": attempts} for webhook_id, fence, attempts, _ in parts if fence != "0"}
 
 
 def describe(webhook_id: str, fields: dict[str, str], *, lease: float | None = None) -> dict[str, Any]:
@@ -242,7 +243,7 @@ def causes(store: SyncStore, *, limit: int) -> list[Cause]:
         list[tuple[bytes, float]], store.redis.zrange(store.keys.causes, 0, limit - 1, desc=True, withscores=True)
     )
     ids, now = [name.decode() for name, _ in latest], store.clock()
-    forgotten, overdue = now - store.retention * 1_000, now - max(store.retention, _LONGEST_WAIT) * 1_000
+    forgotten, overdue = now - store.retention * 1_000, now - max(store.retention, LONGEST_WAIT) * 1_000
     pipeline = store.redis.pipeline(transaction=False)
     for cause_id in ids:
         pipeline.hgetall(store.keys.cause(cause_id))

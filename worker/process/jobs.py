@@ -182,7 +182,7 @@ class IsolatingWorker(rq.Worker):
         pipeline.execute()
 
     def _install_signal_handlers(self) -> None:
-        """Handle SIGHUP as well, which RQ leaves out, and the supervisor's second request."""
+        """Handle signals by `request_stop`, the supervisor's second request included."""
         stop_on(self.request_stop)
         signal.signal(HAND_BACK, self.request_stop)
 

@@ -120,7 +120,7 @@ def _work(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool
 def _work_isolated(settings: WorkerSettings, name: str, heartbeat: Heartbeat, *, burst: bool) -> None:
     """Run RQ's forking worker, and run it again when an error of Redis has ended it."""
     store = settings.open_store_sync()  # RQ raises the time-out of its client to minutes.
-    # Only the supervisor handles SIGHUP: RQ would take a second signal as a request to kill the current job.
+    # Only the supervisor handles SIGHUP: its SIGTERM would otherwise be the second signal, which kills the current job.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     def announce(error: str) -> None:

@@ -5,8 +5,8 @@
 -- last: if any command fails, an event without a record is accepted when it is sent again.
 --
 -- ARGV: '1' for a backfill, else '0'; retention in s; number of arguments of each event; number of job fields, then these
---   fields and their values; then for each event webhook-id, type, resource, the job's id or '' if the type is unknown,
---   and the trace if there is a fifth.
+--   fields and their values; then for each event webhook-id, type, resource, the job's id or '' if the type is
+--   unknown or the id cannot be fetched, and the trace if there is a fifth.
 -- Reply: the outcome of each event: accepted, quarantined, duplicate, conflict (seen before with another type or
 --   resource), unreadable (something else has written to its record), or arrived (a delivery has brought what the
 --   backfill missed).

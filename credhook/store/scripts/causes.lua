@@ -6,19 +6,16 @@
 --! include keys.lua
 --! include expiring.lua
 
--- Seconds that causes and histories are remembered at least: the longest wait for which a handler may ask.
-local LONGEST_WAIT = 604800
-
 -- Append an entry, an object in JSON, to the event's history. It then lasts `seconds`, as the record of a settled event.
 local function append(id, entry, seconds)
     local key = HISTORY .. id
-    write_expiring(key, 1000 * (seconds or LONGEST_WAIT), 'RPUSH', string.format('%.0f ', now) .. entry)
+    write_expiring(key, 1000 * (seconds or $LONGEST_WAIT), 'RPUSH', string.format('%.0f ', now) .. entry)
     redis.call('LTRIM', key, -$HISTORY_ENTRIES, -1)
 end
 
 -- Count a failure with its cause. Its fields: `id`, of the cause; `who`, `what`, `at` and `version`, as they are shown.
 local function count_failure(failure, retention)
-    local key, lasts = causes .. ':' .. failure.id, 1000 * math.max(retention, LONGEST_WAIT)
+    local key, lasts = causes .. ':' .. failure.id, 1000 * math.max(retention, $LONGEST_WAIT)
     if write_expiring(causes, lasts, 'ZADD', now, failure.id) == 1 then
         redis.call('ZREMRANGEBYSCORE', causes, '-inf', now - lasts)
         for _, silent in ipairs(redis.call('ZRANGE', causes, 0, -1 - $MOST_CAUSES)) do
@@ -35,7 +32,7 @@ end
 -- List the event under the cause, with a score below 0 while it is open. This goes before the record names the cause: the
 -- sweeper removes entries that no record confirms, and would not find events that lack theirs.
 local function add_open_error(id, cause, is_open, retention)
-    local lasts = 1000 * math.max(retention, LONGEST_WAIT)
+    local lasts = 1000 * math.max(retention, $LONGEST_WAIT)
     write_expiring(causes .. ':' .. cause .. ':events', lasts, 'ZADD', is_open and -now or now, id)
 end
 

@@ -1,10 +1,11 @@
 -- Note that the data of an event has been seen, and keep it sealed in place of what was kept before, but no longer than
 -- that. Nothing is kept of an event that was erased or settled meanwhile.
 --
--- KEYS: snapshot, event.
--- ARGV: the sealed data, or '' if it is not to be kept; seconds for which to keep it.
+-- ARGV: webhook-id; the sealed data, or '' if it is not to be kept; seconds for which to keep it.
 
-local snapshot, event, sealed, seconds = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
+--! include keys.lua
+
+local event, snapshot, sealed, seconds = EVENT .. ARGV[1], SNAPSHOT .. ARGV[1], ARGV[2], ARGV[3]
 local state = redis.call('HGET', event, 'state')
 if state ~= $ACCEPTED and state ~= $WAITING then return end
 redis.call('HSET', event, 'seen', 1)

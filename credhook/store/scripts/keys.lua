@@ -21,7 +21,7 @@ local legible = 'e' .. string.sub(redis.sha1hex(queue), 1, 8) .. '-'
 local hexed = 'x' .. string.sub(legible, 2)
 local indexed_types = $EVENT_TYPES
 
--- A version that changes the layout raises the number first. From then on no script of another version reads or writes.
+-- A version that changes the layout raises the number first. From then on the scripts of another version use no record.
 local schema = redis.call('GET', prefix .. 'schema')
 if schema and schema ~= '$SCHEMA' then return redis.error_reply('WRONGSCHEMA ' .. queue .. ' ' .. schema) end
 

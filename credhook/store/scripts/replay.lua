@@ -66,6 +66,7 @@ end
 local function is_resource_id(id)
     local climbs = string.find('/' .. id .. '/', '[/\\]%.%.?[/\\]')
     return id ~= '' and #id <= $LONGEST_ID and not climbs and not string.find(id, '%c')
+        and not string.find(id, '\194[\128-\159]')  -- U+0080 to U+009F
 end
 
 -- Resolve the earlier failures: the event starts again.
