@@ -4,7 +4,7 @@ import json
 import re
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 import jiter
 
@@ -94,7 +94,7 @@ _TYPES: Final = {one.name: one for resource in RESOURCES for one in resource.eve
 _RESOURCE_OF: Final = {one.name: resource for resource in RESOURCES for one in resource.event_types}
 
 #: The names of all event types, in the order of the specification.
-EVENT_TYPES: Final = tuple(_TYPES)
+EVENT_TYPES: Final = cast("tuple[IssuanceType | PresentationType, ...]", tuple(_TYPES))
 URGENT: Final = tuple(one.name for one in _TYPES.values() if one.urgent)
 REPEATABLE: Final = tuple(one.name for one in _TYPES.values() if one.repeatable)
 

@@ -193,9 +193,18 @@ def _json_line(_: Any, __: str, event: Event) -> str:
     try:
         line = orjson.dumps(event, default=_text, option=_AS_REPR).decode()
     except TypeError:  # Lone surrogates, numbers beyond 64 bits, keys that are not text, a list that holds itself.
-        scalar = str | int | float | None
-        line = json.dumps({key: value if isinstance(value, scalar) else _text(value) for key, value in event.items()})
+        line = json.dumps({key: _plain(value) for key, value in event.items()})
     return line if line.isprintable() else _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", line)
+
+
+def _plain(value: object) -> object:
+    """Return a value as JSON can hold it; of a list that cannot be written, what can."""
+    with suppress(TypeError):
+        return orjson.loads(orjson.dumps(value, default=_text, option=_AS_REPR | orjson.OPT_NON_STR_KEYS))
+    scalar = str | int | float | None
+    if type(value) is list:
+        return [one if isinstance(one, scalar) else _text(one) for one in value]
+    return value if isinstance(value, scalar) else _text(value)
 
 
 def _text(value: object) -> str:

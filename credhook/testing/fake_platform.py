@@ -16,6 +16,7 @@ from credhook.sandbox import certificates, deliveries, resources, templates, ten
 from credhook.sandbox.app import assemble, load_fixtures
 from credhook.worker.api.client import AsyncApi, SyncApi
 from credhook.worker.api.http.httpx_transport import HttpxTransport
+from credhook.worker.api.operations import Namespace
 from credhook.worker.api.token import ClientCredentials
 from credhook.worker.handlers.registry import FetchedEvent
 
@@ -74,6 +75,9 @@ class FakeApi(AsyncApi):
         super().__init__(_URL, credentials, transport=transport)
         #: What an `async def` handler gets: a worker's client has no method of this class.
         self.plain = AsyncApi(_URL, credentials, transport=transport)
+        for noun, operations in vars(self).items():  # So that a handler gets what a test has patched.
+            if isinstance(operations, Namespace):
+                setattr(self.plain, noun, operations)
 
     async def _handle(self, request: httpx.Request) -> httpx.Response:
         """Pass a request to the sandbox and record it, or fail it if told to."""
@@ -101,10 +105,15 @@ class FakeApi(AsyncApi):
         """Fail the next calls.
 
         Args:
-            status: of the response.
+            status: of the response, from 300 to 599.
             retry_after: seconds in the Retry-After header, if any.
             times: number of calls.
+
+        Raises:
+            ValueError: That is no status of a failure.
         """
+        if status not in range(300, 600):
+            raise ValueError("status= should be a number from 300 to 599")
         headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
         error = {"status": status, "code": "TOLD_TO_FAIL", "detail": "The test asked for this failure."}
         for _ in range(times):
@@ -117,8 +126,11 @@ class FakeApi(AsyncApi):
     def answer(self, path: str, json: Any) -> None:
         """Answer requests to this path with JSON, whatever their query, for operations that the sandbox does not have.
 
-        The path begins with `/`.
+        Raises:
+            ValueError: The path does not begin with `/`.
         """
+        if not path.startswith("/"):
+            raise ValueError("the path should begin with /")
         self._known[path] = to_json(json)
 
     def know(self, event: FetchedEvent) -> None:

@@ -64,7 +64,7 @@ def write(folder: Path, text: str) -> None:
     ),
     pytest.param("def f(:\n", "plugin", r" plugin\.py:5: SyntaxError: ", id="syntax error"),
     pytest.param("raise SystemExit(3)\n", "plugin", r" plugin\.py:5: SystemExit: 3", id="exit on import"),
-    pytest.param("", "empty", "empty has no Handlers object; add handlers =", id="no Handlers object"),
+    pytest.param("", "empty", r"empty \(\S+/empty\.py\) has no Handlers object; add handlers =", id="no Handlers"),
     pytest.param(
         "more = Handlers('more')\n", "plugin", "more than one Handlers object; it offers plugin:handlers,plugin:more",
         id="more than one",
@@ -74,7 +74,7 @@ def write(folder: Path, text: str) -> None:
     pytest.param(ONE, ":handlers", "there is no module ''; name one", id="no module"),
     pytest.param("raise OSError\n", "plugin", r" plugin\.py:5: OSError$", id="error without a message"),
     pytest.param(ONE, "./plugin.py", r"there is no module '\./plugin\.py'; name one", id="a file"),
-    pytest.param(ONE, "plugin:one", "plugin has no Handlers object one; it offers plugin:handlers", id="attribute"),
+    pytest.param(ONE, "plugin:one", "has no Handlers object one; it offers plugin:handlers", id="attribute"),
 ])  # fmt: skip
 def test_what_cannot_be_loaded_is_said_in_one_line(text: str, handlers: str, said: str, tmp_path: Path) -> None:
     write(tmp_path, text)
@@ -115,8 +115,12 @@ MISTAKES: list[tuple[str, dict[str, tuple[int, dict[str, str]]]]] = [
     ("await asyncio.sleep(600)", {
         "handler_failed": (2, {"error": "HandlerTimeout", "hint": "CREDHOOK_HANDLER_TIMEOUT", "at": "LINE f3'"}),
     }),
+    ("call = asyncio.sleep(0); call.ended", {
+        "coroutine_not_awaited": (2, {"coroutine": "sleep", "at": "DEF$", "handler": r"accounts\.f4"}),
+        "handler_failed": (2, {"error": "^AttributeError$", "at": "LINE f4'"}),
+    }),
     ("{'FR': 1}[{'country': 'Jane'}['country']]", {
-        "handler_failed": (2, {"error": "^KeyError$", "at": r"^\['\S+LINE f4'\]$"}),
+        "handler_failed": (2, {"error": "^KeyError$", "at": r"^\['\S+LINE f5'\]$"}),
     }),
 ]  # fmt: skip
 

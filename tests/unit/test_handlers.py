@@ -1,6 +1,7 @@
 """Handlers: how they are registered, with which options, and what cannot be meant."""
 
 import re
+import sys
 import threading
 from asyncio import Future
 from collections.abc import Awaitable
@@ -251,6 +252,18 @@ def test_a_plugin_has_one_function_for_start_up_and_one_for_the_end() -> None:
     for hook, function, said in wrong:
         with pytest.raises(ValueError, match=said):
             hook(function)
+
+
+def test_a_module_of_the_current_folder_comes_before_an_installed_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("installed", "here"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "accounts_twice.py").write_text(f"import credhook\nh = credhook.Handlers('{folder}')\n")
+    monkeypatch.syspath_prepend(tmp_path / "installed")
+    monkeypatch.chdir(tmp_path / "here")
+    assert [one.name for one in loading.load(["accounts_twice"]).plugins] == ["here"]
+    assert sys.path[-1] == str(tmp_path / "here")
 
 
 def test_an_import_that_takes_long_is_named_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

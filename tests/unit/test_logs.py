@@ -18,6 +18,7 @@ import structlog
 from credhook.logs import _MAX_PLACES, configure_logs
 from credhook.logs.places import is_authors, loaded_from, places, runs_now
 from credhook.store import State
+from credhook.worker.api.models import read_only
 from credhook.worker.attempt import running
 
 EVIL = 'x\r\n{"event": "forged"}\x1b[2J\u2028\u202e\u200b\u2060\ufeff'
@@ -201,6 +202,15 @@ def test_every_event_is_one_line_with_all_its_fields_whatever_they_hold(
     assert form == "console" or [name for name in NAMES if name not in lines[0]] == []
     assert "Jane" not in lines[0]
     assert capsys.readouterr().err == ""
+
+
+def test_a_value_that_cannot_be_written_costs_no_other_value() -> None:
+    output = configured()
+    values = {"pages": {1: 10}, "ids": ["a"], "at": ["caf\udce9.py:1", 2], "claims": read_only([{"name": "Jane"}])}
+    structlog.get_logger("a").error("some_event", **values, many=2**70)
+    line = json.loads(output.getvalue())
+    assert (line["pages"], line["ids"], line["at"]) == ({"1": 10}, ["a"], ["caf\udce9.py:1", 2])
+    assert (line["claims"], line["many"]) == ("ReadOnlyList", 2**70)
 
 
 @pytest.mark.parametrize(("text", "arguments", "fields"), [

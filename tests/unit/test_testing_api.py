@@ -4,12 +4,13 @@ import asyncio
 import gc
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from unittest.mock import AsyncMock
 
 import presets
 import pytest
 
-from credhook import EndpointRequest, NotFound, TrustedEntityRequest, Unavailable, UserRequest
-from credhook.testing import ApiCall, FakeApi, event
+from credhook import AsyncContext, EndpointRequest, NotFound, TrustedEntityRequest, Unavailable, UserRequest
+from credhook.testing import ApiCall, FakeApi, arun, event
 from credhook.worker.handlers.registry import Context, FetchedEvent, SyncContext
 
 ADA = UserRequest(email="ada@example.com", external_identifier="crm/7")
@@ -54,6 +55,24 @@ def test_an_operation_that_the_sandbox_lacks_is_answered_as_told() -> None:
     for _ in range(2):
         assert api.sync.request("POST", path, {"templateId": "t"}) == {"data": {"id": "iss_1"}}
     assert api.calls[2:] == (ApiCall("POST", path, {"templateId": "t"}, 200),) * 2
+
+
+async def test_a_handler_gets_the_api_as_the_test_has_patched_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def lists(_: Any, context: AsyncContext) -> None:
+        assert await context.api.users.list() == ()
+
+    api, patched = FakeApi(), AsyncMock(return_value=())
+    monkeypatch.setattr(api.users, "list", patched)
+    assert (await arun(lists, event("openid4vc.issuance.completed"), api=api)).outcome == "done"
+    patched.assert_awaited_once()
+
+
+def test_what_could_never_happen_is_refused() -> None:
+    with pytest.raises(ValueError, match="begin with /"):
+        FakeApi().answer("me-creds/api/offers", {})
+    for status in (200, "503"):
+        with pytest.raises(ValueError, match="status="):
+            FakeApi().fail(status)  # type: ignore[arg-type]
 
 
 def test_calls_fail_as_they_are_told_to_and_then_no_more() -> None:

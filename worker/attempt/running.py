@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from traceback import walk_stack
+from traceback import clear_frames, walk_stack
 from types import FrameType, TracebackType
 from typing import Any, Final
 
@@ -159,7 +159,11 @@ class Run:
                 result = await result
             if result is not None or self.dropped or self.decisions:
                 await self._check_result(result)
-        except (Exception, asyncio.CancelledError):
+        except (Exception, asyncio.CancelledError) as error:
+            # Release a coroutine that lacks its `await`: Python then reports it now, as this run's.
+            clear_frames(error.__traceback__)
+            if isinstance(error, AttributeError):
+                error.obj = None
             raise
         except BaseException as error:  # noqa: BLE001  Such as SystemExit.
             raise _harmless(error) from None

@@ -3,7 +3,8 @@
 import importlib
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Final
@@ -42,16 +43,30 @@ def load(names: Iterable[str] = ()) -> Registry:
     Raises:
         CannotLoad: a plugin cannot be loaded.
     """
-    references = {name: name for name in names}
-    if references:
-        if str(Path.cwd()) not in sys.path:  # `CREDHOOK_HANDLERS=handlers` means handlers.py in the current folder.
-            sys.path.append(str(Path.cwd()))
-    else:
-        references = {f"entry point {one.name!r} ({one.value})": one.value for one in entry_points(group=ENTRY_POINTS)}
+    if references := {name: name for name in names}:
+        with _current_folder_first():
+            return _registry(references)
+    references = {f"entry point {one.name!r} ({one.value})": one.value for one in entry_points(group=ENTRY_POINTS)}
     if not references:
         hint = "Events are only logged. Set CREDHOOK_HANDLERS=module to load the handlers of a module"
         log.warning("handlers_not_named", hint=hint)
         references[_BUILT_IN] = _BUILT_IN
+    return _registry(references)
+
+
+@contextmanager
+def _current_folder_first() -> Iterator[None]:
+    """Import handlers.py of the current folder even if a copy is installed. Later imports find libraries first."""
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        sys.path.remove(here)
+        sys.path.append(here)
+
+
+def _registry(references: Mapping[str, str]) -> Registry:
     plugins: dict[str, Handlers] = {}
     for source, reference in references.items():
         plugin = _load(reference, source)
@@ -85,7 +100,8 @@ def _load(reference: str, source: str) -> Handlers:
         what = f"{'more than one' if found else 'no'} Handlers object {name}".rstrip()
         names = ",".join(f"{module_name}:{key}" for key in offered)
         hint = f"it offers {names}" if names else 'add handlers = Handlers("accounts") to it'
-        raise CannotLoad(f"handlers {source}: {module_name} has {what}; {hint}")
+        file = getattr(module, "__file__", None) or "built-in"
+        raise CannotLoad(f"handlers {source}: {module_name} ({file}) has {what}; {hint}")
     return found[0]
 
 

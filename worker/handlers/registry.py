@@ -118,6 +118,10 @@ class Options(TypedDict, total=False):
 _OPTIONS: Final = TypeAdapter(Options)
 
 
+class ConditionReturnsAwaitable(TypeError):
+    """The condition calls an `async def`. It should be a plain function."""
+
+
 @dataclass(frozen=True)
 class Handler:
     """One function of one plugin. `Options` explains the other attributes.
@@ -158,7 +162,12 @@ class Handler:
 
     def wants(self, event: FetchedEvent) -> bool:
         """Return True if the handler has no condition, or if it holds. It is the author's, and may raise anything."""
-        return self.condition is None or bool(self.condition(event))
+        holds: object = self.condition is None or self.condition(event)
+        if isinstance(holds, Awaitable):  # It would count as true.
+            if isinstance(holds, Coroutine):
+                holds.close()
+            raise ConditionReturnsAwaitable
+        return bool(holds)
 
     def max_attempts(self, default: int) -> int:
         """Return the number of attempts after which the event is given up for this handler."""
@@ -447,7 +456,9 @@ class Registry:
     def __init__(self, plugins: Iterable[Handlers]) -> None:
         self.plugins = tuple(plugins)
         self.handlers: tuple[Handler, ...] = tuple(handler for plugin in self.plugins for handler in plugin)
-        self._by_type = {name: tuple(one for one in self.handlers if name in one.types) for name in EVENT_TYPES}
+        self._by_type: dict[str, tuple[Handler, ...]] = {
+            name: tuple(one for one in self.handlers if name in one.types) for name in EVENT_TYPES
+        }
 
     def matching(self, event_type: str) -> tuple[Handler, ...]:
         """Return the handlers for events of that type."""
