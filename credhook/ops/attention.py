@@ -73,6 +73,10 @@ def split_remedy(text: str) -> Problem:
     return problem, remedy
 
 
+#: Checks that fail where Redis refuses all writes. A full Redis takes announcements.
+_REFUSING: Final = ("master", "disk", "save", "replicas")
+
+
 def look_at(store: SyncStore, address: str) -> tuple[Fleet | None, tuple[Finding, ...]]:
     """Return the fleet and what needs attention. If Redis fails, the fleet is None and that is the only finding."""
     try:
@@ -105,10 +109,11 @@ def of_server(server: RedisServer) -> Iterator[Finding]:
 
 def of_fleet(fleet: Fleet) -> Iterator[Finding]:
     """Check whether receivers and workers are alive and fit together."""
+    # Where Redis refuses writes, nobody can announce itself.
+    refuses = any(check.failed and check.name in _REFUSING for check in fleet.server.checks)
+    alive = {"receivers": _receivers, "workers": _workers, "missing": _missing}
     checks: dict[str, Callable[[Fleet], Iterator[Problem]]] = {
-        "receivers": _receivers,
-        "workers": _workers,
-        "missing": _missing,
+        **({} if refuses else alive),
         "credentials": _credentials,
         "queues": _queues,
         "versions": _versions,

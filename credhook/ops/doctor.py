@@ -132,7 +132,7 @@ def check_all() -> Iterator[Finding]:
         else:
             yield skipped(name, f"{variable} is not set here")
     if store:
-        durability = receiver.durability if receiver else "strict"
+        durability = receiver.durability if receiver else None if worker else "strict"
         yield from _check_redis(store, parts or [Part.OPERATOR], durability=durability)
     public_url = endpoint.public_url if endpoint else None
     if public_url:
@@ -172,7 +172,7 @@ def of_certificate(name: str, until: datetime, remedy: str) -> Finding:
     return ok(name, f"the certificate is valid until {end}")
 
 
-def _check_redis(settings: StoreSettings, parts: Sequence[Part], *, durability: str) -> Iterator[Finding]:
+def _check_redis(settings: StoreSettings, parts: Sequence[Part], *, durability: str | None) -> Iterator[Finding]:
     store, address = settings.open_store_sync(**BRIEFLY), settings.redis_address
     with store.redis as redis:
         try:

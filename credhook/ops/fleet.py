@@ -107,7 +107,7 @@ class Fleet(BaseModel):
         )
 
 
-def read_fleet(store: SyncStore, address: str, *, durability: str = "strict") -> Fleet:
+def read_fleet(store: SyncStore, address: str, *, durability: str | None = "strict") -> Fleet:
     """Return the state of the fleet; `address` is Redis's address without a password.
 
     Redis should keep what the receivers promise, or `durability` where none is alive.
@@ -121,10 +121,10 @@ def read_fleet(store: SyncStore, address: str, *, durability: str = "strict") ->
         receivers += (_receiver(one, now) for one in _announced(store, keys.receivers, now, ANNOUNCEMENT_SECONDS))
         known[name] = _announced(store, keys.handlers, now, MISSED_SECONDS)
     workers = [_worker(one, name, now) for name in queues for one in known[name] if one.is_alive(now * 1_000)]
-    promised = {receiver.durability for receiver in receivers} or {durability}
+    promised = max((receiver.durability for receiver in receivers), key=_strength, default=durability)
     return Fleet(
         queue=queue,
-        server=read_server(store, address, durability=max(promised, key=_strength)),
+        server=read_server(store, address, durability=promised),
         counts=counts[queue],
         others={name: found for name, found in counts.items() if name != queue and found.waiting},
         oldest_open=counts[queue].oldest_age,
@@ -140,7 +140,7 @@ def _strength(durability: str) -> tuple[bool, int]:
     return durability == "strict", health.replicas_wanted(durability)
 
 
-def read_server(store: SyncStore, address: str, *, durability: str) -> RedisServer:
+def read_server(store: SyncStore, address: str, *, durability: str | None) -> RedisServer:
     """Return what Redis says of itself. Raises as `read_fleet` does."""
     info: Any = store.redis.info()
     try:

@@ -121,6 +121,7 @@ _BY_WORD: Final = {
     "MISCONF": "Redis cannot write to its disk: see its log",
     "NOREPLICAS": "Redis has too few replicas to take writes: see its min-replicas-to-write",
     "BUSY": "a script has kept Redis busy for too long: see its log",
+    "DB index": "Redis has no database of that number: check REDIS_URL",
     "max number of clients": "Redis has as many connections as it allows: raise its maxclients",
 }
 #: How Redis's TLS says that our certificate is missing or refused.

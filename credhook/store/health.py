@@ -1,6 +1,7 @@
 """Check that Redis loses no events."""
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -141,8 +142,8 @@ def replicas_wanted(durability: str) -> int:
     return int(number or 1) if profile == "replicated" else 0
 
 
-def checks(facts: Facts, *, durability: str) -> tuple[Check, ...]:
-    """Return all checks; `durability` is the value of `CREDHOOK_DURABILITY`."""
+def checks(facts: Facts, *, durability: str | None) -> tuple[Check, ...]:
+    """Return all checks; `durability` is the receivers' `CREDHOOK_DURABILITY`, or None where it is not known."""
     return (
         *promises(facts, durability=durability),
         Check("memory", not facts.full, "Redis is full and refuses writes; raise maxmemory"),
@@ -164,7 +165,7 @@ def checks(facts: Facts, *, durability: str) -> tuple[Check, ...]:
     )
 
 
-def promises(facts: Facts, *, durability: str) -> tuple[Check, ...]:
+def promises(facts: Facts, *, durability: str | None) -> tuple[Check, ...]:
     """Return the checks on which each 202 depends. Redis accepts writes if they fail, so the receiver refuses."""
     return (
         Check(
@@ -178,8 +179,13 @@ def promises(facts: Facts, *, durability: str) -> tuple[Check, ...]:
         ),
         # A replica with `replica-read-only no` accepts writes, until its master's data replaces them.
         Check("master", facts.master, "Redis is a replica; REDIS_URL should name the master, or Sentinel"),
-        *(_replicated(facts, wanted) if (wanted := replicas_wanted(durability)) else _on_disk(facts, durability)),
+        *(_kept(facts, durability) if durability else ()),
     )
+
+
+def _kept(facts: Facts, durability: str) -> tuple[Check, ...]:
+    wanted = replicas_wanted(durability)
+    return _replicated(facts, wanted) if wanted else _on_disk(facts, durability)
 
 
 def _replicated(facts: Facts, wanted: int) -> tuple[Check, ...]:
@@ -240,11 +246,12 @@ def unanswered(error: Exception) -> str:
     if schema := wrong_schema(error):
         return schema
     if isinstance(error, ResponseError):  # Such as BUSY, while a script runs for too long.
-        return f"Redis refuses to answer ({str(error).partition(' ')[0][:32]}); {hint(error)}"
+        code = re.match("[A-Z]{3,32} ", str(error))  # redis-py drops some, and has a class for each of these.
+        return f"Redis refuses to answer ({code[0].strip() if code else type(error).__name__}); {hint(error)}"
     return f"Redis does not answer ({type(error).__name__}); {hint(error)}"
 
 
-async def examine(store: AsyncStore, *, durability: str) -> tuple[Check, ...]:
+async def examine(store: AsyncStore, *, durability: str | None) -> tuple[Check, ...]:
     """Return all checks. The first says whether Redis answers, and whether we know its data's schema."""
     try:
         await store.check_schema_async(write=False)
@@ -257,7 +264,7 @@ async def examine(store: AsyncStore, *, durability: str) -> tuple[Check, ...]:
 class SharedExamination:
     """Examines one Redis for many callers: once at a time, and once a second at most. Some callers are strangers."""
 
-    def __init__(self, store: AsyncStore, *, durability: str, refused: Callable[[], str] | None = None) -> None:
+    def __init__(self, store: AsyncStore, *, durability: str | None, refused: Callable[[], str] | None = None) -> None:
         """`refused`: returns which rights Redis's user lacks. It blocks, and is asked until all is allowed."""
         self._store, self._durability, self._refused = store, durability, refused
         self._task: asyncio.Task[tuple[Check, ...]] | None = None

@@ -10,6 +10,7 @@ from claiming import COMPLETED, EventQueue
 from redis import Redis
 from redis.exceptions import ConnectionError  # noqa: A004  Redis's own.
 from redis_keys import job_id
+from redis_server import configured
 from scraping import worker_settings
 from stored_events import INDEX
 from stores import store_on
@@ -71,6 +72,16 @@ def test_a_process_announces_itself_for_a_day(redis_client: Redis) -> None:
     assert compared == ["API_URL", "TOKEN_URL", "CLIENT_ID", "RATE", "RETENTION"]
     assert (announcement["handlers"], announcement["slots"]) == ({"test.one": [COMPLETED]}, 1)  # It forks.
     assert 80_000_000 < redis_client.pttl(INDEX.handlers) <= 86_400_000
+
+
+def test_beats_and_leases_go_on_while_redis_is_full(redis_client: Redis) -> None:
+    Member(redis_client, "w1").beats()
+    with configured(redis_client, "maxmemory", "1"):
+        Member(redis_client, "w2").beats()
+        for _ in range(2):
+            assert store_on(redis_client).run("lease", ["one", 60_000], keys=[INDEX.exporter])
+    assert sorted(redis_client.hkeys(INDEX.handlers)) == [b"w1", b"w2"]
+    assert redis_client.zcard(INDEX.workers) == 2
 
 
 async def test_the_events_of_a_silent_process_go_first_and_count_no_failure(

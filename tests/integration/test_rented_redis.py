@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import plain
 import pytest
 from commands import credhook
 from fleet_harness import FleetHarness, Stub
@@ -61,10 +62,15 @@ def test_a_service_that_keeps_its_commands_to_itself(
         # Doctor names CONFIG GET, which a receiver does without.
         assert failed(credhook("doctor", "--json", environment=settings).stdout) <= {"redis.permissions"}
         rig.plugin("\n@handlers.on('*')\nasync def first(event, context): note(event.webhook_id)\n")
-        with receiver(tmp_path, url, CREDHOOK_DURABILITY=durability) as server, rig.worker() as worker:
+        admin = f"127.0.0.1:{free_port()}"
+        with (
+            receiver(tmp_path, url, CREDHOOK_DURABILITY=durability) as server,
+            rig.worker(CREDHOOK_ADMIN=admin) as worker,
+        ):
             until(lambda: deliver(server.port, "m") == 202, what=f"an event; {server.text}")
             rig.settles()
             assert "redis_unusable" not in worker.text
+            until(lambda: plain.get(f"http://{admin}/readyz").status_code == 200, what="the worker's readiness")
         assert [note.words for note in rig.notes()] == [("m",)]
         rig.redis.close()
 

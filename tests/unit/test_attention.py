@@ -56,6 +56,7 @@ FINGERPRINTS = tuple(receiver(host=f"r{n}", config_fingerprint={"CREDHOOK_RETENT
 #: The check that finds it, what is otherwise than well, and words of the finding.
 WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("redis.noeviction", {"server": EVICTING}, "set noeviction"),
+    ("redis.disk", {"server": SERVER.model_copy(update={"checks": (Check("disk", False, "see its log"),)}), "receivers": (), "workers": (), "counts": EventCounts(open=1), "missing": (worker(silent=9.0),)}, "see its log"),
     ("redis.memory", {"server": SERVER.model_copy(update={"used_memory": 80})}, "80%"),
     ("fleet.receivers", {"receivers": ()}, "credhook receiver"),
     ("fleet.refusals", {"receivers": (REFUSING, receiver())}, "480 deliveries had no valid signature, the last 2 min ago"),

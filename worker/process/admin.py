@@ -42,7 +42,7 @@ def start_admin(
         queue_lease = ExporterLease(store, store.keys.exporter)
         platform_lease = ExporterLease(store, exporter_key(settings))
         lacking = partial(refused, settings.open_store_sync(), Part.WORKER, optional="config|get")
-        examining = SharedExamination(store, durability="standard", refused=lacking)
+        examining = SharedExamination(store, durability=None, refused=lacking)
 
         async def examine() -> Sequence[Check]:
             checks = await examining()

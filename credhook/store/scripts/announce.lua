@@ -12,6 +12,7 @@ local BEATS_LAST = 86400000  -- Milliseconds that the beats outlive the last wor
 
 local announcements, beats = KEYS[1], KEYS[2]
 local token, announcement, lasts = ARGV[1], ARGV[2], tonumber(ARGV[3])
+redis.call('PEXPIRE', announcements, lasts)  -- A full Redis lets a script pass that begins with this.
 local since = string.match(redis.call('HGET', announcements, token) or '', '^(%d+) ') or now_text
 write_expiring(announcements, lasts, 'HSET', token, since .. ' ' .. now_text .. ' ' .. announcement)
 if beats then

