@@ -170,7 +170,12 @@ def _shown(line: dict[str, Any]) -> list[str]:
     ]
     at = line.get("at")
     below = [line.get("message"), *(line.get("frames") or (at if isinstance(at, list) else [at])), line.get("hint")]
-    return ["  ".join(filter(None, parts)), *(f"          {text}" for text in below if text)]
+    return [_plain("  ".join(filter(None, parts))), *(f"          {_plain(text)}" for text in below if text)]
+
+
+def _plain(text: str) -> str:
+    """Escape characters that a terminal would obey: claims, and ids from anywhere, may hold them."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 @dataclass

@@ -44,6 +44,17 @@ async def test_details_of_another_id_are_a_failed_fetch_and_end_their_connection
                 assert server.connections == connections + (number == 0 or not seconds)
 
 
+async def test_a_refusal_whose_headers_are_no_text_is_a_refusal() -> None:
+    def busy(target: str, number: int) -> bytes:
+        return b"HTTP/1.1 503 Busy\r\nretry-after: bient\xf4t\r\ndate: 7 d\xe9c.\r\ncontent-length: 0\r\n\r\n"
+
+    with answering(busy) as server:
+        async with sending(server) as api:
+            with pytest.raises(Unavailable) as refused:
+                await api.presentations.get("p")
+    assert (refused.value.status, refused.value.retry_after) == (503, None)
+
+
 async def test_a_get_over_a_connection_that_is_torn_down_is_sent_again() -> None:
     with answering(lambda _, number: RESET if number == 0 else presentation("p")) as server:
         async with sending(server) as api:

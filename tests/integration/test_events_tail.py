@@ -99,13 +99,14 @@ def test_what_nobody_watches_is_told_to_nobody(redis_client: Redis, redis_url: s
     redis_client.config_resetstat()
     accept(redis_url, "m1", COMPLETED, "r1")
     assert "cmdstat_publish" not in redis_client.info("commandstats")
-    with watching(redis_client, redis_url) as running:
-        accept(redis_url, "m2", "new.type", "r1")
+    with watching(redis_client, redis_url) as running, watching(redis_client, redis_url, "--json") as program:
+        accept(redis_url, "m2", "new.type", "r\x9b1\u202e")
         events("replay", "--id", "m3", "--id", "m4", "--now")
         told = sorted(line[14:] for line in said(running, 3).splitlines())
+        assert said(program, 3).isascii()
     assert told == [
         "accepted     issuance.completed        r1  m3  replayed",
-        "quarantined  new.type                  r1  m2",
+        r"quarantined  new.type                  r\x9b1\u202e  m2",
         "waiting      issuance.completed        r1  m4  replayed",
     ]
     assert redis_client.info("commandstats")["cmdstat_publish"]["calls"] == 3

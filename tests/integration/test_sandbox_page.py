@@ -33,6 +33,21 @@ def test_a_resource_is_moved_by_its_own_buttons(sandbox: Platform) -> None:
     assert plain.post(f"{sandbox.url}/", data={"eventType": "x"}).status_code == 400
 
 
+@pytest.mark.parametrize(("headers", "status"), [
+    ({"Sec-Fetch-Site": "cross-site"}, 403),
+    ({"Sec-Fetch-Site": "same-site"}, 403),
+    ({"Origin": "https://evil.example"}, 403),
+    ({"Origin": "null"}, 403),
+    ({"Sec-Fetch-Site": "same-origin", "Origin": "OWN"}, 303),
+    ({"Sec-Fetch-Site": "none"}, 303),
+])  # fmt: skip
+def test_a_page_of_another_site_makes_nothing_happen(sandbox: Platform, headers: dict[str, str], status: int) -> None:
+    given = {name: value.replace("OWN", sandbox.url) for name, value in headers.items()}
+    with plain.Client(base_url=sandbox.url, headers=given) as browser:
+        assert browser.post("/", data={"eventType": "openid4vc.issuance.offered"}).status_code == status
+        assert browser.get("/").status_code == 200
+
+
 @pytest.mark.usefixtures("swept")
 def test_what_others_have_written_is_escaped_and_faults_and_deliveries_are_shown(sandbox: Platform) -> None:
     sandbox.faults(drop=2, forge=1)

@@ -202,6 +202,8 @@ def test_what_stands_around_a_certificate_stays_here(text: str) -> None:
         ("2026-11-21", datetime(2026, 11, 21, tzinfo=UTC)),
         ("1969-12-31", datetime(1969, 12, 31, tzinfo=UTC)),
         ("1712013000000", datetime(2024, 4, 1, 23, 10, tzinfo=UTC)),
+        ("0001-01-01T00:00:00+14:00", datetime(1, 1, 1, tzinfo=UTC)),
+        ("9999-12-31T23:00:00-02:00", datetime(9999, 12, 31, 23, tzinfo=UTC)),
         (1_712_013_000, datetime(2024, 4, 1, 23, 10, tzinfo=UTC)),
         ("21.11.2026", "21.11.2026"),
         ("soon", "soon"),

@@ -23,6 +23,15 @@ async def test_a_circle_ends_the_list() -> None:
         assert len([one async for one in pages(page)]) == 3
 
 
+async def test_links_that_lead_to_nothing_end_the_list() -> None:
+    async def page(query: str) -> Page[str]:
+        number = int(query or 0)
+        return Page(("one",) if number == 9 else (), str(number + 1))
+
+    with pytest.raises(InvalidResponse, match="after 101 pages without an element"):
+        assert len([one async for one in pages(page)]) == 110
+
+
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 WINDOW = Window(NOW - timedelta(days=2), NOW - timedelta(hours=1))
 read = ListedResource.model_validate_json

@@ -48,19 +48,27 @@ def transport_from(settings: "PlatformSettings") -> PyreqwestTransport:
     )
 
 
+#: Pages without an element that may follow each other in a list.
+MOST_EMPTY: Final = 100
+
+
 async def pages(page: Callable[[str], Awaitable[Page[R]]]) -> AsyncIterator[Page[R]]:
     """Yield each page of a list; `page` reads the page of a query, the first for "".
 
     Raises:
-        InvalidResponse: The platform repeats a link.
+        InvalidResponse: The platform repeats a link, or its links go on without an element.
     """
     query: str | None = ""
     seen = set[str]()
+    empty = 0
     while query is not None:
         if query in seen:
             raise InvalidResponse("the platform's list leads in a circle: links.next names a page that has been read")
         seen.add(query)
         read = await page(query)
+        empty = 0 if read.items else empty + 1
+        if empty > MOST_EMPTY:
+            raise InvalidResponse(f"the platform's list leads on after {empty} pages without an element")
         yield read
         query = read.following
 

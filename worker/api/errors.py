@@ -13,6 +13,7 @@ words are in `errors`, for those who may read them.
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
@@ -196,11 +197,18 @@ def seconds_to_wait(headers: Mapping[str, str], now: datetime) -> float | None:
     Such a date counts from the answer's own `Date`, or from `now` where there is none: our clock may be wrong, and the
     whole fleet would wait by it.
     """
-    text = headers.get("retry-after", "").strip()
+    text = _header(headers, "retry-after").strip()
     if text.isascii() and text.isdigit():
         return float(text[:9])
-    then, answered = _http_date(text), _http_date(headers.get("date", ""))
+    then, answered = _http_date(text), _http_date(_header(headers, "date"))
     return None if then is None else max(0.0, (then - (answered or now)).total_seconds())
+
+
+def _header(headers: Mapping[str, str], name: str) -> str:
+    """Return the header, or "" if there is none or it is not ASCII, which pyreqwest refuses to read."""
+    with suppress(ValueError):
+        return headers.get(name, "")
+    return ""
 
 
 def _http_date(text: str) -> datetime | None:

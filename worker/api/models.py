@@ -147,7 +147,8 @@ def _time(value: object, read: ValidatorFunctionWrapHandler) -> datetime:
         with suppress(ValueError):
             value = datetime.fromisoformat(value)
     moment: datetime = read(value)
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    # In the first and the last year a zone may lead to a year that Python does not have.
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None or moment.year in {1, 9_999} else moment
 
 
 Timestamp = Annotated[datetime, WrapValidator(_time)]

@@ -153,7 +153,7 @@ def tail(*, selection: Selection, as_json: bool) -> None:
         click.echo(f"watching {store.keys.queue}; Ctrl-C ends it", err=True)
         for change in _changes(store):
             if _is_selected(change, selection):
-                click.echo(change.model_dump_json() if as_json else _line(change))
+                click.echo(json.dumps(change.model_dump(mode="json")) if as_json else _line(change))
 
 
 def _line(change: EventChange) -> str:
