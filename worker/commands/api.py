@@ -68,51 +68,38 @@ _GROUPS: Final = {
     "presentations": "Read presentations.",
 }
 
-#: Group, command and argument; operation of the client; help.
-_COMMANDS: Final = (
-    ("users list", "users.list", "Print the tenant's users."),
-    (
-        "users create FILE",
-        "users.create",
-        """Create a user, or resolve one that exists.
+#: Group, command and argument → help. A command has the name of its operation, unless `_OPERATIONS` says otherwise.
+_COMMANDS: Final = {
+    "users list": "Print the tenant's users.",
+    "users create FILE": """Create a user, or resolve one that exists.
 
         FILE: {"email", "username", "firstName", "lastName", "externalIdentifier"}, with an email or a username.
         The answer's tempPassword is empty if the account existed before; otherwise it is shown here and nowhere else.
         """,
-    ),
-    ("users find EXTERNAL_ID", "users.by_external_identifier", "Print the user with this external identifier."),
-    ("users external-id USERNAME", "users.external_identifier", "Print the external identifier of a user."),
-    (
-        "presets create FILE",
-        "presets.create",
-        """Create a credential preset.
+    "users find EXTERNAL_ID": "Print the user with this external identifier.",
+    "users external-id USERNAME": "Print the external identifier of a user.",
+    "presets create FILE": """Create a credential preset.
 
         FILE: {"credentialFormat": "sd-jwt" or "mdoc", "templateName", "code", "templateDescription",
         "templateAttributes", …}. For mdoc "type" and "validUntil" are needed as well.
         """,
-    ),
-    ("templates get ID", "templates.get", "Print a credential template."),
-    (
-        "trusted-entities create FILE",
-        "trusted_entities.create",
-        'Register a trusted entity. FILE: {"name", "dids": [{"did", "name"}], "certificates"}, name is needed.',
-    ),
-    ("endpoints list", "endpoints.list", "Print the organisation's webhook endpoints, URLs whole."),
-    (
-        "endpoints create FILE",
-        "endpoints.create",
-        'Register a webhook endpoint. FILE: {"url", "id", "filterTypes": [event types]}, url is needed.',
-    ),
-    ("endpoints delete ID", "endpoints.delete", "Remove a webhook endpoint. Nothing is printed."),
-    ("issuances get ID", "issuances.get", "Print an issuance."),
-    ("issuances list", "issuances.list", "Print all issuances."),
-    (
-        "presentations get ID",
-        "presentations.get",
-        "Print a presentation, claims included. A verifier can be set up so that they are readable only once.",
-    ),
-    ("presentations list", "presentations.list", "Print all presentations, claims included."),
-)
+    "templates get ID": "Print a credential template.",
+    "trusted-entities create FILE": 'Register a trusted entity. FILE: {"name", "dids": [{"did", "name"}], '
+    '"certificates"}, name is needed.',
+    "endpoints list": "Print the organisation's webhook endpoints, URLs whole.",
+    "endpoints create FILE": 'Register a webhook endpoint. FILE: {"url", "id", "filterTypes": [event types]}, url is '
+    "needed.",
+    "endpoints delete ID": "Remove a webhook endpoint. Nothing is printed.",
+    "issuances get ID": "Print an issuance.",
+    "issuances list": "Print all issuances.",
+    "presentations get ID": "Print a presentation, claims included. A verifier can be set up so that they are readable "
+    "only once.",
+    "presentations list": "Print all presentations, claims included.",
+}
+_OPERATIONS: Final = {
+    "users find": "users.by_external_identifier",
+    "users external-id": "users.external_identifier",
+}
 
 #: Operation → what its FILE holds.
 _FILES: Final[Mapping[str, TypeAdapter[Any]]] = {
@@ -138,8 +125,9 @@ def _command(name: str, arguments: Sequence[str], operation: str, help_: str) ->
 _groups = {name: click.Group(name, help=help_) for name, help_ in _GROUPS.items()}
 for _group in _groups.values():
     api.add_command(_group)
-for _usage, _operation, _help in _COMMANDS:
+for _usage, _help in _COMMANDS.items():
     _noun, _verb, *_arguments = _usage.split()
+    _operation = _OPERATIONS.get(f"{_noun} {_verb}", f"{_noun.replace('-', '_')}.{_verb}")
     _groups[_noun].add_command(_command(_verb, _arguments, _operation, _help))
 
 
