@@ -212,16 +212,10 @@ def _read(file: IO[bytes], parse: Callable[[bytes], T]) -> T:
     """Return what the file holds, or raise an error that names the file."""
     try:
         return parse(file.read())
-    except ValidationError as error:
-        raise WrongInput(f"{_name(file)}: {_mistakes(error)}") from None
     except ValueError as error:
-        raise WrongInput(f"{_name(file)}: {error}") from None
-
-
-def _name(file: IO[bytes]) -> str:
-    """Return the file's name as it was given. Standard input need not have one."""
-    name = getattr(file, "name", "<stdin>")
-    return "standard input" if name == "<stdin>" else str(name)
+        wrong = _mistakes(error) if isinstance(error, ValidationError) else error
+        name = getattr(file, "name", "<stdin>")  # Standard input need not have one.
+        raise WrongInput(f"{'standard input' if name == '<stdin>' else name}: {wrong}") from None
 
 
 def _mistakes(error: ValidationError) -> str:
