@@ -64,13 +64,9 @@ class _Events(click.Group):
         return command
 
 
-@click.group(cls=_Events)
+@click.group(cls=_Events, commands=[erase, move, replay])
 def events() -> None:
     """List, show, watch, export, replay, erase and move events, and accept missing ones."""
-
-
-for _command in (erase, move, replay):
-    events.add_command(_command)
 
 
 @events.command("list")
