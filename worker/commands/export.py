@@ -44,14 +44,9 @@ def export(webhook_id: str) -> None:
         details = asyncio.run(_details(settings, webhook_id, record["type"], record["resource_id"]))
     except ApiError as error:
         raise click.ClickException(f"the platform does not return the details: {error}") from error
-    case = {
-        "type": record["type"],
-        "resource_id": record["resource_id"],
-        "webhook_id": webhook_id,
-        "received_at": record["received_at"],
-        "attempt": max(1, record["attempts"] or 1),
-        "details": redacted(details.model_dump(mode="json", by_alias=True, exclude_unset=True)),
-    }
+    case = {name: record[name] for name in ("type", "resource_id", "webhook_id", "received_at")}
+    case["attempt"] = max(1, record["attempts"] or 1)
+    case["details"] = redacted(details.model_dump(mode="json", by_alias=True, exclude_unset=True))
     click.echo(json.dumps(case, indent=2))
 
 
@@ -59,10 +54,8 @@ async def _details(
     settings: WorkerSettings, webhook_id: str, event_type: str, resource_id: str
 ) -> Issuance | Presentation:
     store = settings.open_store()
-    try:
+    async with store.redis:
         sealed = await Snapshots(store, settings.snapshot_key).find(webhook_id)
-    finally:
-        await store.redis.aclose()
     if sealed and (kept := from_bytes(sealed, event_type)):
         return kept
     async with AsyncApi.from_settings(settings, patience=PATIENCE) as api:
