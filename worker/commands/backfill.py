@@ -15,7 +15,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
@@ -32,6 +31,7 @@ from credhook.store.store import AsyncStore
 from credhook.worker.api.client import AsyncApi, pages, retried
 from credhook.worker.api.errors import ApiError
 from credhook.worker.api.models import ListedResource
+from credhook.worker.attempt.build import beside
 from credhook.worker.commands.batches import bar
 from credhook.worker.commands.search import MOMENT, TYPE, open_store
 from credhook.worker.handlers.loading import load
@@ -319,16 +319,12 @@ async def _run(
 ) -> None:
     """Run the backfill within the fleet's rate limit, and call nothing while the circuit is open."""
     breaker = CircuitBreaker.from_settings(found.store, settings)
-    watching = asyncio.create_task(breaker.watch())
     try:
         with bar("listing and comparing") as progress:
             found.advance = progress.update
-            async with AsyncApi.from_settings(settings, guard=breaker.calls) as api:
+            async with beside(breaker.watch), AsyncApi.from_settings(settings, guard=breaker.calls) as api:
                 await found.run(api, window, wanted, dry=dry_run)
     finally:
-        watching.cancel()
-        with suppress(asyncio.CancelledError):
-            await watching
         await breaker.aclose()
         await found.store.redis.aclose()
 
