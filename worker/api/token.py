@@ -173,9 +173,10 @@ class ClientCredentials:
         asked_at = self._clock()
         response = None
         try:
-            response = await self._answer(transport)
+            response = await transport.send(self.request())
             token = granted(response, asked_at)
-        except ApiError as error:
+        except (ApiError, Unanswered, Unsendable, BodyRefused) as failure:
+            error = failure if isinstance(failure, ApiError) else error_of("token", failure)
             if response is not None and isinstance(error, InvalidResponse):
                 response.hang_up()  # The answer may have been for another request.
             error.retry_after = min(max(error.retry_after or 0.0, self._waits.next()), PAUSES.longest)
@@ -186,12 +187,6 @@ class ClientCredentials:
         self._waits.reset()
         self.on_fetch(None)
         return token
-
-    async def _answer(self, transport: Transport) -> Response:
-        try:
-            return await transport.send(self.request())
-        except (Unanswered, Unsendable, BodyRefused) as failure:
-            raise error_of("token", failure) from None
 
     def request(self) -> Request:
         """Return the token request. It may be repeated: a second token does no harm.
