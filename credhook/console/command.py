@@ -21,7 +21,7 @@ from starlette.staticfiles import StaticFiles
 from credhook.console import auth, endpoints, events, jobs, pages
 from credhook.listener.admin import bind_setting
 from credhook.listener.server import Listener, Server
-from credhook.settings import StoreSettings, in_force
+from credhook.settings import StoreSettings, in_force, matching
 from credhook.store.connection import BRIEFLY
 from credhook.store.errors import StoreError
 from credhook.store.health import unanswered
@@ -29,8 +29,6 @@ from credhook.supervisor import stop_on
 
 log = structlog.get_logger("credhook.console")
 
-#: Least characters of a token; 22 characters of base64 are 128 bits.
-_MIN_TOKEN_CHARACTERS: Final = 22
 #: Seconds that running requests get after SIGTERM.
 _GRACE_SECONDS: Final = 5
 _MAX_CONNECTIONS: Final = 200
@@ -38,30 +36,26 @@ _MAX_CONNECTIONS: Final = 200
 _PAGE_SECONDS: Final = 300.0
 
 
-def _token(value: SecretStr | None) -> SecretStr | None:
-    if value is not None and len(value.get_secret_value()) < _MIN_TOKEN_CHARACTERS:
-        raise ValueError(
-            f"should be {_MIN_TOKEN_CHARACTERS} or more random characters, such as `openssl rand -hex 16` prints"
-        )
-    return value
-
-
-def _origin(value: str | None) -> str | None:
-    if value is not None and not (re.fullmatch(r"https://[^\s/?#@]+/?", value) and urlsplit(value).hostname):
+def _origin(value: str) -> str:
+    if not (re.fullmatch(r"https://[^\s/?#@]+/?", value) and urlsplit(value).hostname):
         raise ValueError("should be an https:// URL without a path")
-    return value.rstrip("/").lower() if value is not None else None
+    return value.rstrip("/").lower()
 
 
 class ConsoleSettings(StoreSettings):
     """Settings of `credhook console`. Its endpoints page also reads the settings of `credhook endpoints`."""
 
-    token: Annotated[SecretStr | None, AfterValidator(_token)] = Field(
+    token: Annotated[
+        SecretStr | None,
+        # 22 characters of base64 are 128 bits.
+        matching(r"(?s).{22,}", "should be 22 or more random characters, such as `openssl rand -hex 16` prints"),
+    ] = Field(
         None,
         validation_alias="CREDHOOK_CONSOLE_TOKEN",
         description="Password of the console: 22 or more random characters. Default: the console prints a one-time "
         "login link.",
     )
-    url: Annotated[str | None, AfterValidator(_origin)] = Field(
+    url: Annotated[str, AfterValidator(_origin)] | None = Field(
         None,
         validation_alias="CREDHOOK_CONSOLE_URL",
         description="The https URL of the console behind a proxy. Default: this machine's own addresses.",
