@@ -73,14 +73,7 @@ async def pages(page: Callable[[str], Awaitable[Page[R]]]) -> AsyncIterator[Page
         query = read.following
 
 
-async def retried(
-    send: Callable[[], Awaitable[R]],
-    seconds: float,
-    *,
-    unanswered: bool = True,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-) -> R:
+async def retried(send: Callable[[], Awaitable[R]], seconds: float, *, unanswered: bool = True) -> R:
     """Return the result of `send`, repeated for some seconds while the platform is unavailable.
 
     `unanswered`: repeat requests without an answer as well.
@@ -88,15 +81,15 @@ async def retried(
     Raises:
         ApiError: The failure does not pass in time.
     """
-    until, waits = clock() + seconds, Waits(_BACKOFF)
+    until, waits = time.monotonic() + seconds, Waits(_BACKOFF)
     while True:
         try:
             return await send()
         except Unavailable as error:
             wait = max(waits.next(), error.retry_after or 0.0)
-            if clock() + wait > until or (error.status is None and not unanswered):
+            if time.monotonic() + wait > until or (error.status is None and not unanswered):
                 raise
-        await sleep(wait)
+        await asyncio.sleep(wait)
 
 
 class Permit:
