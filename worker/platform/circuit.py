@@ -12,6 +12,7 @@ when fewer than a fifth of the calls fail. At score 0 an answer changes nothing,
 command.
 """
 
+import math
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -148,7 +149,7 @@ class SlowStart:
     """Budget of events that one process may claim after a pause: 1, 2, 4, …, doubling as calls succeed."""
 
     def __init__(self) -> None:
-        self._budget: int | None = None  # None: no limit.
+        self._budget = math.inf  # No limit.
         self._seconds = 0
 
     def begin(self) -> None:
@@ -157,22 +158,19 @@ class SlowStart:
 
     def allows(self, wanted: int) -> int:
         """Return how many of `wanted` events may be claimed."""
-        return wanted if self._budget is None else min(wanted, self._budget)
+        return int(min(wanted, self._budget))
 
     def spend(self, count: int) -> None:
         """Take claimed events off the budget; a negative number gives some back."""
-        if self._budget is not None:
-            self._budget -= count
+        self._budget -= count
 
     def succeeded(self) -> None:
         """Let two more events follow each fetched event."""
-        if self._budget is not None:
-            self._budget += 2
-            if self._budget >= SLOW_START_BUDGET:
-                self._budget = None
+        self._budget += 2
+        if self._budget >= SLOW_START_BUDGET:
+            self._budget = math.inf
 
     def second_passed(self) -> None:
         """Allow one event if the budget is spent: the claimed events may never have called."""
-        if self._budget is not None:
-            self._seconds += 1
-            self._budget = max(1, self._budget) if self._seconds < SLOW_START_SECONDS else None
+        self._seconds += 1
+        self._budget = max(1, self._budget) if self._seconds < SLOW_START_SECONDS else math.inf
