@@ -29,20 +29,15 @@ class _WrongName(click.ClickException):
     exit_code = 2
 
 
-def _check(name: str) -> None:
-    """Refuse a name that cannot be imported or hides another module."""
+@click.command()
+@click.argument("name")
+def new(name: str) -> None:
+    """Create the folder NAME with a working handler, its test, and a README."""
     if not _NAME.fullmatch(name) or keyword.iskeyword(name):
         raise _WrongName(f"{name!r} is no name of a module: use letters, digits and _, such as my_handlers")
     spec = importlib.util.find_spec(name)
     if spec is not None and spec.origin is not None:  # A plain folder has no origin and does not count.
         raise _WrongName(f"{name!r} is a module that is installed here, which yours would hide: choose another name")
-
-
-@click.command()
-@click.argument("name")
-def new(name: str) -> None:
-    """Create the folder NAME with a working handler, its test, and a README."""
-    _check(name)
     folder, templates = Path(name), files(__package__) / "templates"
     try:
         folder.mkdir()
