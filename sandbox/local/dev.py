@@ -180,13 +180,9 @@ def _plain(text: str) -> str:
 
 @dataclass
 class DevSession:
-    """Runs one worker at a time and the loop around it.
+    """Runs one worker at a time, which loads `modules`, and the loop around it.
 
-    Attributes:
-        local: The running parts.
-        modules: What the worker loads.
-        saves: As from `saved`.
-        key: As from `keyboard`.
+    `saves` and `key` are as from `saved` and `keyboard`.
     """
 
     local: LocalEnvironment
