@@ -69,7 +69,8 @@ class QueueFigures:
             ("unreadable",): counts.unreadable,
         }
         alive = [one for one in announced(announcements) if one.is_alive(now * 1_000)]
-        versions = Counter(str(json.loads(one.text)["version"]) for one in alive) or {"unknown": 0}
+        versions = [(str(json.loads(one.text)["version"]),) for one in alive]
+        workers: Mapping[tuple[str, ...], float] = Counter(versions) or {("unknown",): 0}
         figures = (
             gauge(
                 "credhook_events",
@@ -83,12 +84,7 @@ class QueueFigures:
                 "Seconds since the oldest event that is not settled was received; 0 if there is none.",
                 counts.oldest_age or 0.0,
             ),
-            gauge(
-                "credhook_workers",
-                "Worker processes that are alive, by version.",
-                ["version"],
-                {(version,): number for version, number in versions.items()},
-            ),
+            gauge("credhook_workers", "Worker processes that are alive, by version.", ["version"], workers),
             gauge(
                 "credhook_forsaken_events",
                 "Open events of each queue on this Redis that no live worker takes from; absent if there are none.",
