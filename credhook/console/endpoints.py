@@ -29,22 +29,18 @@ _FAILURES = (ApiError, CannotLoad, ValueError)
 
 
 async def _page(request: Request, problem: str = "") -> Response:
-    rows: list[tuple[Any, ...]] = []
-    steps: Plan | None = None
-    why: list[str] = []
+    context: dict[str, Any] = {"rows": [], "steps": None, "lines": [], "seen": "", "why": [], "problem": problem}
     try:
         async with AsyncApi.from_settings(PlatformSettings(), patience=PATIENCE) as api:
             registered = await api.endpoints.list()
         # The end of the URL is hidden, since it can be a secret.
-        rows = [(one.id, shown(one.url), described(filter_of(one)), one.created_at) for one in registered]
+        context["rows"] = [(one.id, shown(one.url), described(filter_of(one)), one.created_at) for one in registered]
         steps = await _plan(registered)
     except _FAILURES as error:
-        why = _reasons(error)
-    context = {"lines": list(lines(steps)) if steps else [], "seen": digest(steps) if steps else "", "why": why}
-    status = 409 if problem else 200
-    return page(
-        request, "endpoints.html", status, title="Endpoints", rows=rows, steps=steps, problem=problem, **context
-    )
+        context["why"] = _reasons(error)
+    else:
+        context |= {"steps": steps, "lines": list(lines(steps)), "seen": digest(steps)}
+    return page(request, "endpoints.html", 409 if problem else 200, title="Endpoints", **context)
 
 
 async def _apply(request: Request) -> Response:
