@@ -19,11 +19,9 @@ from redis import Redis
 from redis_keys import EVENT
 from redis_server import configured
 from stored_events import INDEX, contents, plant_many
-from stores import store_on
+from stores import run_accept, store_on
 
-from credhook.events import Event
 from credhook.store import BACKFILLED, State
-from credhook.store.job import accept_arguments
 from credhook.worker.commands.backfill import Backfill, MissableEvent, TooLate, Window
 from credhook.worker.platform.shared_circuit import circuit_key
 
@@ -62,8 +60,7 @@ async def test_two_backfills_at_once_accept_each_event_once(async_redis: redis.a
 
 def deliver(redis: Redis, webhook_id: str, kind: str, resource: str) -> None:
     """Accept one as the receiver's script does, at once."""
-    given = accept_arguments([(webhook_id, Event(kind, resource), None)], queue="credhook", retention=3_600, now=NOW)
-    assert store_on(redis).run("accept", given) == [b"accepted"]
+    assert run_accept(store_on(redis), (webhook_id, kind, resource)) == [b"accepted"]
 
 
 @pytest.mark.parametrize("forgets", [False, True], ids=["noted", "forgotten"])

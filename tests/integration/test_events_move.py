@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -13,11 +12,10 @@ from events_command import Run
 from harness import COMPLETED, DATA, Harness
 from redis import Redis
 from redis_keys import job_id
+from stores import run_accept, store_on
 from waiting import until
 
-from credhook.events import Event
 from credhook.store import Keys, State, job
-from credhook.store.job import accept_arguments
 from credhook.store.store import Store
 from credhook.worker.commands.move import Move
 from credhook.worker.commands.search import EventSummary
@@ -28,9 +26,7 @@ NOW = int(time.time() * 1_000)
 
 def accepted(redis: Redis, queue: str, *events: tuple[str, str, str]) -> None:
     """Accept these events, id, type and resource, as the receiver of that queue does."""
-    store = Store(redis, queue, retention=3_600)
-    listed = [(one, Event(kind, resource), None) for one, kind, resource in events]
-    store.run("accept", accept_arguments(listed, queue=queue, retention=3_600, now=datetime.now(UTC)))
+    run_accept(store_on(redis, queue), *events)
 
 
 def move(redis_url: str, *options: str) -> Done:
@@ -171,7 +167,7 @@ def test_an_event_that_changes_meanwhile_is_looked_at_again(redis_client: Redis)
             return found
 
     accepted(redis_client, TYPO.queue, ("m1", COMPLETED, "r1"))
-    source, target = (Store(redis_client, keys.queue, retention=3_600) for keys in (TYPO, HERE))
+    source, target = (store_on(redis_client, keys.queue) for keys in (TYPO, HERE))
     assert Meddled(source, target)([EventSummary("m1", COMPLETED, "accepted", NOW)]) == [b"moved"]
     assert (redis_client.zrange(HERE.dead, 0, -1), redis_client.exists(HERE.open, HERE.jobs)) == ([b"m1"], 0)
 
