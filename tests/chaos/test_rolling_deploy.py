@@ -12,10 +12,10 @@ from contextlib import ExitStack
 import commands
 import pytest
 from fleet_harness import SHORT, SIZES, FleetHarness
+from harness import COMPLETED
 from serving import Process
 from waiting import until
 
-COMPLETED, FAILED = "openid4vc.issuance.completed", "openid4vc.issuance.failed"
 #: Workers of each version.
 WORKERS = 2
 

@@ -2,9 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
 from pathlib import Path
 from unittest.mock import AsyncMock
 
@@ -22,6 +21,7 @@ from waiting import until_async
 from credhook.store.connection import open_redis
 from credhook.worker.api.client import AsyncApi, SyncApi
 from credhook.worker.api.errors import ApiError, Unauthorized, Unavailable
+from credhook.worker.api.models import Presentation
 from credhook.worker.api.token import ClientCredentials
 from credhook.worker.attempt.build import build_worker
 from credhook.worker.handlers.registry import Registry
@@ -41,22 +41,21 @@ class Member:
         self.fetching = AsyncApi(url, credentials(), guard=breaker.fetches, timeout=60.0)
         self.calling = AsyncApi(url, credentials(), guard=breaker.calls, timeout=60.0)
         self.in_thread = SyncApi(self.calling)
-        #: The result of a handler's call, and of an admitted fetch.
-        self.call, self.fetch = partial(end_of, self.calling), partial(end_of, self.fetching)
+
+    async def call(self) -> object:
+        return await end_of(self.calling.presentations.get("p"))
+
+    async def fetch(self) -> object:
+        return await end_of(self.fetching.presentations.get("p"))
 
     async def call_in_thread(self) -> object:
-        def call() -> object:
-            try:
-                return self.in_thread.presentations.get("p").status
-            except ApiError as error:
-                return error
-
-        return await asyncio.to_thread(call)
+        return await end_of(asyncio.to_thread(self.in_thread.presentations.get, "p"))
 
 
-async def end_of(api: AsyncApi) -> object:
+async def end_of(call: Awaitable[Presentation]) -> object:
+    """Return the status that the call gets, or its error."""
     try:
-        return (await api.presentations.get("p")).status
+        return (await call).status
     except ApiError as error:
         return error
 

@@ -22,6 +22,14 @@ def test_each_of_the_ten_types_is_read_with_its_resource(event_type: str) -> Non
     assert (event_type in REPEATABLE) == (event_type in EVENT_TYPES[2:4])
 
 
+#: Ids that no path can hold, and how they are kept.
+ODD_IDS = [
+    *((one, "") for one in (7, 1.5, float("nan"), None, True, {"id": "a"}, ["a"], "\ud83d")),
+    *((one, one) for one in (".", "..", "./a", "a/.", "a/../b", "..\\a", "a\\.", "a\x7f", "a\x85")),
+    ("é" * 257, "é" * 256 + "…[cut]"),
+]
+
+
 @pytest.mark.parametrize(
     ("event_type", "payload", "canonical", "resource_id"),
     [
@@ -34,9 +42,10 @@ def test_each_of_the_ten_types_is_read_with_its_resource(event_type: str) -> Non
         *(("urn:other:thing", odd, "", "") for odd in ({"someId": 1}, {"openId4VcIssuanceId": {"id": 1}}, [1], None)),
         ("openid4vc.wallet.linked", {"openId4VcIssuanceId": "iss_1", "openId4VcPresentationId": "pre_1"}, "", ""),
         ("t" * 128, {"openId4VcIssuanceId": "a"}, "", "a"),
+        *((EVENT_TYPES[0], {"openId4VcIssuanceId": odd}, "", kept) for odd, kept in ODD_IDS),
     ],
 )
-def test_another_name_is_the_same_type_and_one_of_tomorrow_is_kept(
+def test_another_name_is_the_same_type_and_types_of_tomorrow_and_odd_ids_are_kept_and_not_fetched(
     event_type: str, payload: object, canonical: str, resource_id: str
 ) -> None:
     event = Event.parse(notification(event_type, payload))
@@ -80,16 +89,3 @@ def test_defects_of_fields_that_we_do_not_use_are_no_reason_to_refuse(extra: str
     again = f'"eventType": "{EVENT_TYPES[5]}"'  # Twice the same is no contradiction.
     body = f'\ufeff{{"n": {extra}, {again}, {again}, "payload": {{{fields}}}}}'
     assert Event.parse(body.encode()) == Event(EVENT_TYPES[5], "p")
-
-
-@pytest.mark.parametrize(
-    ("odd", "kept"),
-    [
-        *((one, "") for one in (7, 1.5, float("nan"), None, True, {"id": "a"}, ["a"], "\ud83d")),
-        *((one, one) for one in (".", "..", "./a", "a/.", "a/../b", "..\\a", "a\\.", "a\x7f", "a\x85")),
-        ("é" * 257, "é" * 256 + "…[cut]"),
-    ],
-)
-def test_an_id_that_no_path_can_hold_is_kept_and_not_fetched(odd: object, kept: str) -> None:
-    event = Event.parse(notification(EVENT_TYPES[0], {"openId4VcIssuanceId": odd}))
-    assert (event.resource_id, event.fetchable) == (kept, False)

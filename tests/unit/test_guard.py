@@ -28,18 +28,15 @@ def guarded(answer: Callable[[httpx.Request], object], book: Book) -> AsyncApi:
     return client(answer, ClientCredentials(API_URL + TOKEN_PATH, "me", "s3cret"), url=API_URL, guard=book)
 
 
-async def heard(answer: Answer) -> list[tuple[object, ...]]:
-    """Return the reports that the guard gets about one call, which may fail."""
-    book, granted = Book(), iter([httpx.Response(200, json=TOKEN)] * 2)
+async def call(answer: Answer, book: Book, *, granted: int = 2) -> None:
+    """Call the API once. So many tokens are granted, and then none."""
+    tokens = iter([*[httpx.Response(200, json=TOKEN)] * granted, httpx.Response(400)])
 
     def handle(request: httpx.Request) -> httpx.Response:
-        return next(granted) if request.url.path == TOKEN_PATH else answer(request)
+        return next(tokens) if request.url.path == TOKEN_PATH else answer(request)
 
     async with guarded(handle, book) as api:
-        with suppress(ApiError):
-            await api.presentations.get("p")
-    assert book.acquired == ["presentations.get"]
-    return book.heard
+        await api.presentations.get("p")
 
 
 @pytest.mark.parametrize(
@@ -65,20 +62,17 @@ async def heard(answer: Answer) -> list[tuple[object, ...]]:
     ],
 )
 async def test_the_guard_hears_once_what_each_request_came_to(answer: Answer, word: tuple[object, ...]) -> None:
-    assert await heard(answer) == [word]
+    book = Book()
+    with suppress(ApiError):
+        await call(answer, book)
+    assert (book.acquired, book.heard) == (["presentations.get"], [word])
 
 
 @pytest.mark.parametrize("granted", [0, 1])
 async def test_without_a_first_token_nobody_asks_and_a_401_after_which_there_is_none_says_nothing(granted: int) -> None:
-    tokens = iter([*[httpx.Response(200, json=TOKEN)] * granted, httpx.Response(400)])
     book = Book()
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        return next(tokens) if request.url.path == TOKEN_PATH else httpx.Response(401)
-
-    async with guarded(answer, book) as api:
-        with pytest.raises(Unauthorized):
-            await api.presentations.get("p")
+    with pytest.raises(Unauthorized):
+        await call(lambda _: httpx.Response(401), book, granted=granted)
     assert book.acquired == ["presentations.get"] * granted
     assert book.heard == [("cancelled",)] * granted
 
@@ -96,11 +90,11 @@ async def test_a_call_that_is_cancelled_says_nothing(waits_for: str) -> None:
         return httpx.Response(200, stream=BrokenBody())
 
     async with guarded(answer, book) as api:
-        call = asyncio.create_task(api.presentations.get("p"))
+        calling = asyncio.create_task(api.presentations.get("p"))
         await reached.wait()
         await asyncio.sleep(0)
-        call.cancel()
+        calling.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await call
+            await calling
         await api._auth.aclose()
     assert book.heard == [("cancelled",)]
