@@ -58,9 +58,16 @@ def told() -> Planned:
 
 
 @pytest.fixture
-async def made(redis_url: str, stub: Stub, told: Planned) -> AsyncIterator[Attempts]:
+async def idle(redis_url: str, stub: Stub, told: Planned) -> AsyncIterator[Attempts]:
     async with attempts(redis_url, stub, told.handlers, SNAPSHOT_KEY=KEY) as made:
         yield made
+
+
+@pytest.fixture
+async def made(idle: Attempts) -> Attempts:
+    """Return a worker whose queue has the event `e1`, of the presentation `pre_1`."""
+    await idle.accept("e1", DATA, "pre_1")
+    return idle
 
 
 @pytest.mark.parametrize(("why", "said"), [
@@ -69,7 +76,6 @@ async def made(redis_url: str, stub: Stub, told: Planned) -> AsyncIterator[Attem
 async def test_what_has_run_is_recorded_although_the_attempt_is_interrupted(
     made: Attempts, told: Planned, stub: Stub, redis_client: Redis, why: Interruption, said: str
 ) -> None:
-    await made.accept("e1", DATA, "pre_1")
     attempt = Attempt(await made.claim(), unwritten={"test.first": DONE})
     attempt.interrupt(why)
     with capture_logs() as lines:
@@ -83,7 +89,6 @@ async def test_what_has_run_is_recorded_although_the_attempt_is_interrupted(
 
 
 async def test_an_event_that_redis_does_not_settle_is_renewed_no_longer(made: Attempts, redis_client: Redis) -> None:
-    await made.accept("e1", DATA, "pre_1")
     attempt = Attempt(await made.claim())
     redis_client.rename(EVENT + "e1", "kept")
     redis_client.set(EVENT + "e1", "of another type")
@@ -102,7 +107,6 @@ async def test_nothing_is_fetched_once_every_handler_is_recorded_as_ended(
     made: Attempts, told: Planned, stub: Stub, redis_client: Redis, status: str, state: State
 ) -> None:
     """Their worker died before it settled the event, and the platform may have forgotten the data since."""
-    await made.accept("e1", DATA, "pre_1")
     told.ends["second"] = Retry(after=0.05)
     await made.next()
     attempt = Attempt(await made.claim(), unwritten={"test.second": status})
@@ -121,7 +125,6 @@ async def test_what_is_recorded_as_ended_after_the_claim_does_not_run_again(
     made: Attempts, told: Planned, status: str, state: State
 ) -> None:
     """By a worker that had lost the event."""
-    await made.accept("e1", DATA, "pre_1")
     attempt = Attempt((await made.claim())._replace(first=False))
     await made.claims.record(attempt.claim, "test.first", status)
     assert (await made.next(attempt)).state is state
@@ -144,7 +147,6 @@ async def test_a_snapshot_goes_with_its_event_although_only_an_earlier_attempt_h
     made: Attempts, told: Planned, redis_url: str, stub: Stub, redis_client: Redis
 ) -> None:
     """And stays while a worker has it that lacks the handler which failed."""
-    await made.accept("e1", DATA, "pre_1")
     told.ends["second"] = Retry(after=0.05)
     await made.next()
     assert redis_client.exists("credhook:credhook:snapshot:e1")
@@ -162,7 +164,6 @@ async def test_a_snapshot_goes_with_its_event_although_only_an_earlier_attempt_h
 async def test_a_snapshot_of_another_version_is_left_and_the_platform_asked(
     made: Attempts, told: Planned, stub: Stub
 ) -> None:
-    await made.accept("e1", DATA, "pre_1")
     told.ends["first"] = Retry(after=0.02)
     await made.next()
     await Snapshots(store_on(made.redis), SecretStr(KEY)).keep("e1", b'{"credentials": "of another model"}')
@@ -174,7 +175,6 @@ async def test_a_snapshot_of_another_version_is_left_and_the_platform_asked(
 
 
 async def test_data_is_not_gone_because_the_platform_fails(made: Attempts, told: Planned, stub: Stub) -> None:
-    await made.accept("e1", DATA, "pre_1")
     told.ends["first"] = Retry(after=0.02)
     await made.next()
     await made.redis.delete("credhook:credhook:snapshot:e1")
@@ -188,7 +188,6 @@ async def test_data_is_not_gone_because_the_platform_fails(made: Attempts, told:
 
 
 async def test_who_has_lost_the_event_to_another_is_told_when_it_settles(made: Attempts, redis_client: Redis) -> None:
-    await made.accept("e1", DATA, "pre_1")
     attempt = Attempt(await made.claim())
     redis_client.hset("credhook:credhook:locks", "pre_1", f"e1 {attempt.claim.fence + 1} 2 another")
     lost = REGISTRY.get_sample_value("credhook_leases_lost_total") or 0
@@ -202,7 +201,6 @@ async def test_an_interruption_that_something_has_swallowed_is_noticed_before_th
     made: Attempts, told: Planned, monkeypatch: pytest.MonkeyPatch, swallowing: str
 ) -> None:
     """Nothing of ours swallows any; what this one stands for is a library of tomorrow."""
-    await made.accept("e1", DATA, "pre_1")
     attempt = Attempt((await made.claim())._replace(first=False))
 
     async def swallows(*_: object) -> str:
@@ -247,14 +245,14 @@ async def test_handlers_run_to_their_end_although_redis_refuses_the_record_of_an
     ({"second": Retry(after=600)}, True),
 ])  # fmt: skip
 async def test_only_a_state_that_a_handler_has_handled_makes_earlier_ones_stale(
-    made: Attempts, told: Planned, ends: dict[str, Exception], stale: bool
+    idle: Attempts, told: Planned, ends: dict[str, Exception], stale: bool
 ) -> None:
     told.ends |= ends
-    await made.accept("later", DATA, "pre_1")
-    assert (await made.next()).state is not State.DONE
+    await idle.accept("later", DATA, "pre_1")
+    assert (await idle.next()).state is not State.DONE
     told.ends.clear()
-    await made.accept("earlier", REQUESTED, "pre_1")
-    await made.next()
+    await idle.accept("earlier", REQUESTED, "pre_1")
+    await idle.next()
     assert told.stale[2:] == [stale, stale]
 
 
@@ -327,21 +325,20 @@ EARLY, LATE = "2026-11-01T12:00:00Z", "20261101T120001"  # The second is in ISO'
     ],
 )
 async def test_of_two_states_the_later_counts_and_at_the_same_moment_the_higher_rank(
-    made: Attempts, told: Planned, stub: Stub, redis_client: Redis, steps: list[tuple[str, str | None, bool]], kept: str
+    idle: Attempts, told: Planned, stub: Stub, redis_client: Redis, steps: list[tuple[str, str | None, bool]], kept: str
 ) -> None:
     for number, (kind, updated, _) in enumerate(steps):
         answer: Any = presentation("iss_1", {"given": "Ada"})
         answer.body["data"] |= {} if updated is None else {"updatedAt": updated}
         stub.answer = lambda _, answer=answer: answer  # type: ignore[misc]
         namespace = "verification" if kind in {"data", "verified"} else "issuance"
-        await made.accept(f"e{number}", f"openid4vc.{namespace}.{kind}", "iss_1")
-        await made.next()
+        await idle.accept(f"e{number}", f"openid4vc.{namespace}.{kind}", "iss_1")
+        await idle.next()
     assert told.stale[::2] == [stale for *_, stale in steps]
     assert redis_client.get("credhook:credhook:resource:iss_1") == kept.encode()
 
 
 async def test_details_serve_the_event_that_follows_only_if_they_are_later(made: Attempts, stub: Stub) -> None:
-    await made.accept("e1", DATA, "pre_1")
     await made.accept("e2", DATA, "pre_1")
     second = await made.make_two()
     assert len(stub.calls) == 1  # It had come before the look.
@@ -359,7 +356,6 @@ async def test_details_serve_the_event_that_follows_only_if_they_are_later(made:
 
 async def test_a_snapshot_serves_no_other_event(made: Attempts, told: Planned, stub: Stub) -> None:
     """It may be as old as the first attempt."""
-    await made.accept("e1", DATA, "pre_1")
     told.ends["second"] = Retry(after=0.05)
     await made.next()
     told.ends.clear()
@@ -377,7 +373,6 @@ async def test_a_snapshot_serves_no_other_event(made: Attempts, told: Planned, s
 async def test_nothing_is_fetched_for_an_event_whose_handlers_all_run_still(
     made: Attempts, told: Planned, stub: Stub
 ) -> None:
-    await made.accept("e1", DATA, "pre_1")
     runs: Any = made.processor.runs
     for handler in told.handlers:
         runs.begin(SimpleNamespace(webhook_id="e1"), handler).hold()  # As far as a run needs the event.
@@ -390,13 +385,13 @@ async def test_nothing_is_fetched_for_an_event_whose_handlers_all_run_still(
 
 @pytest.mark.parametrize(("killed", "state", "ran"), [(1, State.DONE, 2), (2, State.DEAD, 0)])
 async def test_an_event_that_has_killed_two_workers_is_given_up_without_a_fetch(
-    made: Attempts, told: Planned, stub: Stub, redis_client: Redis, killed: int, state: State, ran: int
+    idle: Attempts, told: Planned, stub: Stub, redis_client: Redis, killed: int, state: State, ran: int
 ) -> None:
-    await made.accept("e 1", DATA, "pre_1")
+    await idle.accept("e 1", DATA, "pre_1")
     ended = "h:of.another" if ran else "h:of.third"  # Of other workers.
     redis_client.hset(EVENT + "e 1", mapping={"killed": killed, "pending": "of.another", ended: "done"})
     with capture_logs() as lines:
-        settlement = await made.next(Attempt(await made.claim_of("e 1")))
+        settlement = await idle.next(Attempt(await idle.claim_of("e 1")))
     assert [one["hint"] for one in lines if one["event"] == "event_dead"] == ["credhook events show 'e 1'"] * (not ran)
     assert (settlement.state, len(told.ran), len(stub.calls)) == (state, ran, min(ran, 1))
 

@@ -50,11 +50,16 @@ async def proxied(proxy: RedisProxy) -> AsyncIterator[Inbox]:
         yield inbox
 
 
+async def refuses(inbox: Inbox, webhook_id: str, why: str) -> None:
+    """Check that the inbox does not take this delivery, and says why."""
+    with pytest.raises(StoreUnavailable, match=why):
+        await inbox.accept(webhook_id, EVENT)
+
+
 async def test_a_delivery_that_cannot_be_written_is_refused_alone(inbox: Inbox) -> None:
     assert await inbox.accept("m1", EVENT) is Outcome.ACCEPTED
     for _ in range(2):  # With a connection that stands, and with one that is opened anew.
-        with pytest.raises(StoreUnavailable, match="UnicodeEncodeError"):
-            await inbox.accept("\ud800", EVENT)
+        await refuses(inbox, "\ud800", "UnicodeEncodeError")
     gone, stays = (asyncio.create_task(inbox.accept("\ud800", EVENT)) for _ in range(2))
     asyncio.get_running_loop().call_soon(gone.cancel)
     with pytest.raises(StoreUnavailable):
@@ -125,8 +130,7 @@ async def test_an_unsafe_redis_gets_no_acknowledgement(
     with configured(redis_client, setting, value), capture_logs() as logs:
         async with inbox_on(async_redis) as inbox:
             for _ in range(2):  # It is looked at each time.
-                with pytest.raises(StoreUnavailable, match=remedy):
-                    await inbox.accept("m1", EVENT)
+                await refuses(inbox, "m1", remedy)
             assert "; " in inbox.unavailable  # The problem, then what to do.
     assert logs == []
     assert not redis_client.exists("credhook:credhook:event:m1")
@@ -141,14 +145,12 @@ async def test_a_writable_replica_and_no_file_are_not_enough(tmp_path: Path, red
         client.replicaof("127.0.0.1", redis_url.rpartition(":")[2].partition("/")[0])
         client.set("writable", "1")
         async with AsyncRedis.from_url(url) as other, inbox_on(other, durability=durability) as inbox:
-            with pytest.raises(StoreUnavailable, match="is a replica"):
-                await inbox.accept("m1", EVENT)
+            await refuses(inbox, "m1", "is a replica")
             client.replicaof("NO", "ONE")
             assert await inbox.accept("m1", EVENT) is Outcome.ACCEPTED
             client.config_set("appendonly", "no")
             client.client_kill_filter(_type="normal", skipme=True)  # All connections but this one.
-            with pytest.raises(StoreUnavailable, match="appendonly"):
-                await inbox.accept("m2", EVENT)
+            await refuses(inbox, "m2", "appendonly")
 
 
 async def test_replicated_means_a_replica_has_it_with_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,8 +164,7 @@ async def test_replicated_means_a_replica_has_it_with_no_file(tmp_path: Path, mo
         replica, another = (stack.enter_context(Redis.from_url(one)) for one in urls[1:])
         port = url.rpartition(":")[2].partition("/")[0]
         async with AsyncRedis.from_url(url) as client, inbox_on(client, durability="replicated") as inbox:
-            with pytest.raises(StoreUnavailable, match="0 of 1 replicas"):
-                await inbox.accept("m0", EVENT)
+            await refuses(inbox, "m0", "0 of 1 replicas")
             replica.replicaof("127.0.0.1", port)
             until(lambda: replica.info("replication")["master_link_status"] == "up")
             assert await inbox.accept("m1", EVENT) is Outcome.ACCEPTED
@@ -173,28 +174,24 @@ async def test_replicated_means_a_replica_has_it_with_no_file(tmp_path: Path, mo
             os.kill(process, signal.SIGSTOP)
             try:
                 for _ in ("accepted", "duplicate"):  # Neither is acknowledged while the replica lacks it.
-                    with pytest.raises(StoreUnavailable, match="0 of 1 replicas"):
-                        await inbox.accept("m2", EVENT)
+                    await refuses(inbox, "m2", "0 of 1 replicas")
                     assert not inbox._connection.is_open  # Another Redis may be the master by now.
             finally:
                 os.kill(process, signal.SIGCONT)
             assert await inbox.accept("m2", EVENT) is Outcome.DUPLICATE
             async with inbox_on(client, durability="replicated:2") as wary:
-                with pytest.raises(StoreUnavailable, match="1 of 2 replicas"):
-                    await wary.accept("m3", EVENT)
+                await refuses(wary, "m3", "1 of 2 replicas")
                 another.replicaof("127.0.0.1", port)
                 until(lambda: another.info("replication")["master_link_status"] == "up")
                 assert await wary.accept("m4", EVENT) is Outcome.ACCEPTED
                 os.kill(process, signal.SIGSTOP)
                 try:
-                    with pytest.raises(StoreUnavailable, match="1 of 2 replicas"):
-                        await wary.accept("m5", EVENT)
+                    await refuses(wary, "m5", "1 of 2 replicas")
                 finally:
                     os.kill(process, signal.SIGCONT)
         replica.replicaof("NO", "ONE")
         async with AsyncRedis.from_url(other) as client, inbox_on(client) as inbox:
-            with pytest.raises(StoreUnavailable, match="CREDHOOK_DURABILITY=replicated"):
-                await inbox.accept("m2", EVENT)  # The profiles without replicas need a file.
+            await refuses(inbox, "m2", "CREDHOOK_DURABILITY=replicated")  # The profiles without replicas need a file.
 
 
 async def test_redis_is_asked_again_after_a_while_what_it_keeps(

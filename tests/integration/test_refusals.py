@@ -28,7 +28,7 @@ def answer(port: int, sent: bytes) -> tuple[int, dict[str, str], bytes]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_refusal_over_a_raw_socket(server: Receiver, redis_server: str, name: str) -> None:
+def test_a_refusal_over_a_raw_socket(server: Receiver, redis_client: Redis, name: str) -> None:
     row = refusal(name)
     before = len(server.text)
     status, headers, content = answer(server.port, row.sent)
@@ -46,8 +46,7 @@ def test_a_refusal_over_a_raw_socket(server: Receiver, redis_server: str, name: 
     if row.reason is not None:
         until(lambda: json.dumps(row.reason) in server.text[before:], what=row.reason)
     assert "Traceback" not in server.text
-    with Redis.from_url(redis_server) as redis:
-        assert not redis.exists("credhook:credhook:event:refused_1", "credhook:credhook:event:refused_2")
+    assert not redis_client.exists("credhook:credhook:event:refused_1", "credhook:credhook:event:refused_2")
 
 
 def test_a_hundred_headers_of_almost_16_kib_are_read(server: Receiver) -> None:
@@ -65,11 +64,10 @@ def test_a_compressed_delivery_is_told_what_to_do_and_one_that_says_identity_is_
         assert answer(server.port, sent)[0] == 202
 
 
-async def test_a_client_that_goes_away_mid_body_leaves_nothing(server: Receiver, redis_server: str) -> None:
+async def test_a_client_that_goes_away_mid_body_leaves_nothing(server: Receiver, redis_client: Redis) -> None:
     for _ in range(20):
         with socket.create_connection(("127.0.0.1", server.port)) as raw:
             raw.sendall(request(*signed("msg_gone"))[:-5])
     assert answer(server.port, request(*signed("msg_after")))[0] == 202
-    with Redis.from_url(redis_server) as redis:
-        assert not redis.exists("credhook:credhook:event:msg_gone")
+    assert not redis_client.exists("credhook:credhook:event:msg_gone")
     assert "receiver_failed" not in server.text

@@ -10,10 +10,30 @@ from credhook.worker.api.http.exchange import Unanswered
 from credhook.worker.api.http.transport import Proxies
 
 VARIABLES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY", "REQUEST_METHOD")
-DIRECT = None
+DIRECT, PROXIED = None, "http://all"
 #: This host, which nothing need name, and what only looks like it.
 HERE = ("localhost", "127.0.0.1", "127.8.9.10:8700", "[::1]", "[::1]:8700")
 ALMOST_HERE = ("127.example", "127.0.0.1.example", "localhost.example", "10.0.0.7", "[fd00::1]")
+#: What NO_PROXY says, a URL, and its proxy if all have one.
+EXCEPTIONS = [
+    ("api.example", "https://api.example", DIRECT),
+    ("api.example", "https://API.example:8443/x", DIRECT),
+    ("API.Example", "https://api.example", DIRECT),
+    ("other.example, api.example", "https://api.example", DIRECT),
+    ("example", "https://api.example", DIRECT),
+    (".example", "https://api.example", DIRECT),
+    ("*", "https://api.example", DIRECT),
+    ("api.example:443", "https://api.example", DIRECT),
+    ("api.example:80", "http://api.example", DIRECT),
+    ("api.example:8443", "https://api.example:8443", DIRECT),
+    ("10.0.0.7", "http://10.0.0.7", DIRECT),
+    ("fd00::7", "http://[fd00::7]:8700", DIRECT),
+    ("api.example:8443", "https://api.example", PROXIED),
+    ("other.example", "https://api.example", PROXIED),
+    ("pi.example", "https://api.example", PROXIED),
+    ("api.example.org", "https://api.example", PROXIED),
+    ("", "https://api.example", PROXIED),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -49,43 +69,13 @@ def found(monkeypatch: pytest.MonkeyPatch, url: str, environment: Mapping[str, s
         ({"ALL_PROXY": "socks5://all", "HTTPS_PROXY": "http://one"}, "https://api.example", "http://one"),
         *(({"ALL_PROXY": "http://all"}, f"{scheme}://{host}", DIRECT) for scheme in ("http", "https") for host in HERE),
         *(({"ALL_PROXY": "http://all"}, f"https://{host}", "http://all") for host in ALMOST_HERE),
+        *(({"ALL_PROXY": PROXIED, "NO_PROXY": named}, url, proxy) for named, url, proxy in EXCEPTIONS),
     ],
 )
-def test_the_variable_for_the_scheme_comes_before_that_for_all_and_none_is_for_this_host(
+def test_the_variable_for_the_scheme_comes_before_that_for_all_and_none_is_for_this_host_or_an_exception(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], url: str, proxy: str | None
 ) -> None:
     assert found(monkeypatch, url, environment) == proxy
-
-
-PROXIED = "http://all"
-
-
-@pytest.mark.parametrize(
-    ("exceptions", "url", "proxy"),
-    [
-        ("api.example", "https://api.example", DIRECT),
-        ("api.example", "https://API.example:8443/x", DIRECT),
-        ("API.Example", "https://api.example", DIRECT),
-        ("other.example, api.example", "https://api.example", DIRECT),
-        ("example", "https://api.example", DIRECT),
-        (".example", "https://api.example", DIRECT),
-        ("*", "https://api.example", DIRECT),
-        ("api.example:443", "https://api.example", DIRECT),
-        ("api.example:80", "http://api.example", DIRECT),
-        ("api.example:8443", "https://api.example:8443", DIRECT),
-        ("10.0.0.7", "http://10.0.0.7", DIRECT),
-        ("fd00::7", "http://[fd00::7]:8700", DIRECT),
-        ("api.example:8443", "https://api.example", PROXIED),
-        ("other.example", "https://api.example", PROXIED),
-        ("pi.example", "https://api.example", PROXIED),
-        ("api.example.org", "https://api.example", PROXIED),
-        ("", "https://api.example", PROXIED),
-    ],
-)
-def test_what_no_proxy_names_is_reached_directly(
-    monkeypatch: pytest.MonkeyPatch, exceptions: str, url: str, proxy: str | None
-) -> None:
-    assert found(monkeypatch, url, {"ALL_PROXY": "http://all", "NO_PROXY": exceptions}) == proxy
 
 
 @pytest.mark.parametrize(
