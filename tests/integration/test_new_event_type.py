@@ -8,8 +8,8 @@ from pathlib import Path
 
 import release
 from dev_process import left_running
-from in_thread import Asked, http_server
 from platform_settings import leading_to
+from scripted_server import answering, ok
 
 ROOT = Path(__file__).parents[2]
 
@@ -101,14 +101,8 @@ def test_a_new_resource_is_accepted_fetched_and_handled_once_it_has_a_row_and_a_
     run = changed_copy(tmp_path, ADD_RESOURCE)
     (tmp_path / "shop.py").write_text(HANDLER)
     assert run("-c", ACCEPT, redis_url, folder=tmp_path).endswith("accepted\n")
-
-    def answer(asked: Asked) -> tuple[int, dict[str, str], bytes]:
-        if asked.path == "/token":
-            return 200, {}, b'{"access_token": "t", "expires_in": 300, "token_type": "Bearer"}'
-        assert asked.path == "/orders/order-1"
-        return 200, {}, b'{"data": {"id": "order-1", "status": "paid", "sum": 12}}'
-
-    with http_server(answer) as url:
-        settings = {"REDIS_URL": redis_url, "CREDHOOK_HANDLERS": "shop", **leading_to(url)}
+    with answering(lambda *_: ok({"data": {"id": "order-1", "status": "paid", "sum": 12}})) as platform:
+        settings = {"REDIS_URL": redis_url, "CREDHOOK_HANDLERS": "shop", **leading_to(platform.url)}
         run("-m", "credhook", "worker", "--burst", folder=tmp_path, **settings)
+    assert set(platform.targets) == {"/orders/order-1"}
     assert (tmp_path / "shipped").read_text() == "Order order-1 12 paid"

@@ -4,6 +4,7 @@ import threading
 from functools import partial
 from pathlib import Path
 
+import httpx
 import plain
 import pytest
 import trustme
@@ -31,7 +32,7 @@ def test_anything_but_2xx_is_retried_under_the_same_id(sandbox: Platform, receiv
 
 
 def test_endpoints_that_cannot_be_reached_or_prove_themselves_are_retried_and_hold_up_no_other(
-    sandbox: Platform, receiver: Receiver, authority: trustme.CA
+    sandbox: Platform, api: httpx.Client, receiver: Receiver, authority: trustme.CA
 ) -> None:
     with receiving(authority.issue_cert("127.0.0.1")) as gone:
         pass
@@ -40,9 +41,8 @@ def test_endpoints_that_cannot_be_reached_or_prove_themselves_are_retried_and_ho
         ids = [register(sandbox, url) for url in urls]
         happen(sandbox)
         until(lambda: len(receiver.received) == 1)
-        with authorized(sandbox) as api:
-            api.delete(f"/me-creds/api/endpoints/{ids[-1]}")
-            assert api.get("/sandbox/deliveries").json()["meta"]["underWay"] == 4  # Those to the others.
+        api.delete(f"/me-creds/api/endpoints/{ids[-1]}")
+        assert api.get("/sandbox/deliveries").json()["meta"]["underWay"] == 4  # Those to the others.
         for url, error in ((gone.url, "ConnectError"), (stranger.url, "CERTIFICATE_VERIFY_FAILED")):
             until(partial(retried, sandbox, url, error), what=error)
         assert stranger.received == []
@@ -64,13 +64,12 @@ def test_a_lost_attempt_is_made_again(sandbox: Platform, receiver: Receiver) -> 
     assert len(receiver.received) == 2
 
 
-def test_a_removed_endpoint_gets_no_more(sandbox: Platform, receiver: Receiver) -> None:
+def test_a_removed_endpoint_gets_no_more(sandbox: Platform, api: httpx.Client, receiver: Receiver) -> None:
     id_ = register(sandbox, receiver.url)
     receiver.statuses = [500] * 8
     (made,) = happen(sandbox)
     until(lambda: receiver.received)
-    with authorized(sandbox) as api:
-        assert api.delete(f"/me-creds/api/endpoints/{id_}").status_code == 204
+    assert api.delete(f"/me-creds/api/endpoints/{id_}").status_code == 204
     attempts = settled(sandbox, made["webhookIds"][0])
     assert "acknowledged" not in {each["outcome"] for each in attempts}
 
