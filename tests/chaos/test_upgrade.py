@@ -12,13 +12,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import plain
 import pytest
 import trustme
-from commands import credhook
+from commands import ROOT, credhook
 from fleet_harness import LONG, SHORT, SIZES, Answer, Call, FleetHarness, presentation, well
 from forked_process import Forked
 from other_version import Member, installed
@@ -30,7 +29,6 @@ from serving import Platform, Start
 from signing import OTHER_SECRET, SECRET, body, headers
 from waiting import until
 
-ROOT = Path(__file__).parents[2]
 #: The commit of 0.2.0rc1. A clone may have no tag, but it has the commit.
 CANDIDATE = "1dd95e45d970c64e01eb560e1f78a71a5a42f78d"
 OLD, NEW = "a-secret-of-last-year-0123456789", "the-secret-of-this-year-01234567"

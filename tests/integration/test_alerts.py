@@ -4,9 +4,8 @@ import json
 from pathlib import Path
 
 import yaml
+from commands import ROOT
 from scraping import needs_promtool, promtool
-
-ROOT = Path(__file__).parents[2]
 
 
 @needs_promtool

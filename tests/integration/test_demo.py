@@ -9,11 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
+from commands import ROOT
 from dev_process import left_running
 from fleet_harness import SHORT, SIZES
 from waiting import until
-
-ROOT = Path(__file__).parents[2]
 
 
 def start(tmp_path: Path) -> "subprocess.Popen[str]":

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import release
 
-ROOT = Path(__file__).parents[2]
 VERSION = "{}.{}".format(*sys.version_info)
 
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="no make")
@@ -30,7 +29,7 @@ def checkout(tmp_path: Path) -> Path:
     """As much of one as `make` looks at, and the Python."""
     (tmp_path / "deploy").mkdir()
     for name in ("Makefile", "pyproject.toml", "deploy/requirements-dev.txt", "deploy/requirements-uv.txt"):
-        shutil.copy(ROOT / name, tmp_path / name)
+        shutil.copy(release.ROOT / name, tmp_path / name)
     (tmp_path / "python").write_text(PYTHON.format(tmp_path / "python"))
     (tmp_path / "python").chmod(0o755)
     (tmp_path / "pip").touch()

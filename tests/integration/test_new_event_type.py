@@ -11,8 +11,6 @@ from dev_process import left_running
 from platform_settings import leading_to
 from scripted_server import answering, ok
 
-ROOT = Path(__file__).parents[2]
-
 NEW_TYPE = "openid4vc.issuance.revoked"
 #: File, old text, and new text.
 Change = tuple[str, str, str]
@@ -76,7 +74,7 @@ async def ship(event, context):
 def changed_copy(folder: Path, changes: list[Change]) -> Callable[..., str]:
     """Copy the code, with these changes. Return what runs Python with the copy, and returns what it prints."""
     for name in ("credhook", "receiver", "worker", "sandbox"):
-        shutil.copytree(ROOT / name, folder / name, symlinks=True)
+        shutil.copytree(release.ROOT / name, folder / name, symlinks=True)
     for name, old, new in changes:
         text = (folder / name).read_text()
         assert text.count(old) == 1

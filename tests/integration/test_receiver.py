@@ -1,31 +1,22 @@
 """The receiver as a process, on a real socket, with a real Redis."""
 
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import httpx
 import plain
-import pytest
 from fleet_harness import FleetHarness, Stub
 from harness import PLAIN
 from redis import Redis
 from redis_keys import job_id
 from rq import Queue
-from serving import Receiver, receiver
+from serving import receiver
 from signing import OTHER_SECRET, SECRET, body, headers
 from waiting import until
 
 from credhook.sandbox.local.environment import free_port, start_server
 
 PATH_SECRET = "an-unguessable-path-0123456789"
-
-
-@pytest.fixture(scope="module")
-def inbox(tmp_path_factory: pytest.TempPathFactory, module_redis: str) -> Iterator[Receiver]:
-    folder, keys = tmp_path_factory.mktemp("receiver"), f"{SECRET} {OTHER_SECRET}"
-    with receiver(folder, module_redis, CREDHOOK_WEBHOOK_SECRETS=keys) as process:
-        yield process
 
 
 def post(url: str, webhook_id: str = "msg_1", content: bytes | None = None, secret: str = SECRET) -> httpx.Response:
@@ -39,26 +30,28 @@ def status_of(response: httpx.Response) -> str:
 
 
 def test_a_delivery_becomes_one_record_and_one_job_and_what_else_has_its_id_is_kept_aside(
-    inbox: Receiver, redis_client: Redis
+    tmp_path: Path, redis_url: str, redis_client: Redis
 ) -> None:
-    assert status_of(post(inbox.url)) == "accepted"
-    record = redis_client.hgetall("credhook:credhook:event:msg_1")
-    assert record.pop(b"received").isdigit()
-    assert record == {b"type": b"openid4vc.issuance.completed", b"resource": b"iss_1", b"state": b"accepted"}
-    assert Queue("credhook", connection=redis_client).job_ids == [job_id("msg_1")]
-    redis_client.delete("rq:job:" + job_id("msg_1"), "rq:queue:credhook")
-    assert status_of(post(inbox.url, secret=OTHER_SECRET)) == "duplicate"
-    assert status_of(post(inbox.url, content=body(resource_id="iss_2"))) == "conflict"
-    assert list(redis_client.hgetall("credhook:credhook:conflict:msg_1")) == [b"openid4vc.issuance.completed iss_2"]
-    assert redis_client.hget("credhook:credhook:event:msg_1", "resource") == b"iss_1"
-    until(lambda: '"events_duplicate"' in inbox.text)
-    until(lambda: '"event_conflict"' in inbox.text)
-    for outcome in ("quarantined", "duplicate"):
-        assert status_of(post(inbox.url, "msg_2", body("openid4vc.issuance.revoked"))) == outcome
-    assert redis_client.hget("credhook:credhook:event:msg_2", "state") == b"quarantined"
-    assert redis_client.zrange("credhook:credhook:quarantined", 0, -1) == [b"msg_2"]
-    until(lambda: '"event_quarantined"' in inbox.text)
-    assert not redis_client.exists("rq:queue:credhook")
+    keys = f"{SECRET} {OTHER_SECRET}"
+    with receiver(tmp_path, redis_url, CREDHOOK_WEBHOOK_SECRETS=keys) as inbox:
+        assert status_of(post(inbox.url)) == "accepted"
+        record = redis_client.hgetall("credhook:credhook:event:msg_1")
+        assert record.pop(b"received").isdigit()
+        assert record == {b"type": b"openid4vc.issuance.completed", b"resource": b"iss_1", b"state": b"accepted"}
+        assert Queue("credhook", connection=redis_client).job_ids == [job_id("msg_1")]
+        redis_client.delete("rq:job:" + job_id("msg_1"), "rq:queue:credhook")
+        assert status_of(post(inbox.url, secret=OTHER_SECRET)) == "duplicate"
+        assert status_of(post(inbox.url, content=body(resource_id="iss_2"))) == "conflict"
+        assert list(redis_client.hgetall("credhook:credhook:conflict:msg_1")) == [b"openid4vc.issuance.completed iss_2"]
+        assert redis_client.hget("credhook:credhook:event:msg_1", "resource") == b"iss_1"
+        until(lambda: '"events_duplicate"' in inbox.text)
+        until(lambda: '"event_conflict"' in inbox.text)
+        for outcome in ("quarantined", "duplicate"):
+            assert status_of(post(inbox.url, "msg_2", body("openid4vc.issuance.revoked"))) == outcome
+        assert redis_client.hget("credhook:credhook:event:msg_2", "state") == b"quarantined"
+        assert redis_client.zrange("credhook:credhook:quarantined", 0, -1) == [b"msg_2"]
+        until(lambda: '"event_quarantined"' in inbox.text)
+        assert not redis_client.exists("rq:queue:credhook")
 
 
 def test_a_sender_that_does_not_sign_is_served_at_the_secret_path_only(

@@ -28,20 +28,6 @@ from credhook.worker.queue.claims import Settlement
 TIMES = {b"created_at", b"enqueued_at"}
 
 
-def written_by_rq(redis: Redis, event_id: str) -> dict[Any, Any]:
-    queue = Queue("credhook", connection=redis, serializer=JSONSerializer)
-    job = queue.enqueue(
-        JOB_FUNCTION,
-        args=(),
-        job_id=job_id(event_id),
-        job_timeout=JOB_TIMEOUT,
-        result_ttl=0,
-        failure_ttl=FAILURE_TTL,
-        description="credhook event",
-    )
-    return redis.hgetall(job.key)
-
-
 def everything(redis: Redis) -> dict[bytes, Any]:
     """All keys of RQ's with their values and expiries, of a hash without its empty fields, its times and its data."""
     found: dict[bytes, Any] = {}
@@ -54,7 +40,16 @@ def everything(redis: Redis) -> dict[bytes, Any]:
 
 
 async def test_a_job_is_what_enqueue_writes_but_for_empty_fields(redis_client: Redis, queue: EventQueue) -> None:
-    theirs = written_by_rq(redis_client, "msg_1")
+    job = Queue("credhook", connection=redis_client, serializer=JSONSerializer).enqueue(
+        JOB_FUNCTION,
+        args=(),
+        job_id=job_id("msg_1"),
+        job_timeout=JOB_TIMEOUT,
+        result_ttl=0,
+        failure_ttl=FAILURE_TTL,
+        description="credhook event",
+    )
+    theirs = redis_client.hgetall(job.key)
     rq_wrote = everything(redis_client)
     redis_client.flushall()
 

@@ -5,9 +5,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+from commands import ROOT
 from no_network import PYTEST, run
-
-ROOT = Path(__file__).parents[2]
 
 CONFIGURATION = """
 [pytest]

@@ -25,8 +25,6 @@ from credhook.cli import COMMANDS
 from credhook.sandbox.local.environment import find_server
 from credhook.store.announcements import version
 
-ROOT = Path(__file__).parents[2]
-
 #: What a project may well have of its own. Whoever imports it instead of ours is told.
 STRANGERS = ("worker", "receiver", "sandbox", "settings", "cli", "events", "logs", "store", "jobs", "tests/__init__")
 
@@ -34,7 +32,7 @@ STRANGERS = ("worker", "receiver", "sandbox", "settings", "cli", "events", "logs
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dist")
-    release.build(ROOT, folder, "wheel")
+    release.build(release.ROOT, folder, "wheel")
     return folder / release.WHEEL
 
 
@@ -67,8 +65,8 @@ def test_it_holds_one_import_root_with_its_types_and_licence(wheel: Path) -> Non
     assert "credhook/py.typed" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
     suffixes = {".py", ".lua", ".template", ".html", ".css", ".js"}
-    paths = [path for top in ("credhook", "receiver", "worker", "sandbox") for path in (ROOT / top).rglob("*")]
-    ours = {str(path.relative_to(ROOT)).removeprefix("credhook/") for path in paths if path.suffix in suffixes}
+    paths = [path for top in ("credhook", "receiver", "worker", "sandbox") for path in (release.ROOT / top).rglob("*")]
+    ours = {str(path.relative_to(release.ROOT)).removeprefix("credhook/") for path in paths if path.suffix in suffixes}
     assert {f"credhook/{path}" for path in ours} <= set(names)
 
 
@@ -115,17 +113,19 @@ def test_all_builds_have_the_same_bytes_and_the_sdist_builds_the_wheel(tmp_path:
     left_out = shutil.ignore_patterns(
         ".git", ".venv", ".*_cache", ".hypothesis", ".credhook*", "dist", "tests", "*.env"
     )
-    shutil.copytree(ROOT, copy, symlinks=True, ignore=left_out)
+    shutil.copytree(release.ROOT, copy, symlinks=True, ignore=left_out)
     for path in copy.rglob("*"):
         if not path.is_symlink():
             path.chmod(0o700 if path.is_dir() else 0o600)
             os.utime(path, (0, 1_000_000_000))
     (copy / "credhook/cli.pyc").touch()
     (copy / "deploy/worker.env").write_text("CREDHOOK_CLIENT_SECRET=of the operator")
-    release.build_twice(ROOT, copy, tmp_path / "made")
+    release.build_twice(release.ROOT, copy, tmp_path / "made")
     with tarfile.open(tmp_path / "made" / release.SDIST) as archive:
         packed = {name.partition("/")[2] for name in archive.getnames()}
-    copied = re.findall(r"^COPY (?!--)(deploy.+) deploy/$", (ROOT / "deploy/Dockerfile").read_text(), re.MULTILINE)
+    copied = re.findall(
+        r"^COPY (?!--)(deploy.+) deploy/$", (release.ROOT / "deploy/Dockerfile").read_text(), re.MULTILINE
+    )
     assert {"Procfile", ".dockerignore", "deploy/INSTALL.md", *copied[0].split()} <= packed
 
 
@@ -178,7 +178,7 @@ def test_images_and_platforms_install_the_same(author: Path) -> None:
     assert f"CMD {json.dumps(['credhook', 'worker'])}\n" in image
     pins = (author / "constraints.txt").read_text()
     assert all(re.fullmatch(r"[a-z0-9-]+==[\w.]+( ; .+[^ \\])?", pin) for pin in pins.splitlines())
-    assert pins.count("\n") == (ROOT / "deploy" / release.LOCKS[-1]).read_text().count("==")
+    assert pins.count("\n") == (release.ROOT / "deploy" / release.LOCKS[-1]).read_text().count("==")
     (author / "platform.txt").write_text(*release.blocks("text"))
     release.take_step("env/bin/pip install --requirement platform.txt", author, PIP_NO_INDEX="1", HOME=str(author))
 

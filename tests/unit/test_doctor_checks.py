@@ -2,17 +2,15 @@
 
 import re
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
+from commands import ROOT
 
 from credhook.ops.attention import Finding, split_remedy, warn
 from credhook.ops.doctor import _read_settings, line, of_answer, of_certificate, of_clock, of_endpoints
 from credhook.store import Keys
 from credhook.store.permissions import TRIALS, Part, command_of, rule
 from credhook.worker.api.models import Endpoint
-
-ROOT = Path(__file__).parents[2]
 
 
 def test_a_line_says_what_and_what_to_do_and_nothing_that_a_terminal_obeys() -> None:

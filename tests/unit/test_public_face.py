@@ -5,18 +5,16 @@ import subprocess
 import sys
 import tomllib
 from importlib import import_module
-from pathlib import Path
 
 import api_reference
 import pytest
+from commands import ROOT
 from token_endpoint import every_operation
 
 import credhook
 from credhook import ApiError, cli
 from credhook.tracing import PACKAGES
 from credhook.worker.api import errors, models
-
-ROOT = Path(__file__).parents[2]
 
 
 def test_another_name_is_an_error_that_says_so() -> None:

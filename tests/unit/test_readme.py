@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import click
 import pytest
+from commands import ROOT
 from pydantic import SecretStr
 from pydantic_settings import BaseSettings
 
@@ -23,7 +23,6 @@ from credhook.testing import event, run, variants
 from credhook.worker.handlers.registry import FetchedEvent, Options
 from credhook.worker.settings import EndpointSettings, WorkerSettings
 
-ROOT = Path(__file__).parents[2]
 #: Each page, by its path.
 PAGES = {
     str(path.relative_to(ROOT)): path.read_text()

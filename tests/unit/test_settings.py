@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import trustme
-from commands import credhook
+from commands import ROOT, credhook
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
@@ -309,8 +309,7 @@ def test_what_is_known_is_what_is_read() -> None:
     }
     others = {"CREDHOOK_LOG", "CREDHOOK_LOG_LEVEL", "CREDHOOK_DEV", "CREDHOOK_SANDBOX_URL"}
     assert {one for one in read if one.startswith("CREDHOOK_")} | others == KNOWN
-    root = Path(__file__).parents[2]
-    texts = [path.read_text() for room in ("credhook", "receiver", "worker") for path in (root / room).rglob("*.py")]
+    texts = [path.read_text() for room in ("credhook", "receiver", "worker") for path in (ROOT / room).rglob("*.py")]
     assert {name for text in texts for name in re.findall(r'environ\S*"(CREDHOOK_\w+)"', text)} <= KNOWN
 
 
