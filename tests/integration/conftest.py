@@ -10,7 +10,7 @@ import serving
 import trustme
 from claiming import EventQueue
 from click.testing import CliRunner, Result
-from console import Console, console
+from console import Console
 from dev_process import MODULE
 from events_command import Run
 from guarded_redis import guarded
@@ -53,7 +53,7 @@ def queue(async_redis: AsyncRedis, redis_client: Redis) -> EventQueue:
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory, module_redis: str) -> Iterator[Console]:
     """The console of all tests of a file."""
-    with console(tmp_path_factory.mktemp("console"), module_redis) as process:
+    with Console(tmp_path_factory.mktemp("console"), module_redis) as process:
         yield process
 
 

@@ -13,7 +13,7 @@ import plain
 import pytest
 from accepting import record
 from commands import credhook
-from console import Console, console, fields
+from console import Console, fields
 from forked_process import Forked
 from harness import Harness
 from redis import Redis
@@ -213,7 +213,7 @@ def test_a_job_goes_on_when_the_browser_leaves_and_ends_in_order_with_the_proces
     tmp_path: Path, redis_url: str, redis_client: Redis
 ) -> None:
     plant_many(redis_client, 2_000, State.DEAD)
-    with console(tmp_path, redis_url) as alone:
+    with Console(tmp_path, redis_url) as alone:
         with alone.operator() as leaving:
             act(leaving, "replay", ("state", "dead"))
         until(lambda: redis_client.zcard(INDEX.open) > 0, what="a first batch")
@@ -235,7 +235,7 @@ def test_a_job_can_be_stopped(running: Console, ada: httpx.Client, redis_client:
 
 
 def test_without_redis_the_pages_say_so_and_come_back(tmp_path: Path) -> None:
-    with console(tmp_path, f"redis://127.0.0.1:{free_port()}/0") as lonely, lonely.operator() as ada:
+    with Console(tmp_path, f"redis://127.0.0.1:{free_port()}/0") as lonely, lonely.operator() as ada:
         assert "nothing listens there" in ada.get("/").text
         for path in ("/events", "/causes"):
             answer = ada.get(path)
@@ -248,7 +248,7 @@ def test_endpoints_are_planned_and_made_so_once(
 ) -> None:
     url = "https://inbox.example/webhooks/abcdefghijklmnopqrstuvwxyz"
     settings = harness.environment | {"CREDHOOK_PUBLIC_URL": url, "PYTHONPATH": str(harness.folder)}
-    with console(tmp_path, harness.redis_url, CREDHOOK_QUEUE="q", **settings) as running, running.operator() as ada:
+    with Console(tmp_path, harness.redis_url, CREDHOOK_QUEUE="q", **settings) as running, running.operator() as ada:
         for number in (1, 2):  # The plan would now delete an endpoint, and then another one in its place.
             page = ada.get("/endpoints").text
             assert "create  a new endpoint" in page
@@ -274,7 +274,7 @@ def test_handlers_that_want_no_type_are_no_reason_for_an_endpoint(
     (harness.folder / "plugin.py").write_text("from credhook import Handlers\nhandlers = Handlers('none')\n")
     settings = harness.environment | {"CREDHOOK_PUBLIC_URL": "https://inbox.example", "PYTHONPATH": str(harness.folder)}
     api.post("/me-creds/api/endpoints", json={"url": "https://by-hand.example", "id": "by-hand"}).raise_for_status()
-    with console(tmp_path, harness.redis_url, **settings) as running, running.operator() as ada:
+    with Console(tmp_path, harness.redis_url, **settings) as running, running.operator() as ada:
         page = ada.get("/endpoints").text
     assert "by-hand.example" in page
     assert "want no event type" in page

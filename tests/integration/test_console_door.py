@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from console import TOKEN, Console, console, fields
+from console import TOKEN, Console, fields
 from pydantic import SecretStr
 from redis import Redis
 from starlette.routing import Route
@@ -110,7 +110,7 @@ def test_the_cookie_is_for_this_console_alone(stranger: httpx.Client) -> None:
 def test_behind_https_it_is_sent_over_https_alone(tmp_path: Path, redis_url: str) -> None:
     behind = {"origin": "https://console.example", "host": "console.example"}
     settings = {"CREDHOOK_CONSOLE_URL": "https://console.example", "CREDHOOK_CONSOLE_SESSION": "600"}
-    with console(tmp_path, redis_url, **settings) as proxied, proxied.visitor() as client:
+    with Console(tmp_path, redis_url, **settings) as proxied, proxied.visitor() as client:
         client.follow_redirects = False
         cookie = client.post("/login", data={"token": TOKEN}, headers=behind).headers["set-cookie"]
         client.post("/login", data={"token": TOKEN, "who": "n" * 50}, headers=behind)
@@ -162,7 +162,7 @@ def test_a_form_that_is_too_large_is_not_read(ada: httpx.Client) -> None:
 
 
 def test_a_flood_of_strangers_shuts_no_operator_out_and_fills_no_disk(tmp_path: Path, redis_url: str) -> None:
-    with console(tmp_path, redis_url) as alone, alone.visitor() as client, ExitStack() as silent:
+    with Console(tmp_path, redis_url) as alone, alone.visitor() as client, ExitStack() as silent:
         tries = [client.post("/login", data={"token": "wrong"}, headers={"connection": "close"}) for _ in range(50)]
         assert [each.status_code for each in tries] == [403] * 10 + [429] * 40
         assert int(tries[-1].headers["retry-after"]) > 0

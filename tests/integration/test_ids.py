@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import plain
-from console import console
+from console import Console
 from events_command import Run, listed
 from fleet_harness import FleetHarness, issuance
 from harness import PLAIN
@@ -58,7 +58,7 @@ def test_any_text_is_an_id_from_the_delivery_to_the_erasure(rig: FleetHarness, e
         kept = rig.record(webhook_id)
         assert kept["state"] == "quarantined"
         assert kept["resource"] in {resource_id, "ä" * 256 + "…[cut]", "x" * 512 + "…[cut]"}
-    with console(rig.folder, rig.redis_url) as running, running.operator() as ada:
+    with Console(rig.folder, rig.redis_url) as running, running.operator() as ada:
         for webhook_id, resource_id in FETCHED:
             assert ada.get("/event", params={"id": webhook_id}).status_code == 200
             assert str(ada.get("/events", params={"q": webhook_id}).url.path) == "/event"

@@ -10,7 +10,7 @@ from typing import Any
 import plain
 import pytest
 from commands import credhook
-from console import console
+from console import Console
 from events_command import process
 from floods import deliver
 from harness import DATA, Harness
@@ -69,7 +69,7 @@ def test_an_event_from_its_delivery_to_its_end(
         harness.worker("worker", "--isolation", isolation, **taking) as worker,
         process(by_operator["REDIS_URL"], "tail") as tail,
         ExitStack() as at_the_end,
-        console(tmp_path, by_operator["REDIS_URL"]) as pages,
+        Console(tmp_path, by_operator["REDIS_URL"]) as pages,
         pages.operator() as browser,
     ):
         at_the_end.callback(tail.kill)  # Leaving its own block waits for its end.

@@ -15,7 +15,7 @@ import commands
 import plain
 import pytest
 from accepting import everything
-from console import console
+from console import Console
 from fleet_harness import Answer, Call, FleetHarness, presentation
 from stock_rq import rq, stock_worker
 from store_rules import EXPIRIES, pattern_of
@@ -188,7 +188,7 @@ def test_when_a_handler_fails_in_any_way(rig: FleetHarness, collector: Collector
         assert causes.count("test.careless") >= 4
         assert "plugin.py:" in causes
         assert '"attempt": 1' in told[0]
-        with console(rig.folder, rig.redis_url, **rig.environment) as running, running.operator() as ada:
+        with Console(rig.folder, rig.redis_url, **rig.environment) as running, running.operator() as ada:
             pages = "".join(ada.get(path).text for path in PAGES) + running.text
         assert "careless ValueError" in pages
         assert_nowhere(rig, metrics, listed, causes, pages, *shown, *told)

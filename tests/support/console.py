@@ -46,9 +46,6 @@ class Console(Process):
         return [line for line in lines if fields.items() <= line.items()]
 
 
-console = Console
-
-
 def fields(page: str, action: str) -> dict[str, str]:
     """What the form of the page that posts there would send, but for what one types."""
     (form,) = re.findall(rf'<form method="post" action="{re.escape(action)}".*?</form>', page, re.DOTALL)
