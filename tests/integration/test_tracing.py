@@ -1,11 +1,12 @@
 """Traces as a collector receives them from our processes: one for each event, nothing in them but ids and classes."""
 
+import os
 import re
 import subprocess
 
+import commands
 import plain
 import pytest
-from events_command import Run
 from fleet_harness import FleetHarness, presentation
 from redis_server import configured
 from serving import Receiver, receiver, running
@@ -79,7 +80,7 @@ def assert_silent(collector: Collector) -> None:
 
 
 def test_one_trace_leads_from_the_delivery_to_the_handlers_and_what_they_call(
-    rig: FleetHarness, collector: Collector, events: Run
+    rig: FleetHarness, collector: Collector
 ) -> None:
     rig.plugin(TRACED)
     path = "Canary-path-of-thirty-two-characters"
@@ -90,7 +91,8 @@ def test_one_trace_leads_from_the_delivery_to_the_handlers_and_what_they_call(
         attempt = collector.one("process credhook")
         assert (process.stop(), worker.stop()) == (0, 0)
     post, sent = collector.one("POST /webhooks"), collector.one("send credhook")
-    assert re.search(rf"^trace +{post.trace}$", events("show", "one").stdout, re.MULTILINE)
+    shown = commands.credhook("events", "show", "one", environment=os.environ | rig.environment).stdout
+    assert re.search(rf"^trace +{post.trace}$", shown, re.MULTILINE)
     looks, works = collector.one("test.looks"), collector.one("test.works")
     assert (post.kind, sent.kind, attempt.kind, looks.kind) == ("SERVER", "PRODUCER", "CONSUMER", "INTERNAL")
     assert (post.parent, sent.parent, attempt.parent) == ("", post.id, sent.id)
@@ -141,14 +143,17 @@ def test_one_trace_leads_from_the_delivery_to_the_handlers_and_what_they_call(
 
 
 def test_attempts_are_siblings_and_a_replay_begins_a_trace_that_is_linked(
-    rig: FleetHarness, collector: Collector, events: Run
+    rig: FleetHarness, collector: Collector
 ) -> None:
     rig.plugin(FAILS)
     with front(rig) as process, rig.worker() as worker:
         assert deliver(process, "one") == 202
         rig.reaches("one", "done")
         collector.all("process credhook", 2)
-        assert events("replay", "--id", "one", "--yes").exit_code == 0
+        replayed = commands.credhook(
+            "events", "replay", "--id", "one", "--yes", environment=os.environ | rig.environment
+        )
+        assert replayed.returncode == 0, replayed.stderr
         first, second, third, fourth = collector.all("process credhook", 4)
         assert deliver(process, "given-up") == 202
         rig.reaches("given-up", "dead")
