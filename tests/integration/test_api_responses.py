@@ -50,13 +50,10 @@ async def test_details_of_another_id_are_a_failed_fetch_and_end_their_connection
 
 
 async def test_a_refusal_whose_headers_are_no_text_is_a_refusal() -> None:
-    def busy(target: str, number: int) -> bytes:
-        return b"HTTP/1.1 503 Busy\r\nretry-after: bient\xf4t\r\ndate: 7 d\xe9c.\r\ncontent-length: 0\r\n\r\n"
-
-    with answering(busy) as server:
-        async with sending(server) as api:
-            with pytest.raises(Unavailable) as refused:
-                await api.presentations.get("p")
+    busy = b"HTTP/1.1 503 Busy\r\nretry-after: bient\xf4t\r\ndate: 7 d\xe9c.\r\ncontent-length: 0\r\n\r\n"
+    async with sending(lambda *_: busy) as (_, api):
+        with pytest.raises(Unavailable) as refused:
+            await api.presentations.get("p")
     assert (refused.value.status, refused.value.retry_after) == (503, None)
 
 

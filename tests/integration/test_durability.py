@@ -73,8 +73,7 @@ def test_what_breaks_no_promise_is_a_warning(facts: dict[str, Any], durability: 
 def test_a_redis_that_refuses_to_answer_is_no_silent_one() -> None:
     refused = unanswered(ResponseError("BUSY Redis is busy running a script."))
     assert refused == "Redis refuses to answer (BUSY); a script has kept Redis busy for too long: see its log"
-    beyond = unanswered(ResponseError("DB index is out of range"))
-    assert beyond == "Redis refuses to answer (ResponseError); Redis has no database of that number: check REDIS_URL"
+    assert "(ResponseError); Redis has no database" in unanswered(ResponseError("DB index is out of range"))
     assert unanswered(ResponseError("WRONGSCHEMA q 2")).startswith("a newer version has changed the data of queue q")
 
 

@@ -91,19 +91,16 @@ async def test_one_that_needs_another_waits_for_it_and_is_not_run_while_that_fai
     assert plugin.notes.count("other begins") == 1
 
 
+#: Its condition returns what it should await.
+AWAITS = {"condition": lambda _: asyncio.sleep(0), "retries": 0}
+
+
 @pytest.mark.parametrize(
     ("event_type", "options", "state", "notes", "mail"),
     [
         pytest.param(DATA, {}, State.DEAD, ["account begins"], "dead: test.account was given up", id="given up"),
         pytest.param(DATA, {"condition": lambda _: False}, State.DONE, [], "skipped", id="skipped"),
-        pytest.param(
-            DATA,
-            {"condition": lambda _: asyncio.sleep(0), "retries": 0},
-            State.DEAD,
-            [],
-            "dead: test.account was given up",
-            id="not awaited",
-        ),
+        pytest.param(DATA, AWAITS, State.DEAD, [], "dead: test.account was given up", id="not awaited"),
         pytest.param(REQUESTED, {}, State.DONE, ["mail begins", "mail ends"], "done ", id="not wanted"),
     ],
 )

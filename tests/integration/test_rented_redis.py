@@ -63,10 +63,8 @@ def test_a_service_that_keeps_its_commands_to_itself(
         assert failed(credhook("doctor", "--json", environment=settings).stdout) <= {"redis.permissions"}
         rig.plugin("\n@handlers.on('*')\nasync def first(event, context): note(event.webhook_id)\n")
         admin = f"127.0.0.1:{free_port()}"
-        with (
-            receiver(tmp_path, url, CREDHOOK_DURABILITY=durability) as server,
-            rig.worker(CREDHOOK_ADMIN=admin) as worker,
-        ):
+        promises = receiver(tmp_path, url, CREDHOOK_DURABILITY=durability)
+        with promises as server, rig.worker(CREDHOOK_ADMIN=admin) as worker:
             until(lambda: deliver(server.port, "m") == 202, what=f"an event; {server.text}")
             rig.settles()
             assert "redis_unusable" not in worker.text

@@ -254,9 +254,7 @@ def test_a_plugin_has_one_function_for_start_up_and_one_for_the_end() -> None:
             hook(function)
 
 
-def test_a_module_of_the_current_folder_comes_before_an_installed_copy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_module_here_comes_before_an_installed_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for folder in ("installed", "here"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "accounts_twice.py").write_text(f"import credhook\nh = credhook.Handlers('{folder}')\n")
