@@ -4,18 +4,17 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from importlib.resources import files
-from urllib.parse import urlsplit
 
 from jinja2 import Environment, StrictUndefined
 from pydantic import ValidationError
 from starlette.applications import Starlette
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
+from starlette.types import Lifespan
 
 from credhook.sandbox import certificates, deliveries, resources, templates, users
 from credhook.sandbox.events import EVENT_TYPES, possible
@@ -102,26 +101,19 @@ def assemble(
     )
     # A web page that points its own name at this machine shows that name in `Host`.
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts)
-    app.add_middleware(_OwnPages)
+    app.add_middleware(BaseHTTPMiddleware, dispatch=_own_pages)
     # A path with a slash too many is unknown, not moved.
     app.router.redirect_slashes = False
     return app
 
 
-class _OwnPages:
-    """Refuses changes that a page of another site asks for. The events would reach handlers and what these call."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = Headers(scope=scope) if scope["type"] == "http" else Headers()
-        origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
-        foreign = site not in {"same-origin", "none"} or (origin and urlsplit(origin).netloc != headers.get("host"))
-        if foreign and scope["method"] not in {"GET", "HEAD"}:
-            await PlainTextResponse("This is not asked for by a page of the sandbox.", 403)(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
+async def _own_pages(request: Request, answer: RequestResponseEndpoint) -> Response:
+    """Refuse changes that a page of another site asks for. The events would reach handlers and what these call."""
+    origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site", "none")
+    own = origin is None or origin.partition("://")[2] == request.headers.get("host")
+    if not (own and site in {"same-origin", "none"}) and request.method not in {"GET", "HEAD"}:
+        return PlainTextResponse("This is not asked for by a page of the sandbox.", 403)
+    return await answer(request)
 
 
 def render(tenant: Tenant, problem: str = "") -> str:

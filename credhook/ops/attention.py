@@ -102,7 +102,9 @@ def of_server(server: RedisServer) -> Iterator[Finding]:
         if not check.passed:
             yield (warn if check.warning else fail)(name, *split_remedy(check.remedy))
         elif check.name == "memory" and used >= _NEARLY_FULL:
-            yield warn(name, f"Redis uses {used:.0%} of its maxmemory", "raise maxmemory, or lower CREDHOOK_RETENTION")
+            yield warn(
+                name, f"Redis uses {used:.0%} of its maxmemory", "raise maxmemory, or run `credhook events erase`"
+            )
         else:
             yield ok(name, "as it should be")
 

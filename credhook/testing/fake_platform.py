@@ -75,7 +75,7 @@ class FakeApi(AsyncApi):
         super().__init__(_URL, credentials, transport=transport)
         #: What an `async def` handler gets: a worker's client has no method of this class.
         self.plain = AsyncApi(_URL, credentials, transport=transport)
-        for noun, operations in vars(self).items():  # So that a handler gets what a test has patched.
+        for noun, operations in vars(self).items():  # So that it has what a test has patched.
             if isinstance(operations, Namespace):
                 setattr(self.plain, noun, operations)
 

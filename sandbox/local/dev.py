@@ -170,7 +170,8 @@ def _shown(line: dict[str, Any]) -> list[str]:
     ]
     at = line.get("at")
     below = [line.get("message"), *(line.get("frames") or (at if isinstance(at, list) else [at])), line.get("hint")]
-    return [_plain("  ".join(filter(None, parts))), *(f"          {_plain(text)}" for text in below if text)]
+    texts = [part for text in below if text for part in str(text).split("\n")]
+    return [*map(_plain, ["  ".join(filter(None, parts)), *(f"          {text}" for text in texts)])]
 
 
 def _plain(text: str) -> str:

@@ -14,10 +14,10 @@ from typing import Any, Self
 import pytest
 from redis import Redis
 from redis_addresses import sentinel
-from redis_keys import job_id
 from repeating_sender import SENDERS, deliver_all
 from rq.utils import as_text
 from serving import receiver
+from stores import job_id
 from waiting import until
 
 from credhook.sandbox.local.environment import free_port, start_server

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from fleet_harness import SHORT, SIZES
 from redis import Redis
-from redis_keys import EVENT, INDEX, job_id
 from redis_server import MortalRedis
 from repeating_sender import deliver_all
 from rq.utils import as_text
 from serving import Receiver, receiver
+from stores import EVENT, INDEX, job_id
 
 Breaks = Callable[[], Awaitable[None]]
 

@@ -6,8 +6,8 @@ from functools import partial
 from commands import credhook
 from fleet_harness import FleetHarness
 from other_version import Member
-from redis_keys import INDEX
 from stored_events import of_events
+from stores import INDEX
 from waiting import until
 
 from credhook.store import SCHEMA

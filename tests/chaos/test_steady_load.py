@@ -25,10 +25,10 @@ from fleet_harness import SHORT, SIZES, FleetHarness
 from floods import deliver, resident
 from harness import COMPLETED, DATA
 from other_version import Member
-from redis_keys import INDEX
 from scraping import Scrape
 from serving import Process, children
 from signing import body
+from stores import INDEX
 from waiting import until
 
 MINUTES, RATE = (float(os.environ.get(name, default)) for name, default in (("SOAK_MINUTES", 30), ("SOAK_RATE", 200)))

@@ -9,9 +9,9 @@ import pytest
 from accepting import record
 from handled_events import begun, handled
 from harness import HELD, Harness
-from redis_keys import job_id
 from redis_server import configured
 from serving import children, running
+from stores import job_id
 from waiting import until
 
 from credhook.sandbox.local.environment import free_port

@@ -9,13 +9,13 @@ from typing import Any
 from handled_events import begun, handled_once
 from harness import HELD, Harness
 from redis import Redis
-from redis_keys import INDEX, job_id
 from rq import Queue
 from rq import Worker as StockWorker
 from rq.job import Job, JobStatus
 from rq.registry import FailedJobRegistry, StartedJobRegistry
 from rq.serializers import JSONSerializer
 from stock_rq import stock_worker
+from stores import INDEX, job_id
 from waiting import until
 
 

@@ -186,11 +186,13 @@ def test_workers_and_redis_killed_at_random_instants(tmp_path: Path, stub: Stub,
     lost = sum(one.get("state") != "done" for one in records.values())
     runs = Runs(rig.notes(), records)
     with closing(sqlite3.connect(bills)) as database:
-        ((billed,),) = database.execute("SELECT sum(cents) / ? FROM bills", [float(billing.CENTS)])
+        ((billed, keys),) = database.execute(
+            "SELECT (SELECT sum(cents) FROM bills) / ?, (SELECT count(*) FROM billed)", [float(billing.CENTS)]
+        )
     print(
         f"\n{len(records)} events, kill -9 of {len(deaths.died)} worker processes ({deaths.whole} times a whole fleet) "
         f"and {deaths.of_redis} times of Redis: lost {lost}, handlers started after their done mark {runs.too_late}, "
-        f"ended well and run again {len(runs.repeated)}, interrupted {runs.interrupted}; billed {billed:g}"
+        f"ended well and run again {len(runs.repeated)}, interrupted {runs.interrupted}; billed {billed:g}, {keys} keys"
     )
     assert (lost, runs.missing, runs.too_late) == (0, 0, 0)
     assert runs.keys

@@ -19,8 +19,7 @@ from prometheus_client import REGISTRY
 from pydantic import SecretStr
 from redis import Redis
 from redis.exceptions import RedisError, ResponseError
-from redis_keys import EVENT, INDEX, SNAPSHOT
-from stores import store_on
+from stores import EVENT, INDEX, SNAPSHOT, store_on
 from structlog.testing import capture_logs
 from token_endpoint import behind
 from waiting import until_async

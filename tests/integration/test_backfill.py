@@ -16,10 +16,9 @@ from fleet_harness import Answer, Stub
 from harness import DATA
 from platform_settings import leading_to
 from redis import Redis
-from redis_keys import EVENT
 from redis_server import configured
 from stored_events import INDEX, contents, plant_many
-from stores import run_accept, store_on
+from stores import EVENT, run_accept, store_on
 
 from credhook.store import BACKFILLED, State
 from credhook.worker.commands.backfill import Backfill, MissableEvent, TooLate, Window

@@ -15,10 +15,10 @@ from breakable_store import BreakableStore
 from failing_scripts import FORBIDDEN, OF_ANOTHER_TYPE, POWER_CUT, Sabotage
 from redis import Redis
 from redis.exceptions import ResponseError
-from redis_keys import EVENT, INDEX, SNAPSHOT
 from script_cases import AFTERWARDS, CASES, PAUSE, nothing
 from store_rules import EXPIRIES, LISTS, disagreements, pattern_of, wrong_expiries
 from stored_events import of_events
+from stores import EVENT, INDEX, SNAPSHOT
 from virtual_time import in_own_time
 
 from credhook.store import SCHEMA, State

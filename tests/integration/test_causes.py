@@ -11,9 +11,8 @@ from events_command import Run
 from fleet_harness import Answer, Stub, well
 from harness import COMPLETED
 from redis import Redis
-from redis_keys import EVENT
 from stored_events import INDEX
-from stores import store_on
+from stores import EVENT, store_on
 
 from credhook import GiveUp
 from credhook.store import MOST_CAUSES, State

@@ -10,9 +10,8 @@ from click.testing import CliRunner, Result
 from events_command import Run, listed
 from harness import DATA
 from redis import Redis
-from redis_keys import EVENT
 from stored_events import INDEX, plant, plant_many
-from stores import store_on
+from stores import EVENT, store_on
 
 from credhook.store import State
 from credhook.worker.commands import search

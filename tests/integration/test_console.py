@@ -17,8 +17,8 @@ from console import Console, fields
 from forked_process import Forked
 from harness import Harness
 from redis import Redis
-from redis_keys import CONFLICT, EVENT
 from stored_events import HANDLED, INDEX, plant, plant_many
+from stores import CONFLICT, EVENT
 from waiting import until
 
 from credhook.sandbox.local.environment import free_port

@@ -10,7 +10,7 @@ from claiming import COMPLETED, INDEX, EventQueue
 from events_command import Run, listed
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
-from redis_keys import CONFLICT, EVENT
+from stores import CONFLICT, EVENT
 from structlog.testing import capture_logs
 
 from credhook.events import Event

@@ -20,11 +20,11 @@ import commands
 import pytest
 import trustme
 from redis import Redis
-from redis_keys import INDEX, RECEIVERS
 from redis_server import configured
 from scripted_server import CUT, answering
 from serving import Platform, Process, Receiver, receiver, running
 from signing import SECRET
+from stores import INDEX, RECEIVERS
 from tunnel import tunnel
 from waiting import until
 

@@ -13,8 +13,8 @@ from backfill_setup import Scene, backfilled_ids, scene
 from events_command import Run
 from platform_settings import leading_to
 from redis import Redis
-from redis_keys import EVENT, RECEIVERS
 from stored_events import INDEX, contents
+from stores import EVENT, RECEIVERS
 from waiting import until
 
 OFFERED, COMPLETED, PARTLY = (f"openid4vc.issuance.{each}" for each in ("offered", "completed", "partiallyIssued"))

@@ -6,7 +6,7 @@ from collections import Counter
 from accepting import everything, record
 from events_command import Run
 from harness import HELD, Harness
-from redis_keys import job_id
+from stores import job_id
 from waiting import until
 
 TWO_HANDLERS = """

@@ -7,8 +7,8 @@ from accepting import accept, everything, record
 from events_command import Run, asked, process, terminal
 from harness import COMPLETED, DATA
 from redis import Redis
-from redis_keys import CONFLICT, RESOURCE, SNAPSHOT, job_id
 from stored_events import HANDLED, INDEX, plant
+from stores import CONFLICT, RESOURCE, SNAPSHOT, job_id
 
 from credhook.store import State
 

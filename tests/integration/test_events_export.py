@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from commands import credhook
 from harness import DATA, Harness
-from redis_keys import EVENT
+from stores import EVENT
 
 from credhook.testing import load_event, run
 from credhook.worker.commands.export import redacted

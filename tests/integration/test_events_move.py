@@ -11,8 +11,7 @@ from commands import Done, credhook
 from events_command import Run
 from harness import COMPLETED, DATA, Harness
 from redis import Redis
-from redis_keys import job_id
-from stores import run_accept, store_on
+from stores import job_id, run_accept, store_on
 from waiting import until
 
 from credhook.store import Keys, State, job

@@ -13,9 +13,8 @@ from accepting import accept
 from events_command import Run, process
 from harness import COMPLETED, DATA, Harness
 from redis import Redis
-from redis_keys import INDEX
 from stored_events import plant
-from stores import store_on
+from stores import INDEX, store_on
 from waiting import until
 
 from credhook.store import State

@@ -14,8 +14,7 @@ from attempts import Attempts, Planned, attempts
 from fleet_harness import Answer, Stub, presentation
 from prometheus_client import REGISTRY
 from redis import Redis
-from redis_keys import HISTORY, INDEX
-from stores import store_on
+from stores import HISTORY, INDEX, store_on
 from structlog.testing import capture_logs
 from waiting import until_async
 

@@ -9,11 +9,10 @@ import pytest
 from claiming import COMPLETED, EventQueue
 from redis import Redis
 from redis.exceptions import ConnectionError  # noqa: A004  Redis's own.
-from redis_keys import job_id
 from redis_server import configured
 from scraping import worker_settings
 from stored_events import INDEX
-from stores import store_on
+from stores import job_id, store_on
 from structlog.testing import capture_logs
 
 from credhook.store.announcements import announced

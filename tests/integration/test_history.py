@@ -12,10 +12,9 @@ from fleet_harness import Stub
 from harness import COMPLETED
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
-from redis_keys import CONFLICT, EVENT, HISTORY
 from redis_server import configured
 from stored_events import plant
-from stores import store_on
+from stores import CONFLICT, EVENT, HISTORY, store_on
 
 from credhook import Retry
 from credhook.events import Event

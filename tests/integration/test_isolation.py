@@ -10,11 +10,10 @@ from accepting import record
 from fleet_harness import Answer, FleetHarness, well
 from harness import COMPLETED, DATA, HELD, PLAIN, Harness
 from redis import Redis
-from redis_keys import job_id
 from rq import Queue
 from rq.serializers import JSONSerializer
 from rq.webhook import Webhook
-from stores import store_on
+from stores import job_id, store_on
 from structlog.testing import capture_logs
 from waiting import until
 

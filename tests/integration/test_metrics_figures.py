@@ -15,11 +15,10 @@ import trustme
 from prometheus_client import CollectorRegistry
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
-from redis_keys import job_id
 from redis_server import configured
 from scraping import Scrape, well_formed, worker_settings
 from stored_events import INDEX, plant, plant_many
-from stores import store_on
+from stores import job_id, store_on
 from waiting import until_async
 
 from credhook.listener.admin import create_admin

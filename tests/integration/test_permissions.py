@@ -15,9 +15,9 @@ from events_command import process
 from floods import deliver
 from harness import DATA, Harness
 from redis.asyncio import Redis as AsyncRedis
-from redis_keys import INDEX, job_id
 from serving import receiver
 from signing import SECRET, body
+from stores import INDEX, job_id
 from waiting import until
 
 from credhook.sandbox.local.environment import free_port, local_redis

@@ -8,10 +8,10 @@ import plain
 from fleet_harness import FleetHarness, Stub
 from harness import PLAIN
 from redis import Redis
-from redis_keys import job_id
 from rq import Queue
 from serving import receiver
 from signing import OTHER_SECRET, SECRET, body, headers
+from stores import job_id
 from waiting import until
 
 from credhook.sandbox.local.environment import free_port, start_server

@@ -13,12 +13,11 @@ from accepting import inbox_on
 from prometheus_client import REGISTRY
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
-from redis_keys import RECEIVERS
 from redis_server import configured
 from serving import receiver
 from signing import OTHER_SECRET, SECRET, body, headers
 from store_rules import wrong_expiries
-from stores import store_on
+from stores import RECEIVERS, store_on
 from waiting import until, until_async
 
 from credhook.events import Event

@@ -6,7 +6,6 @@ from typing import Any
 from accepting import values
 from claiming import EventQueue
 from redis import Redis
-from redis_keys import job_id
 from rq import Queue
 from rq import Worker as StockWorker
 from rq.job import Job
@@ -14,7 +13,7 @@ from rq.registry import ScheduledJobRegistry, StartedJobRegistry
 from rq.scheduler import RQScheduler
 from rq.serializers import JSONSerializer
 from scraping import worker_settings
-from stores import store_on
+from stores import job_id, store_on
 
 from credhook.store import State
 from credhook.store.connection import REDIS_TIMEOUT, open_redis_sync

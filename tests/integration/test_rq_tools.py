@@ -7,7 +7,6 @@ from accepting import accept, record
 from harness import COMPLETED, HELD, Harness
 from redis import Redis
 from redis.exceptions import ResponseError
-from redis_keys import job_id
 from rq import Worker as StockWorker
 from rq.command import send_kill_horse_command, send_shutdown_command
 from rq.serializers import JSONSerializer
@@ -15,7 +14,7 @@ from rq.worker import BaseWorker, WorkerStatus
 from scraping import worker_settings
 from stock_rq import rq
 from stored_events import plant
-from stores import store_on
+from stores import job_id, store_on
 from waiting import until
 
 from credhook.store import State

@@ -38,6 +38,7 @@ def test_a_resource_is_moved_by_its_own_buttons(sandbox: Platform) -> None:
     ({"Sec-Fetch-Site": "same-site"}, 403),
     ({"Origin": "https://evil.example"}, 403),
     ({"Origin": "null"}, 403),
+    ({"Origin": "http://["}, 403),
     ({"Sec-Fetch-Site": "same-origin", "Origin": "OWN"}, 303),
     ({"Sec-Fetch-Site": "none"}, 303),
 ])  # fmt: skip

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from claiming import COMPLETED
 from redis import Redis
-from redis_keys import INDEX
 from store_shapes import DEAD_WORKER, RETENTION, MeasuredStore, fill_shape
-from stores import run_accept
+from stores import INDEX, run_accept
 
 from credhook.events import EVENT_TYPES
 from credhook.receiver.inbox import MAX_GROUP

@@ -2,8 +2,7 @@ import pytest
 import redis.asyncio
 from pydantic import SecretStr
 from redis import Redis
-from redis_keys import SNAPSHOT
-from stores import store_on
+from stores import SNAPSHOT, store_on
 from structlog.testing import capture_logs
 
 from credhook.store.connection import open_redis

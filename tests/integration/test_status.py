@@ -11,12 +11,11 @@ from floods import deliver
 from harness import DATA, Harness
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
-from redis_keys import job_id
 from redis_server import configured
 from serving import receiver
 from signing import body
 from stored_events import INDEX
-from stores import store_on
+from stores import job_id, store_on
 from waiting import until
 
 from credhook.ops.fleet import _strength

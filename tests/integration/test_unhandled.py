@@ -13,9 +13,8 @@ from attempts import Attempts, Planned, attempts
 from events_command import Run
 from fleet_harness import Stub
 from redis import Redis
-from redis_keys import EVENT, job_id
 from stored_events import INDEX, plant
-from stores import store_on
+from stores import EVENT, job_id, store_on
 from structlog.testing import capture_logs
 from waiting import until_async
 

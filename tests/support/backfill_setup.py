@@ -12,8 +12,8 @@ import trustme
 from events_command import process
 from harness import Harness
 from redis import Redis
-from redis_keys import EVENT
 from serving import Receiver, platform
+from stores import EVENT
 from webhook_endpoint import happen, register, settled
 
 from credhook.store import BACKFILLED

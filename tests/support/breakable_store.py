@@ -8,8 +8,7 @@ from claiming import COMPLETED, INDEX, URGENT, lapse
 from failing_scripts import FailingStore
 from pydantic import SecretStr
 from redis import Redis
-from redis_keys import EVENT
-from stores import run_accept
+from stores import EVENT, run_accept
 
 from credhook.store import State
 from credhook.worker.attempt.details import Snapshots

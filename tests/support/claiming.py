@@ -5,8 +5,7 @@ from typing import Any
 from accepting import inbox_on, record
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
-from redis_keys import EVENT, job_id
-from stores import store_on
+from stores import EVENT, job_id, store_on
 
 from credhook.events import Event
 from credhook.store import Keys, State

@@ -2,7 +2,7 @@
 
 from harness import Harness
 from redis import Redis
-from redis_keys import INDEX
+from stores import INDEX
 from waiting import until
 
 

@@ -8,10 +8,9 @@ from typing import Any
 from breakable_store import DONE, BreakableStore
 from claiming import COMPLETED, INDEX, URGENT
 from redis.exceptions import ResponseError
-from redis_keys import EVENT
 from rq import Queue
 from rq.serializers import JSONSerializer
-from stores import run_accept
+from stores import EVENT, run_accept
 
 from credhook.store import State
 from credhook.store.announcements import ANNOUNCEMENT_SECONDS, MISSED_SECONDS

@@ -7,7 +7,7 @@ from typing import Any, Final, cast
 
 from accepting import everything
 from redis import Redis
-from redis_keys import EVENT, INDEX, SNAPSHOT
+from stores import EVENT, INDEX, SNAPSHOT
 
 from credhook import store
 from credhook.events import EVENT_TYPES

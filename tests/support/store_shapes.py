@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from claiming import COMPLETED
 from redis import Redis
-from redis_keys import INDEX
+from stores import INDEX
 
 from credhook.store import lua
 from credhook.store.store import Script, Store

@@ -8,8 +8,8 @@ from typing import Any
 from accepting import everything
 from harness import COMPLETED
 from redis import Redis
-from redis_keys import EVENT
 from store_rules import LISTS, OPEN
+from stores import EVENT
 
 from credhook.store import Keys, State
 

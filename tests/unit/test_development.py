@@ -169,6 +169,7 @@ def line(event: str, **fields: Any) -> str:
          ROW + "a.one  handler_returned  returned=int", ["a/a.py:3", "return nothing"]),
         (line("handler_failed", handler="a.b", message="Ada\x1b[2J\x07", frames=["a.py:1 \x9b2J"], note="\u202e"),
          ROW + r"a.b  failed", [r"Ada\x1b[2J\x07", r"a.py:1 \x9b2J"]),
+        (line("seen", message=42, hint="one\ntwo"), ROW + "seen", ["42", "one", "two"]),
         (line("gone", handler="\x1b[2J"), ROW + r"\x1b[2J  gone", []),
         (line("event_data_gone"), ROW + "data_gone", []),
         (line("event_handed_back"), ROW + "handed back", []),

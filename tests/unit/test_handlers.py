@@ -257,11 +257,15 @@ def test_a_plugin_has_one_function_for_start_up_and_one_for_the_end() -> None:
 def test_a_module_here_comes_before_an_installed_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for folder in ("installed", "here"):
         (tmp_path / folder).mkdir()
-        (tmp_path / folder / "accounts_twice.py").write_text(f"import credhook\nh = credhook.Handlers('{folder}')\n")
+        text = f"import credhook, pstats\nh = credhook.Handlers('{folder}')"
+        (tmp_path / folder / "accounts_twice.py").write_text(text)
+    (tmp_path / "here/pstats.py").write_text("what the library's own name means stays so")
+    monkeypatch.delitem(sys.modules, "pstats", raising=False)
     monkeypatch.syspath_prepend(tmp_path / "installed")
     monkeypatch.chdir(tmp_path / "here")
     assert [one.name for one in loading.load(["accounts_twice"]).plugins] == ["here"]
     assert sys.path[-1] == str(tmp_path / "here")
+    assert not [finder for finder in sys.meta_path if type(finder).__name__ == "_CurrentFolder"]
 
 
 def test_an_import_that_takes_long_is_named_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

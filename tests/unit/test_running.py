@@ -96,6 +96,26 @@ async def test_it_ends_as_a_value(function: Any, kind: type[Exception | None]) -
         assert "unit/test_running.py" in str(places(error, 9))
 
 
+async def test_a_task_whose_error_a_handler_raises_goes_on() -> None:
+    """Its frame is in the traceback. Before Python 3.13, to clear it ends the task."""
+    asked: asyncio.Queue[asyncio.Future[int]] = asyncio.Queue()
+
+    async def refuses() -> None:
+        while future := await asked.get():
+            try:
+                future.set_result(int("none"))
+            except ValueError as error:
+                future.set_exception(error)
+
+    async def asks(event: Any, context: Any) -> None:
+        asked.put_nowait(future := asyncio.get_running_loop().create_future())
+        await future
+
+    task = asyncio.create_task(refuses())
+    assert [type(await outcome(asks)) for _ in range(2)] == [ValueError] * 2
+    task.cancel()
+
+
 async def drops_at_its_end(event: Any, context: Any) -> None:
     _kept = asyncio.sleep(0)
 

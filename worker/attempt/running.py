@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from traceback import clear_frames, walk_stack
+from traceback import walk_stack, walk_tb
 from types import FrameType, TracebackType
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ import structlog
 
 from credhook.logs.places import runs_now
 from credhook.worker.attempt.retry import Defer
-from credhook.worker.handlers.registry import Context, FetchedEvent, Handler
+from credhook.worker.handlers.registry import Context, FetchedEvent, Handler, definition
 
 log = structlog.get_logger("credhook.worker")
 
@@ -160,10 +160,7 @@ class Run:
             if result is not None or self.dropped or self.decisions:
                 await self._check_result(result)
         except (Exception, asyncio.CancelledError) as error:
-            # Release a coroutine that lacks its `await`: Python then reports it now, as this run's.
-            clear_frames(error.__traceback__)
-            if isinstance(error, AttributeError):
-                error.obj = None
+            self._release_locals(error)
             raise
         except BaseException as error:  # noqa: BLE001  Such as SystemExit.
             raise _harmless(error) from None
@@ -171,6 +168,18 @@ class Run:
             self.decisions = ()  # One that was raised refers to this frame.
             self.release()
             _set(ended)
+
+    def _release_locals(self, error: BaseException) -> None:
+        """Release what the handler's frame and the error hold. Python then reports a lost coroutine as this run's.
+
+        Other frames of the traceback may be of code that has caught the error and goes on.
+        """
+        code = getattr(definition(self.handler.function), "__code__", None)
+        for frame in [frame for frame, _ in walk_tb(error.__traceback__) if frame.f_code is code][:1]:
+            with suppress(RuntimeError):  # It is of a run that goes on.
+                frame.clear()
+        if type(error) is AttributeError:
+            error.obj = None
 
     async def _call_in_thread(self, context: Context[Any, Any]) -> object:
         """Return the function's result. A daemon thread does not keep the process alive."""

@@ -34,10 +34,7 @@ def records(store: SyncStore, webhook_ids: Iterable[str]) -> Iterator[dict[str, 
 
 
 def _attempts_under_way(store: SyncStore, replies: Sequence[Any]) -> dict[str, dict[str, str]]:
-    """Return the attempts of the events that a worker holds, by webhook-id. Their locks count the current attempt.
-
-    A lock of fence 0 is kept for an event whose worker has died, and counts none.
-    """
+    """Return the attempts of the events that a worker holds, by webhook-id. Their locks count the current attempt."""
     resources = [
         fields[b"resource"]
         for fields, lease in zip(replies[::2], replies[1::2], strict=True)
@@ -45,6 +42,7 @@ def _attempts_under_way(store: SyncStore, replies: Sequence[Any]) -> dict[str, d
     ]
     locks: Any = store.redis.hmget(store.keys.locks, resources) if resources else []
     parts = [lock.decode().rsplit(" ", 3) for lock in locks if lock]
+    # A lock of fence 0 is kept for an event whose worker has died, and counts none.
     return {webhook_id: {"attempts": attempts} for webhook_id, fence, attempts, _ in parts if fence != "0"}
 
 

@@ -3,8 +3,8 @@
 import importlib
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Final
@@ -44,8 +44,12 @@ def load(names: Iterable[str] = ()) -> Registry:
         CannotLoad: a plugin cannot be loaded.
     """
     if references := {name: name for name in names}:
-        with _current_folder_first():
+        here = _CurrentFolder(references)
+        sys.meta_path.insert(0, here)
+        try:
             return _registry(references)
+        finally:
+            sys.meta_path.remove(here)
     references = {f"entry point {one.name!r} ({one.value})": one.value for one in entry_points(group=ENTRY_POINTS)}
     if not references:
         hint = "Events are only logged. Set CREDHOOK_HANDLERS=module to load the handlers of a module"
@@ -54,16 +58,19 @@ def load(names: Iterable[str] = ()) -> Registry:
     return _registry(references)
 
 
-@contextmanager
-def _current_folder_first() -> Iterator[None]:
-    """Import handlers.py of the current folder even if a copy is installed. Later imports find libraries first."""
-    here = str(Path.cwd())
-    sys.path.insert(0, here)
-    try:
-        yield
-    finally:
-        sys.path.remove(here)
-        sys.path.append(here)
+class _CurrentFolder:
+    """Finds handlers.py in the current folder even if a copy is installed, and what it imports after the libraries."""
+
+    def __init__(self, references: Iterable[str]) -> None:
+        self._modules = {reference.partition(":")[0].partition(".")[0] for reference in references}
+        self._folder = str(Path.cwd())
+        if self._folder not in sys.path:
+            sys.path.append(self._folder)
+
+    def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
+        """Return the module's spec, or None. A plain folder, which has no origin, does not count."""
+        spec = PathFinder.find_spec(name, [self._folder]) if name in self._modules else None
+        return spec if spec and spec.origin else None
 
 
 def _registry(references: Mapping[str, str]) -> Registry:
