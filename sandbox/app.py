@@ -8,13 +8,13 @@ from importlib.resources import files
 from jinja2 import Environment, StrictUndefined
 from pydantic import ValidationError
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
-from starlette.types import Lifespan
+from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 
 from credhook.sandbox import certificates, deliveries, resources, templates, users
 from credhook.sandbox.events import EVENT_TYPES, possible
@@ -101,19 +101,23 @@ def assemble(
     )
     # A web page that points its own name at this machine shows that name in `Host`.
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts)
-    app.add_middleware(BaseHTTPMiddleware, dispatch=_own_pages)
+    app.add_middleware(_own_pages)
     # A path with a slash too many is unknown, not moved.
     app.router.redirect_slashes = False
     return app
 
 
-async def _own_pages(request: Request, answer: RequestResponseEndpoint) -> Response:
+def _own_pages(app: ASGIApp) -> ASGIApp:
     """Refuse changes that a page of another site asks for. The events would reach handlers and what these call."""
-    origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site", "none")
-    own = origin is None or origin.partition("://")[2] == request.headers.get("host")
-    if not (own and site in {"same-origin", "none"}) and request.method not in {"GET", "HEAD"}:
-        return PlainTextResponse("This is not asked for by a page of the sandbox.", 403)
-    return await answer(request)
+    refusal = PlainTextResponse("This is not asked for by a page of the sandbox.", 403)
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope) if scope["type"] == "http" else Headers()
+        origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
+        own = (origin is None or origin.partition("://")[2] == headers.get("host")) and site in {"same-origin", "none"}
+        await (app if own or scope["method"] in {"GET", "HEAD"} else refusal)(scope, receive, send)
+
+    return answer
 
 
 def render(tenant: Tenant, problem: str = "") -> str:
