@@ -25,6 +25,8 @@ _CONFLICT_SECONDS: Final = 86_400.0
 _MOST_NAMED: Final = 5
 #: Used part of maxmemory from which a warning is given.
 _NEARLY_FULL: Final = 0.8
+#: Checks that fail where Redis refuses all writes, so that nobody can announce itself. A full Redis takes that.
+REFUSING: Final = ("master", "disk", "save", "replicas")
 
 
 class Verdict(StrEnum):
@@ -73,10 +75,6 @@ def split_remedy(text: str) -> Problem:
     return problem, remedy
 
 
-#: Checks that fail where Redis refuses all writes. A full Redis takes announcements.
-_REFUSING: Final = ("master", "disk", "save", "replicas")
-
-
 def look_at(store: SyncStore, address: str) -> tuple[Fleet | None, tuple[Finding, ...]]:
     """Return the fleet and what needs attention. If Redis fails, the fleet is None and that is the only finding."""
     try:
@@ -111,8 +109,7 @@ def of_server(server: RedisServer) -> Iterator[Finding]:
 
 def of_fleet(fleet: Fleet) -> Iterator[Finding]:
     """Check whether receivers and workers are alive and fit together."""
-    # Where Redis refuses writes, nobody can announce itself.
-    refuses = any(check.failed and check.name in _REFUSING for check in fleet.server.checks)
+    refuses = any(check.failed and check.name in REFUSING for check in fleet.server.checks)
     alive = {"receivers": _receivers, "workers": _workers, "missing": _missing}
     checks: dict[str, Callable[[Fleet], Iterator[Problem]]] = {
         **({} if refuses else alive),

@@ -132,7 +132,7 @@ def check_all() -> Iterator[Finding]:
         else:
             yield skipped(name, f"{variable} is not set here")
     if store:
-        durability = receiver.durability if receiver else None if worker else "strict"
+        durability = receiver.durability if receiver else (None if worker else "strict")
         yield from _check_redis(store, parts or [Part.OPERATOR], durability=durability)
     public_url = endpoint.public_url if endpoint else None
     if public_url:

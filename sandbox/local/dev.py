@@ -181,10 +181,7 @@ def _plain(text: str) -> str:
 
 @dataclass
 class DevSession:
-    """Runs one worker at a time, which loads `modules`, and the loop around it.
-
-    `saves` and `key` are as from `saved` and `keyboard`.
-    """
+    """Runs one worker of `modules` at a time and the loop around it. `saves` is from `saved`, `key` from `keyboard`."""
 
     local: LocalEnvironment
     modules: Sequence[str]

@@ -13,6 +13,7 @@ import yaml
 from click import Context
 
 from credhook.cli import LazyGroup
+from credhook.ops.attention import REFUSING
 from credhook.receiver import command as receiver
 from credhook.receiver.settings import ReceiverSettings
 from credhook.worker.process import supervisor
@@ -229,6 +230,10 @@ def test_every_alert_leads_to_its_entry_in_the_runbook(name: str) -> None:
     assert labels["severity"] in {"page", "ticket"}
     (entry,) = re.findall(rf"^## {name}\n\n(.*?)(?=^## |\Z)", RUNBOOK, re.DOTALL | re.MULTILINE)
     assert re.findall(r"^- \*\*(\w+)\*\*: ", entry, re.MULTILINE)[-2:] == ["Look", "Type"]
+
+
+def test_the_alert_about_workers_waits_for_the_checks_for_which_status_waits() -> None:
+    assert '{check=~"' + "|".join(REFUSING) + '"}' in ALERTS["CredhookNoWorker"]["expr"]
 
 
 def test_every_alert_has_a_test_in_which_it_fires_and_one_in_which_it_does_not() -> None:

@@ -44,12 +44,15 @@ def load(names: Iterable[str] = ()) -> Registry:
         CannotLoad: a plugin cannot be loaded.
     """
     if references := {name: name for name in names}:
-        here = _CurrentFolder(references)
-        sys.meta_path.insert(0, here)
+        here = str(Path.cwd())
+        if here not in sys.path:  # Beside its libraries, a module finds what lies beside it.
+            sys.path.append(here)
+        finder = _CurrentFolder(here, references)
+        sys.meta_path.insert(0, finder)
         try:
             return _registry(references)
         finally:
-            sys.meta_path.remove(here)
+            sys.meta_path.remove(finder)
     references = {f"entry point {one.name!r} ({one.value})": one.value for one in entry_points(group=ENTRY_POINTS)}
     if not references:
         hint = "Events are only logged. Set CREDHOOK_HANDLERS=module to load the handlers of a module"
@@ -59,13 +62,11 @@ def load(names: Iterable[str] = ()) -> Registry:
 
 
 class _CurrentFolder:
-    """Finds handlers.py in the current folder even if a copy is installed, and what it imports after the libraries."""
+    """Finds the modules of these references in the current folder, even if a copy is installed."""
 
-    def __init__(self, references: Iterable[str]) -> None:
+    def __init__(self, folder: str, references: Iterable[str]) -> None:
+        self._folder = folder
         self._modules = {reference.partition(":")[0].partition(".")[0] for reference in references}
-        self._folder = str(Path.cwd())
-        if self._folder not in sys.path:
-            sys.path.append(self._folder)
 
     def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
         """Return the module's spec, or None. A plain folder, which has no origin, does not count."""
