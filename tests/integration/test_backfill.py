@@ -17,8 +17,8 @@ from harness import DATA
 from platform_settings import leading_to
 from redis import Redis
 from redis_server import configured
-from stored_events import INDEX, contents, plant_many
-from stores import EVENT, run_accept, store_on
+from stored_events import contents, plant_many
+from stores import EVENT, INDEX, run_accept, store_on
 
 from credhook.store import BACKFILLED, State
 from credhook.worker.commands.backfill import Backfill, MissableEvent, TooLate, Window

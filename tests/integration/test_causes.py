@@ -11,8 +11,7 @@ from events_command import Run
 from fleet_harness import Answer, Stub, well
 from harness import COMPLETED
 from redis import Redis
-from stored_events import INDEX
-from stores import EVENT, store_on
+from stores import EVENT, INDEX, store_on
 
 from credhook import GiveUp
 from credhook.store import MOST_CAUSES, State

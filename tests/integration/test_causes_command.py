@@ -10,8 +10,8 @@ from click.testing import CliRunner, Result
 from events_command import Run, listed
 from harness import DATA
 from redis import Redis
-from stored_events import INDEX, plant, plant_many
-from stores import EVENT, store_on
+from stored_events import plant, plant_many
+from stores import EVENT, INDEX, store_on
 
 from credhook.store import State
 from credhook.worker.commands import search

@@ -8,14 +8,14 @@ from typing import Any
 from zlib import crc32
 
 import pytest
-from claiming import COMPLETED, INDEX, URGENT, EventQueue, take_one
+from claiming import COMPLETED, URGENT, EventQueue, take_one
 from failing_scripts import POWER_CUT, FailingStore, Sabotage
 from prometheus_client import REGISTRY
 from redis import exceptions
 from redis_proxy import redis_proxy
 from redis_server import configured
 from store_rules import disagreements
-from stores import EVENT, job_id, run_accept, store_on
+from stores import EVENT, INDEX, job_id, run_accept, store_on
 from structlog.testing import capture_logs
 from waiting import until_async
 

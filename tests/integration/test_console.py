@@ -17,8 +17,8 @@ from console import Console, fields
 from forked_process import Forked
 from harness import Harness
 from redis import Redis
-from stored_events import HANDLED, INDEX, plant, plant_many
-from stores import CONFLICT, EVENT
+from stored_events import HANDLED, plant, plant_many
+from stores import EVENT, INDEX
 from waiting import until
 
 from credhook.sandbox.local.environment import free_port
@@ -142,14 +142,14 @@ def test_a_replay_counts_first_and_says_how_it_ended(running: Console, ada: http
 def test_an_erasure_wants_the_number_typed(ada: httpx.Client, redis_client: Redis) -> None:
     plant_many(redis_client, 3, State.DEAD)
     plant(redis_client, "other", State.DONE)
-    redis_client.hset(CONFLICT + "other", "some.type r1", 1)
+    redis_client.hset(INDEX.conflict + "other", "some.type r1", 1)
     for typed in ({"typed": "30"}, {"typed": ""}, {}):
         refused = act(ada, "erase", ("state", "dead"), **typed)
         assert refused.status_code == 400
         assert "Type the number" in refused.text
     assert redis_client.zcard(INDEX.dead) == 3
     assert "Erased 3." in ended(ada, act(ada, "erase", ("state", "dead"), ("resource", "r1"), typed="3 ").url)
-    assert not redis_client.exists(INDEX.dead, CONFLICT + "other")
+    assert not redis_client.exists(INDEX.dead, INDEX.conflict + "other")
     assert record(redis_client, "other")
 
 

@@ -14,7 +14,8 @@ from redis_server import MortalRedis
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
-from stored_events import HANDLED, INDEX, plant, plant_many
+from stored_events import HANDLED, plant, plant_many
+from stores import INDEX
 from waiting import until
 
 from credhook.store import State

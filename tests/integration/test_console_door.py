@@ -12,7 +12,8 @@ from console import TOKEN, Console, fields
 from pydantic import SecretStr
 from redis import Redis
 from starlette.routing import Route
-from stored_events import INDEX, plant_many
+from stored_events import plant_many
+from stores import INDEX
 from waiting import until
 
 from credhook.console.auth import Login

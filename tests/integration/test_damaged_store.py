@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 from accepting import everything, inbox_on
-from claiming import COMPLETED, INDEX, EventQueue
+from claiming import COMPLETED, EventQueue
 from events_command import Run, listed
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
-from stores import CONFLICT, EVENT
+from stores import EVENT, INDEX
 from structlog.testing import capture_logs
 
 from credhook.events import Event
@@ -103,5 +103,5 @@ async def test_the_conflicts_of_one_id_are_bounded_and_all_reported(queue: Event
     async with inbox_on(async_redis) as inbox:
         others = [inbox.accept("m1", Event(COMPLETED, f"other-{number}")) for number in range(300)]
         assert set(await asyncio.gather(*others)) == {Outcome.CONFLICT}
-    assert queue.redis.hlen(CONFLICT + "m1") == 100
+    assert queue.redis.hlen(INDEX.conflict + "m1") == 100
     assert queue.record("m1")["resource"] == "r-m1"

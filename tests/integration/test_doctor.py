@@ -24,7 +24,7 @@ from redis_server import configured
 from scripted_server import CUT, answering
 from serving import Platform, Process, Receiver, receiver, running
 from signing import SECRET
-from stores import INDEX, RECEIVERS
+from stores import INDEX
 from tunnel import tunnel
 from waiting import until
 
@@ -185,7 +185,7 @@ def fleet(
         one = Clinic(folder, redis, server, sandbox, authority, environment)
         done = commands.credhook("endpoints", "apply", environment=environment, folder=folder)
         assert done.returncode == 0, done.stderr
-        until(lambda: redis.hlen(RECEIVERS) and redis.hlen(INDEX.handlers), what=f"both; {worker.text}")
+        until(lambda: redis.hlen(INDEX.receivers) and redis.hlen(INDEX.handlers), what=f"both; {worker.text}")
         yield one
         listed = commands.credhook("api", "endpoints", "list", environment=environment, folder=folder).stdout
         for endpoint in json.loads(listed):

@@ -13,8 +13,8 @@ from backfill_setup import Scene, backfilled_ids, scene
 from events_command import Run
 from platform_settings import leading_to
 from redis import Redis
-from stored_events import INDEX, contents
-from stores import EVENT, RECEIVERS
+from stored_events import contents
+from stores import EVENT, INDEX
 from waiting import until
 
 OFFERED, COMPLETED, PARTLY = (f"openid4vc.issuance.{each}" for each in ("offered", "completed", "partiallyIssued"))
@@ -29,7 +29,7 @@ def lossy(tmp_path: Path, redis_url: str, authority: trustme.CA) -> Iterator[Sce
 
 def written(redis: Redis) -> list[str]:
     """All that Redis holds but what receivers announce of themselves, again and again."""
-    return [line for line in contents(redis) if RECEIVERS not in line]
+    return [line for line in contents(redis) if INDEX.receivers not in line]
 
 
 def test_what_was_lost_is_handled_once_and_in_order_and_what_arrived_not_again(lossy: Scene, events: Run) -> None:

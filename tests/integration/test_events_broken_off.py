@@ -11,7 +11,8 @@ from click.testing import CliRunner
 from events_command import asked, process, terminal
 from redis import Redis
 from redis_proxy import redis_proxy
-from stored_events import INDEX, plant, plant_many
+from stored_events import plant, plant_many
+from stores import INDEX
 from waiting import until
 
 from credhook.store import State

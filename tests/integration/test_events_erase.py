@@ -7,8 +7,8 @@ from accepting import accept, everything, record
 from events_command import Run, asked, process, terminal
 from harness import COMPLETED, DATA
 from redis import Redis
-from stored_events import HANDLED, INDEX, plant
-from stores import CONFLICT, RESOURCE, SNAPSHOT, job_id
+from stored_events import HANDLED, plant
+from stores import INDEX, SNAPSHOT, job_id
 
 from credhook.store import State
 
@@ -21,7 +21,7 @@ def test_nothing_of_an_erased_event_is_left(redis_client: Redis, redis_url: str,
     accept(redis_url, "kept", DATA, "r_third")
     job = job_id("doomed:1")
     redis_client.set(SNAPSHOT + "doomed:1", "sealed")
-    redis_client.set(RESOURCE + "r_doomed", "3:0")
+    redis_client.set(INDEX.resource + "r_doomed", "3:0")
     redis_client.rpush(INDEX.history + "doomed:1", "{}")
     redis_client.hset(INDEX.locks, mapping={"r_doomed": "doomed:1 1 1 w", "r_third": "kept 1 1 w"})
     for key in (INDEX.dead, INDEX.unhandled + DATA, INDEX.quarantined, INDEX.leases):
@@ -39,25 +39,25 @@ def test_nothing_of_an_erased_event_is_left(redis_client: Redis, redis_url: str,
     assert left.count(job) == 1  # In RQ's queue, where a worker finds nothing by it.
     assert redis_client.hkeys(INDEX.locks) == [b"r_third"]
     assert record(redis_client, "kept")["state"] == "accepted"
-    assert redis_client.hkeys(CONFLICT + "kept") == [f"{DATA} r_third".encode()]
+    assert redis_client.hkeys(INDEX.conflict + "kept") == [f"{DATA} r_third".encode()]
 
 
 def test_the_job_of_an_event_that_a_worker_has_goes_soon_after_the_lease_and_its_latest_state_at_once(
     redis_client: Redis, redis_url: str, events: Run
 ) -> None:
     accept(redis_url, "m1", COMPLETED, "r1")
-    redis_client.set(RESOURCE + "r1", "3:0")
+    redis_client.set(INDEX.resource + "r1", "3:0")
     redis_client.zadd(INDEX.leases, {"m1": 1_000 * (redis_client.time()[0] + 60)})
     assert "a worker had" in events("erase", "--id", "m1", "--yes").stdout
     assert 50_000 < redis_client.pttl(f"rq:job:{job_id('m1')}") <= 65_000
-    assert not redis_client.exists(RESOURCE + "r1")
+    assert not redis_client.exists(INDEX.resource + "r1")
 
 
 def test_an_erasure_crosses_pages_and_spares_what_has_a_similar_name(redis_client: Redis, events: Run) -> None:
     with redis_client.pipeline(transaction=False) as pipeline:
         for number in range(1_200):
             pipeline.hset(
-                f"{CONFLICT}c{number}", mapping={f"some.type {one}": 1 for one in ("iss_1", "iss_10", "xiss_1")}
+                f"{INDEX.conflict}c{number}", mapping={f"some.type {one}": 1 for one in ("iss_1", "iss_10", "xiss_1")}
             )
         pipeline.execute()
     redis_client.hset(INDEX.locks, mapping={"r1": "m1 1 1 w", "r2": "m 1 1 1 w", "r10": "m10 1 1 w"})
@@ -73,12 +73,12 @@ def test_an_erasure_crosses_pages_and_spares_what_has_a_similar_name(redis_clien
 
 
 def test_what_expired_is_erased_with_what_outlived_it(redis_client: Redis, events: Run) -> None:
-    redis_client.hset(CONFLICT + "m1", "some.type r1", 1)
-    redis_client.set(RESOURCE + "r2", "3:0")
-    redis_client.hset(CONFLICT + "m3", "some.type other r2", 1)
+    redis_client.hset(INDEX.conflict + "m1", "some.type r1", 1)
+    redis_client.set(INDEX.resource + "r2", "3:0")
+    redis_client.hset(INDEX.conflict + "m3", "some.type other r2", 1)
     assert events("erase", "--id", "m1").stdout == "erased 0, left 1 (1 not in the store)\n"
     assert events("erase", "--resource", "r2").stdout == "erased 0\n"
-    assert redis_client.keys() == [(CONFLICT + "m3").encode()]  # Of another resource.
+    assert redis_client.keys() == [(INDEX.conflict + "m3").encode()]  # Of another resource.
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from events_command import Run, listed
 from harness import COMPLETED, DATA
 from platform_settings import leading_to
 from redis import Redis
-from stored_events import HANDLED, INDEX, plant, plant_many
-from stores import EVENT, store_on
+from stored_events import HANDLED, plant, plant_many
+from stores import EVENT, INDEX, store_on
 
 from credhook.events import EVENT_TYPES
 from credhook.store import State

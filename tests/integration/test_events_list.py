@@ -6,7 +6,8 @@ import re
 from events_command import Run, listed, process
 from harness import COMPLETED, DATA
 from redis import Redis
-from stored_events import INDEX, plant, plant_many
+from stored_events import plant, plant_many
+from stores import INDEX
 
 from credhook.store import State
 

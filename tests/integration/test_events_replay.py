@@ -12,8 +12,8 @@ from accepting import accept, record
 from events_command import Run
 from harness import COMPLETED, DATA
 from redis import Redis
-from stored_events import HANDLED, INDEX, contents, plant, plant_many
-from stores import EVENT, SNAPSHOT, job_id
+from stored_events import HANDLED, contents, plant, plant_many
+from stores import EVENT, INDEX, SNAPSHOT, job_id
 
 from credhook.store import State
 

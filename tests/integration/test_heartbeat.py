@@ -11,8 +11,7 @@ from redis import Redis
 from redis.exceptions import ConnectionError  # noqa: A004  Redis's own.
 from redis_server import configured
 from scraping import worker_settings
-from stored_events import INDEX
-from stores import job_id, store_on
+from stores import INDEX, job_id, store_on
 from structlog.testing import capture_logs
 
 from credhook.store.announcements import announced

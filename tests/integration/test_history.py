@@ -14,7 +14,7 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis_server import configured
 from stored_events import plant
-from stores import CONFLICT, EVENT, HISTORY, store_on
+from stores import EVENT, HISTORY, INDEX, store_on
 
 from credhook import Retry
 from credhook.events import Event
@@ -102,7 +102,7 @@ async def test_a_delivery_that_comes_again_is_acknowledged_and_shown_if_it_has_a
         assert await inbox.accept("e1", Event(COMPLETED, "r1")) is Outcome.DUPLICATE
         with configured(redis_client, "maxmemory", "1"):  # Also by a full Redis.
             assert await inbox.accept("e1", Event(COMPLETED, "r1")) is Outcome.DUPLICATE
-        redis_client.hset(CONFLICT + "e1", f"{COMPLETED} r9", 1)  # It has come before.
+        redis_client.hset(INDEX.conflict + "e1", f"{COMPLETED} r9", 1)  # It has come before.
         assert await inbox.accept("e1", Event(COMPLETED, "r9")) is Outcome.CONFLICT
     assert (await made.next()).state is State.DONE
     (conflict,) = shown(events)["conflicts"]

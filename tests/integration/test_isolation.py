@@ -13,11 +13,11 @@ from redis import Redis
 from rq import Queue
 from rq.serializers import JSONSerializer
 from rq.webhook import Webhook
-from stores import job_id, store_on
+from stores import INDEX, job_id, store_on
 from structlog.testing import capture_logs
 from waiting import until
 
-from credhook.store import SCHEMA, Keys
+from credhook.store import SCHEMA
 from credhook.store.errors import StoreRefusal
 from credhook.worker.process.jobs import EventJob, IsolatingWorker
 
@@ -94,7 +94,7 @@ def test_a_foreign_job_calls_nothing_in_a_stock_worker_with_our_class(redis_clie
 
 def test_it_takes_no_job_from_data_of_another_schema(redis_client: Redis) -> None:
     worker = IsolatingWorker(store_on(redis_client), name="w")
-    redis_client.set(Keys("credhook").schema, SCHEMA + 1)
+    redis_client.set(INDEX.schema, SCHEMA + 1)
     with pytest.raises(StoreRefusal):
         worker.check_for_suspension(burst=False)
 

@@ -17,8 +17,8 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis_server import configured
 from scraping import Scrape, well_formed, worker_settings
-from stored_events import INDEX, plant, plant_many
-from stores import job_id, store_on
+from stored_events import plant, plant_many
+from stores import INDEX, job_id, store_on
 from waiting import until_async
 
 from credhook.listener.admin import create_admin

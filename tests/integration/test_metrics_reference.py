@@ -11,8 +11,8 @@ from prometheus_client.metrics import MetricWrapperBase
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from scraping import worker_settings
-from stored_events import INDEX, plant
-from stores import store_on
+from stored_events import plant
+from stores import INDEX, store_on
 
 import credhook.receiver.metrics
 import credhook.worker.metrics  # noqa: F401  Likewise.

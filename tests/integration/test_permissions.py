@@ -21,7 +21,6 @@ from stores import INDEX, job_id
 from waiting import until
 
 from credhook.sandbox.local.environment import free_port, local_redis
-from credhook.store import Keys
 from credhook.store.health import ask
 from credhook.store.permissions import Part, commands
 
@@ -73,7 +72,7 @@ def test_an_event_from_its_delivery_to_its_end(
         pages.operator() as browser,
     ):
         at_the_end.callback(tail.kill)  # Leaving its own block waits for its end.
-        changes = Keys("credhook").changes
+        changes = INDEX.changes
         until(lambda: harness.redis.pubsub_numsub(changes)[0][1], what="tail's subscription")
         sent = body(event_type=DATA, resource_id=harness.sandbox.make(DATA))
         assert deliver(server.port, event_id, sent) == 202

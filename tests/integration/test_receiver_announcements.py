@@ -17,7 +17,7 @@ from redis_server import configured
 from serving import receiver
 from signing import OTHER_SECRET, SECRET, body, headers
 from store_rules import wrong_expiries
-from stores import RECEIVERS, store_on
+from stores import INDEX, store_on
 from waiting import until, until_async
 
 from credhook.events import Event
@@ -29,7 +29,7 @@ from credhook.store.announcements import announced
 
 
 def said(redis: Redis) -> list[dict[str, Any]]:
-    return [json.loads(one.text) for one in announced(redis.hgetall(RECEIVERS))]
+    return [json.loads(one.text) for one in announced(redis.hgetall(INDEX.receivers))]
 
 
 def test_it_says_what_it_is_and_nothing_that_is_secret(tmp_path: Path, redis_client: Redis, redis_url: str) -> None:
@@ -38,13 +38,13 @@ def test_it_says_what_it_is_and_nothing_that_is_secret(tmp_path: Path, redis_cli
         (one,) = until(lambda: said(redis_client), what="the announcement")
         assert (one["queue"], one["durability"], one["acknowledged"], one["idle"]) == ("credhook", "strict", 0, None)
         assert redis_client.smembers("rq:queues") == {b"rq:queue:credhook"}  # `status` finds a misspelt one there.
-        text = str(redis_client.hgetall(RECEIVERS))
+        text = str(redis_client.hgetall(INDEX.receivers))
         assert "whsec" not in text
         assert "ppp" not in text
         assert wrong_expiries(redis_client, began=began, retention=604_800) == []
-        redis_client.hset(RECEIVERS, "another", redis_client.hvals(RECEIVERS)[0])
+        redis_client.hset(INDEX.receivers, "another", redis_client.hvals(INDEX.receivers)[0])
         assert server.stop() == 0
-    assert redis_client.hkeys(RECEIVERS) == [b"another"]  # It has said farewell.
+    assert redis_client.hkeys(INDEX.receivers) == [b"another"]  # It has said farewell.
 
 
 def settings(**others: str) -> ReceiverSettings:

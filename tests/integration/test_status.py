@@ -14,8 +14,7 @@ from redis.asyncio import Redis as AsyncRedis
 from redis_server import configured
 from serving import receiver
 from signing import body
-from stored_events import INDEX
-from stores import job_id, store_on
+from stores import INDEX, job_id, store_on
 from waiting import until
 
 from credhook.ops.fleet import _strength
@@ -106,7 +105,7 @@ def test_what_is_wrong_is_said_with_what_to_do(redis_client: Redis, redis_url: s
 def test_a_redis_that_is_not_there_or_of_another_version_is_one_line_and_an_object(
     redis_client: Redis, redis_url: str
 ) -> None:
-    redis_client.set(Keys("credhook").schema, 99)
+    redis_client.set(INDEX.schema, 99)
     for url, said in (
         ("redis://127.0.0.1:1/0", "nothing listens there: check REDIS_URL"),
         (redis_url, "schema 99 and this one knows 1: start that version, or choose another"),
@@ -138,7 +137,7 @@ def test_redis_is_judged_by_the_strongest_of_the_receivers_promises(redis_url: s
     said = {"queue": "credhook", "version": "1", "host": "r", "config_fingerprint": {}}
     for name, ago in (("replicated", 0), ("replicated:3", 20_000), ("standard", 0), ("replicated:4", 80_000)):
         text = json.dumps({**said, "durability": name})
-        redis_client.hset(Keys("credhook").receivers, name, f"{now - ago} {now - ago} {text}")
+        redis_client.hset(INDEX.receivers, name, f"{now - ago} {now - ago} {text}")
     assert any("0 of 3 replicas" in str(one) for one in facts(redis_url)["attention"])
     assert max(("standard", "replicated:3", "strict"), key=_strength) == "strict"
 

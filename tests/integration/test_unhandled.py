@@ -13,8 +13,8 @@ from attempts import Attempts, Planned, attempts
 from events_command import Run
 from fleet_harness import Stub
 from redis import Redis
-from stored_events import INDEX, plant
-from stores import EVENT, job_id, store_on
+from stored_events import plant
+from stores import EVENT, INDEX, job_id, store_on
 from structlog.testing import capture_logs
 from waiting import until_async
 

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from accepting import everything
-from claiming import COMPLETED, INDEX, URGENT, lapse
+from claiming import COMPLETED, URGENT, lapse
 from failing_scripts import FailingStore
 from pydantic import SecretStr
 from redis import Redis
-from stores import EVENT, run_accept
+from stores import EVENT, INDEX, run_accept
 
 from credhook.store import State
 from credhook.worker.attempt.details import Snapshots

@@ -5,10 +5,10 @@ from typing import Any
 from accepting import inbox_on, record
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
-from stores import EVENT, job_id, store_on
+from stores import EVENT, INDEX, job_id, store_on
 
 from credhook.events import Event
-from credhook.store import Keys, State
+from credhook.store import State
 from credhook.worker.commands import bulk
 from credhook.worker.commands.search import EventSummary, Selection
 from credhook.worker.queue.claims import Claim, Claimant, Claims, Settlement
@@ -16,7 +16,6 @@ from credhook.worker.queue.leases import note_death
 from credhook.worker.queue.sweeper import Sweeper
 
 COMPLETED, URGENT = "openid4vc.issuance.completed", "openid4vc.verification.data"
-INDEX = Keys("credhook")
 
 
 class EventQueue:

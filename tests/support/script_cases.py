@@ -6,11 +6,11 @@ from contextlib import suppress
 from typing import Any
 
 from breakable_store import DONE, BreakableStore
-from claiming import COMPLETED, INDEX, URGENT
+from claiming import COMPLETED, URGENT
 from redis.exceptions import ResponseError
 from rq import Queue
 from rq.serializers import JSONSerializer
-from stores import EVENT, run_accept
+from stores import EVENT, INDEX, run_accept
 
 from credhook.store import State
 from credhook.store.announcements import ANNOUNCEMENT_SECONDS, MISSED_SECONDS

@@ -9,11 +9,10 @@ from accepting import everything
 from harness import COMPLETED
 from redis import Redis
 from store_rules import LISTS, OPEN
-from stores import EVENT
+from stores import EVENT, INDEX
 
-from credhook.store import Keys, State
+from credhook.store import State
 
-INDEX = Keys("credhook")
 HANDLED = {"a.good": "done", "a.bad": "dead: ValueError"}
 
 

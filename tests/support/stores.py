@@ -9,11 +9,8 @@ from credhook.store.store import Client, Store
 
 INDEX: Final = Keys("credhook")
 EVENT: Final = INDEX.event
-CONFLICT: Final = INDEX.conflict
 HISTORY: Final = INDEX.history
-RESOURCE: Final = INDEX.resource
 SNAPSHOT: Final = INDEX.snapshot
-RECEIVERS: Final = INDEX.receivers
 
 
 def job_id(event_id: str) -> str:
