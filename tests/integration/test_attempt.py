@@ -28,12 +28,12 @@ from credhook.store import GAVE_UP, TOOK, State
 from credhook.worker.api.errors import Unavailable
 from credhook.worker.api.token import ClientCredentials
 from credhook.worker.attempt.attempt import DONE, Attempt, Interruption
-from credhook.worker.attempt.build import build_worker
 from credhook.worker.attempt.details import Snapshots
 from credhook.worker.attempt.retry import GiveUp, Retry
 from credhook.worker.handlers.registry import Handlers, Registry
 from credhook.worker.queue.claims import Claims
 from credhook.worker.queue.replay import Replay, Settled
+from credhook.worker.wiring import build_worker
 
 REQUESTED = "openid4vc.verification.requested"
 KEY = "a-key-of-thirty-two-characters-1"

@@ -23,11 +23,11 @@ from credhook.worker.api.client import AsyncApi, SyncApi
 from credhook.worker.api.errors import ApiError, Unauthorized, Unavailable
 from credhook.worker.api.models import Presentation
 from credhook.worker.api.token import ClientCredentials
-from credhook.worker.attempt.build import build_worker
 from credhook.worker.handlers.registry import Registry
 from credhook.worker.platform.circuit import THRESHOLD, Circuit, PlatformPaused
 from credhook.worker.platform.circuit_breaker import CircuitBreaker
 from credhook.worker.platform.shared_circuit import circuit_key
+from credhook.worker.wiring import build_worker
 
 WELL = Answer(body={"data": {"id": "p", "status": "verified"}})
 DOWN = Answer(500)

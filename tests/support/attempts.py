@@ -12,10 +12,10 @@ from platform_settings import leading_to
 
 from credhook.events import Event
 from credhook.worker.attempt.attempt import Attempt
-from credhook.worker.attempt.build import Parts, build_worker
 from credhook.worker.handlers.registry import Handlers, Registry
 from credhook.worker.queue.claims import Claim, Claimant, Settlement
 from credhook.worker.settings import WorkerSettings
+from credhook.worker.wiring import Parts, build_worker
 
 
 class Attempts:

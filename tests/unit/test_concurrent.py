@@ -17,10 +17,10 @@ from waiting import until_async
 
 from credhook.store import State
 from credhook.worker.attempt.attempt import Attempt, Interruption
-from credhook.worker.attempt.build import _restarted
 from credhook.worker.process.concurrent import ConcurrentWorker
 from credhook.worker.queue.claims import Taken
 from credhook.worker.queue.leases import Leases
+from credhook.worker.wiring import _restarted
 
 
 class Processor:

@@ -10,8 +10,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from credhook import Handlers
-from credhook.worker.attempt import build
-from credhook.worker.attempt.build import Lifespan
+from credhook.worker import wiring
+from credhook.worker.wiring import Lifespan
 
 
 def plugin(name: str, startup: Any = None, shutdown: Any = None) -> Handlers[Any]:
@@ -83,8 +83,8 @@ async def test_a_start_up_that_fails_is_one_line_and_tried_again_with_growing_pa
 async def test_what_has_started_is_shut_down_the_last_first_whatever_one_of_them_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert build._SHUTDOWN_SECONDS == 5
-    monkeypatch.setattr(build, "_SHUTDOWN_SECONDS", 0.05)
+    assert wiring._SHUTDOWN_SECONDS == 5
+    monkeypatch.setattr(wiring, "_SHUTDOWN_SECONDS", 0.05)
     ended: list[Any] = []
     cancelled: list[Any] = []
     enough = asyncio.Event()
@@ -122,7 +122,7 @@ async def test_what_has_started_is_shut_down_the_last_first_whatever_one_of_them
 async def test_a_start_up_that_is_slow_is_named_and_a_cancellation_of_its_own_is_a_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(build, "_SLOW_SECONDS", 0.01)
+    monkeypatch.setattr(wiring, "_SLOW_SECONDS", 0.01)
     enough, tries = asyncio.Event(), []
 
     async def hangs() -> int:

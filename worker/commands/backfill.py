@@ -31,12 +31,12 @@ from credhook.store.store import AsyncStore
 from credhook.worker.api.client import AsyncApi, pages, retried
 from credhook.worker.api.errors import ApiError
 from credhook.worker.api.models import ListedResource
-from credhook.worker.attempt.build import beside
 from credhook.worker.commands.batches import bar
 from credhook.worker.commands.search import MOMENT, TYPE, open_store
 from credhook.worker.handlers.loading import load
 from credhook.worker.platform.circuit_breaker import CircuitBreaker
 from credhook.worker.settings import WorkerSettings
+from credhook.worker.wiring import beside
 
 #: How long a backfill may take before the store forgets events of its window.
 _DURATION: Final = timedelta(hours=1)

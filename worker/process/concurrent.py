@@ -29,11 +29,11 @@ from credhook.supervisor import stops
 from credhook.worker import metrics
 from credhook.worker.api.errors import ApiError
 from credhook.worker.attempt.attempt import Attempt, Interruption
-from credhook.worker.attempt.build import beside, build_worker
 from credhook.worker.handlers.registry import Registry
 from credhook.worker.process.supervisor import HAND_BACK
 from credhook.worker.queue.claims import Claim, Claimant, Taken
 from credhook.worker.settings import WorkerSettings
+from credhook.worker.wiring import beside, build_worker
 
 log = structlog.get_logger("credhook.worker")
 

@@ -34,11 +34,11 @@ from credhook.worker.api.client import transport_from
 from credhook.worker.api.errors import ApiError
 from credhook.worker.api.token import ClientCredentials
 from credhook.worker.attempt.attempt import Attempt
-from credhook.worker.attempt.build import build_worker
 from credhook.worker.handlers.loading import load
 from credhook.worker.handlers.registry import Registry
 from credhook.worker.process.supervisor import HAND_BACK
 from credhook.worker.settings import WorkerSettings
+from credhook.worker.wiring import build_worker
 
 log = structlog.get_logger("credhook.worker")
 
