@@ -82,13 +82,13 @@ bench: $(STAMP) ## measure receiver and worker beside their peers (half an hour;
 
 browser: $(STAMP) ## the pages of the console in a real browser, which Debian brings (as root)
 	apt-get update -q && apt-get install -y -q --no-install-recommends chromium chromium-driver
-	@CREDHOOK_BROWSER=1 $(BIN)/pytest tests/integration/test_console_browser.py
+	@CREDHOOK_BROWSER=1 $(BIN)/pytest tests/integration/console/test_browser.py
 
 debian: ## what some tests want from Debian: proxies, a browser, a load generator, a database, promtool (as root)
 	apt-get update -q && apt-get install -y -q haproxy nginx-light caddy chromium chromium-driver wrk postgresql prometheus
 
 reference: $(STAMP) ## write worker/API.md anew from the docstrings
-	@$(BIN)/python tests/support/api_reference.py > worker/API.md.new && mv worker/API.md.new worker/API.md
+	@PYTHONPATH=tests $(BIN)/python -m support.project.api_reference > worker/API.md.new && mv worker/API.md.new worker/API.md
 
 lock: $(STAMP) ## compile deploy/requirements*.txt anew from pyproject.toml
 	@PATH=$(BIN):$$PATH $(LOCK) -o deploy/requirements.txt
@@ -101,7 +101,7 @@ lock: $(STAMP) ## compile deploy/requirements*.txt anew from pyproject.toml
 	@PATH=$(BIN):$$PATH $(COMPILE) tests/bench/programs/dramatiq_actors.in -o tests/bench/programs/dramatiq_actors.txt
 
 release: $(RELEASE) ## build the commit into dist/ twice, install each archive alone and run it; locks, SBOM, checksums
-	@$(BIN)/python tests/support/release.py
+	@PYTHONPATH=tests $(BIN)/python -m support.project.release
 
 # --strict: where no service answers, pip-audit would say that nothing is known, and exit with 0.
 audit: $(RELEASE) ## ask a vulnerability service about every locked package

@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 import redis.asyncio
 import trustme
-from fleet_harness import FleetHarness, Stub
-from guarded_redis import GUARDS, Guard
-from harness import PLAIN, Harness
 from hypothesis import HealthCheck, settings
-from log_configuration import own_logs
 from redis import Redis
-from serving import Platform, platform
 
 from credhook.sandbox.local.environment import local_redis
 from credhook.store.connection import open_redis
+from support.log_configuration import own_logs
+from support.process.serving import Platform, platform
+from support.redis.guarded_redis import GUARDS, Guard
+from support.worker.fleet_harness import FleetHarness, Stub
+from support.worker.harness import PLAIN, Harness
 
 # Under nohup or in the background, these signals are ignored, and every started process would inherit that.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -46,7 +46,7 @@ settings.load_profile("patient")
 #: The files whose tests take longest, the longest first.
 SLOW = [
     *("test_proxy.py", "test_wheel.py", "test_upgrade.py", "test_privacy.py", "test_supervisor.py"),
-    *("test_isolation.py", "test_console_browser.py", "test_bench.py", "test_dev.py", "test_tracing.py"),
+    *("test_isolation.py", "test_browser.py", "test_bench.py", "test_dev.py", "test_tracing.py"),
     *("test_poison.py", "test_new_event_type.py", "test_steady_load.py", "test_schema.py", "test_platform_down.py"),
     "test_typing.py",
 ]

@@ -62,7 +62,7 @@ def job_fields(queue: str, now: datetime) -> dict[str, str | int | bytes]:
     """Return the fields of a job's hash, the same for every event that is enqueued at that time.
 
     They equal what `Queue.enqueue` writes without its empty fields: RQ reads the same, and Redis writes half as many.
-    tests/integration/test_rq_contract.py compares.
+    tests/integration/worker/queue/test_rq_contract.py compares.
     """
     timestamp = now.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
     return {

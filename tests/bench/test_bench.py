@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import release
+
+from support.project import release
 
 if sys.platform != "linux" or shutil.which("wrk") is None:
     pytest.skip("the benchmark needs Linux and wrk (Debian: apt install wrk)", allow_module_level=True)

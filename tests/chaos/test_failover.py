@@ -13,14 +13,14 @@ from typing import Any, Self
 
 import pytest
 from redis import Redis
-from redis_addresses import sentinel
-from repeating_sender import SENDERS, deliver_all
 from rq.utils import as_text
-from serving import receiver
-from stores import job_id
-from waiting import until
 
 from credhook.sandbox.local.environment import free_port, start_server
+from support.process.serving import receiver
+from support.receiver.repeating_sender import SENDERS, deliver_all
+from support.redis.redis_addresses import sentinel
+from support.store.stores import job_id
+from support.waiting import until
 
 #: Deliveries a second.
 RATE = 300

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from floods import FAST, SLOW, attack, deliver, forget_peak, peak, resident
-from serving import Receiver, receiver
-from waiting import until
 
 from credhook.sandbox.local.environment import free_port
+from support.process.serving import Receiver, receiver
+from support.receiver.floods import FAST, SLOW, attack, deliver, forget_peak, peak, resident
+from support.waiting import until
 
 #: MiB that a flooded receiver may take beside what it takes at rest: while fast floods are cut off, and while slow ones
 #: hold all connections with as many bytes as they may.

@@ -14,13 +14,13 @@ from unittest.mock import patch
 
 import pytest
 import structlog
-from signing import SECRET, body, sign
 from starlette.types import ASGIApp
 
 from credhook.events import EVENT_TYPES, Event
 from credhook.receiver.app import RefusalLog, create_app
 from credhook.receiver.inbox import Outcome
 from credhook.receiver.settings import ReceiverSettings
+from support.receiver.signing import SECRET, body, sign
 
 Headers = list[tuple[bytes, bytes]]
 

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from fleet_harness import SHORT, SIZES
 from redis import Redis
-from redis_server import MortalRedis
-from repeating_sender import deliver_all
 from rq.utils import as_text
-from serving import Receiver, receiver
-from stores import EVENT, INDEX, job_id
+
+from support.process.serving import Receiver, receiver
+from support.receiver.repeating_sender import deliver_all
+from support.redis.redis_server import MortalRedis
+from support.store.stores import EVENT, INDEX, job_id
+from support.worker.fleet_harness import SHORT, SIZES
 
 Breaks = Callable[[], Awaitable[None]]
 

@@ -6,11 +6,11 @@ import time
 from datetime import datetime
 
 import pytest
-from fleet_harness import SHORT, SIZES, Answer, FleetHarness, well
-from harness import COMPLETED, PLAIN
-from waiting import until
 
 from credhook.worker.platform.circuit import THRESHOLD
+from support.waiting import until
+from support.worker.fleet_harness import SHORT, SIZES, Answer, FleetHarness, well
+from support.worker.harness import COMPLETED, PLAIN
 
 #: Events that four processes together have in flight.
 IN_FLIGHT = 20

@@ -3,10 +3,11 @@
 
 import random
 
-import commands
 import pytest
-from fleet_harness import SHORT, SIZES, FleetHarness
-from harness import COMPLETED
+
+from support.process import commands
+from support.worker.fleet_harness import SHORT, SIZES, FleetHarness
+from support.worker.harness import COMPLETED
 
 #: What a handler can do to its worker. Each of these events ends dead; what one of the others returns is as bad.
 POISONS = ("error", "hang", "swallow", "exit", "halt", "interrupt", "cancel", "recursion", "huge", "block")

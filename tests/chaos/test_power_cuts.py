@@ -9,15 +9,15 @@ from pathlib import Path
 
 import hiredis
 import pytest
-from accepting import everything
-from breakable_store import BreakableStore
-from claiming import COMPLETED
 from redis import Redis
-from redis_server import MortalRedis
-from script_cases import AFTERWARDS, CASES, doomed, nothing
-from store_rules import disagreements
 
 from credhook.store import State
+from support.redis.redis_server import MortalRedis
+from support.store.accepting import everything
+from support.store.breakable_store import BreakableStore
+from support.store.script_cases import AFTERWARDS, CASES, doomed, nothing
+from support.store.store_rules import disagreements
+from support.worker.claiming import COMPLETED
 
 #: Of the places where a file can be cut, one in so many is tried.
 EVERY = 3

@@ -7,10 +7,11 @@ import time
 from contextlib import ExitStack
 
 import pytest
-from fleet_harness import FleetHarness
-from harness import COMPLETED
-from serving import children
-from waiting import until
+
+from support.process.serving import children
+from support.waiting import until
+from support.worker.fleet_harness import FleetHarness
+from support.worker.harness import COMPLETED
 
 HELD = """
 @handlers.on("*")

@@ -9,12 +9,13 @@ import time
 from collections import Counter
 from contextlib import ExitStack
 
-import commands
 import pytest
-from fleet_harness import SHORT, SIZES, FleetHarness
-from harness import COMPLETED
-from serving import Process
-from waiting import until
+
+from support.process import commands
+from support.process.serving import Process
+from support.waiting import until
+from support.worker.fleet_harness import SHORT, SIZES, FleetHarness
+from support.worker.harness import COMPLETED
 
 #: Workers of each version.
 WORKERS = 2

@@ -3,14 +3,13 @@
 from collections import Counter
 from functools import partial
 
-from commands import credhook
-from fleet_harness import FleetHarness
-from other_version import Member
-from stored_events import of_events
-from stores import INDEX
-from waiting import until
-
 from credhook.store import SCHEMA
+from support.process.commands import credhook
+from support.process.other_version import Member
+from support.store.stored_events import of_events
+from support.store.stores import INDEX
+from support.waiting import until
+from support.worker.fleet_harness import FleetHarness
 
 #: Run by Python before anything else.
 NEWER = "import credhook.store\ncredhook.store.SCHEMA += 1\n"

@@ -19,17 +19,18 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import commands
 import pytest
-from fleet_harness import SHORT, SIZES, FleetHarness
-from floods import deliver, resident
-from harness import COMPLETED, DATA
-from other_version import Member
-from scraping import Scrape
-from serving import Process, children
-from signing import body
-from stores import INDEX
-from waiting import until
+
+from support.process import commands
+from support.process.other_version import Member
+from support.process.scraping import Scrape
+from support.process.serving import Process, children
+from support.receiver.floods import deliver, resident
+from support.receiver.signing import body
+from support.store.stores import INDEX
+from support.waiting import until
+from support.worker.fleet_harness import SHORT, SIZES, FleetHarness
+from support.worker.harness import COMPLETED, DATA
 
 MINUTES, RATE = (float(os.environ.get(name, default)) for name, default in (("SOAK_MINUTES", 30), ("SOAK_RATE", 200)))
 SENDERS = 4

@@ -6,15 +6,15 @@ from pathlib import Path
 from subprocess import Popen
 
 import pytest
-from accepting import record
-from handled_events import begun, handled
-from harness import HELD, Harness
-from redis_server import configured
-from serving import children, running
-from stores import job_id
-from waiting import until
 
 from credhook.sandbox.local.environment import free_port
+from support.process.serving import children, running
+from support.redis.redis_server import configured
+from support.store.accepting import record
+from support.store.stores import job_id
+from support.waiting import until
+from support.worker.handled_events import begun, handled
+from support.worker.harness import HELD, Harness
 
 BLOCKING = """
 @handlers.on("*")

@@ -6,17 +6,18 @@ a dead worker is under way again, with the lease as shipped: tests/chaos/test_re
 
 from typing import Any
 
-from handled_events import begun, handled_once
-from harness import HELD, Harness
 from redis import Redis
 from rq import Queue
 from rq import Worker as StockWorker
 from rq.job import Job, JobStatus
 from rq.registry import FailedJobRegistry, StartedJobRegistry
 from rq.serializers import JSONSerializer
-from stock_rq import stock_worker
-from stores import INDEX, job_id
-from waiting import until
+
+from support.store.stores import INDEX, job_id
+from support.waiting import until
+from support.worker.handled_events import begun, handled_once
+from support.worker.harness import HELD, Harness
+from support.worker.stock_rq import stock_worker
 
 
 def test_what_rq_has_lost_or_doubled_is_handled_once(harness: Harness) -> None:

@@ -14,20 +14,22 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
-import plain
 import pytest
 import trustme
-from commands import ROOT, credhook
-from fleet_harness import LONG, SHORT, SIZES, Answer, Call, FleetHarness, presentation, well
-from forked_process import Forked
-from other_version import Member, installed
 from redis import Redis
 from redis.exceptions import AuthenticationError
-from repeating_sender import deliver_all
-from sandbox_api import authorized, registered
-from serving import Platform, Start
-from signing import OTHER_SECRET, SECRET, body, headers
-from waiting import until
+
+from support import plain
+from support.checkout import ROOT
+from support.platform.sandbox_api import authorized, registered
+from support.process.commands import credhook
+from support.process.forked_process import Forked
+from support.process.other_version import Member, installed
+from support.process.serving import Platform, Start
+from support.receiver.repeating_sender import deliver_all
+from support.receiver.signing import OTHER_SECRET, SECRET, body, headers
+from support.waiting import until
+from support.worker.fleet_harness import LONG, SHORT, SIZES, Answer, Call, FleetHarness, presentation, well
 
 #: The commit of 0.2.0rc1. A clone may have no tag, but it has the commit.
 CANDIDATE = "1dd95e45d970c64e01eb560e1f78a71a5a42f78d"

@@ -21,11 +21,12 @@ from pathlib import Path
 
 import billing
 import pytest
-from fleet_harness import SHORT, SIZES, FleetHarness, Note, Stub
-from harness import COMPLETED, DATA
 from redis.exceptions import RedisError
-from redis_server import MortalRedis
-from serving import Process, children
+
+from support.process.serving import Process, children
+from support.redis.redis_server import MortalRedis
+from support.worker.fleet_harness import SHORT, SIZES, FleetHarness, Note, Stub
+from support.worker.harness import COMPLETED, DATA
 
 #: Events that one of the processes has under way.
 CONCURRENCY = 10

@@ -2,25 +2,23 @@
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
-import serving
 import trustme
-from claiming import EventQueue
 from click.testing import CliRunner, Result
-from console import Console
-from dev_process import MODULE
-from events_command import Run
-from guarded_redis import guarded
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
-from sandbox_api import authorized
-from serving import Platform
-from trace_collector import Collector, collecting
-from waiting import until
-from webhook_endpoint import Receiver, receiving
+
+from support.console.console import Console
+from support.platform.sandbox_api import authorized
+from support.platform.webhook_endpoint import Receiver, receiving
+from support.process import serving
+from support.process.serving import Platform
+from support.process.trace_collector import Collector, collecting
+from support.redis.guarded_redis import guarded
+from support.worker.claiming import EventQueue
+from support.worker.events_command import Run
 
 
 @pytest.fixture(scope="module")
@@ -71,15 +69,6 @@ def collector() -> Iterator[Collector]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A project of an author's: a folder with one module."""
-    made = tmp_path / "project"
-    made.mkdir()
-    (made / "accounts.py").write_text(MODULE)
-    return made
-
-
-@pytest.fixture
 def events(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Run:
     """`credhook events …` in this process."""
     from credhook.worker.commands.events import events
@@ -93,15 +82,3 @@ def events(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Run:
         return CliRunner().invoke(events, arguments, env=reached | environment)
 
     return run
-
-
-@pytest.fixture(scope="module")
-def in_memory(redis_server: str) -> Iterator[None]:
-    """A Redis without an append-only file, for tests that empty it a thousand times; it has one again after them."""
-    with Redis.from_url(redis_server) as client:
-        client.config_set("appendonly", "no")
-        yield
-        client.flushall()
-        client.config_set("appendonly", "yes")
-        # Until the file is written, Redis refuses to end, and would be waited for.
-        until(lambda: not client.info("persistence")["aof_rewrite_in_progress"], what="the append-only file")

@@ -1,7 +1,7 @@
 """While deliveries and events wait, Python's collector of garbage does not go over all that was imported."""
 
-from fleet_harness import FleetHarness
-from serving import receiver
+from support.process.serving import receiver
+from support.worker.fleet_harness import FleetHarness
 
 #: Read by Python itself as it starts, and so by none of those that are forked ready for work.
 AT_START = """

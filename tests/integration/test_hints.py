@@ -1,6 +1,6 @@
 """What goes wrong around credhook, and the line that says so: each names what to look at, and not its neighbour.
 
-Authors' mistakes are in test_authors_mistakes.py, those that `credhook doctor` finds in test_doctor.py.
+Authors' mistakes are in worker/handlers/test_authors_mistakes.py. `credhook doctor` is tested in ops/test_doctor.py.
 """
 
 import json
@@ -13,17 +13,17 @@ from pathlib import Path
 import httpx
 import pytest
 import trustme
-from commands import credhook
-from forked_process import run
-from harness import Harness
 from redis import Redis
-from redis_server import configured
-from serving import Receiver, receiver
-from signing import OTHER_SECRET, SECRET, body, headers
-from tunnel import tunnel
-from waiting import until
 
 from credhook.sandbox.local.environment import free_port
+from support.platform.tunnel import tunnel
+from support.process.commands import credhook
+from support.process.forked_process import run
+from support.process.serving import Receiver, receiver
+from support.receiver.signing import OTHER_SECRET, SECRET, body, headers
+from support.redis.redis_server import configured
+from support.waiting import until
+from support.worker.harness import Harness
 
 
 def hint(text: str, event: str) -> str:

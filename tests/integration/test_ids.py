@@ -6,13 +6,13 @@ from html import unescape
 from typing import Any
 from urllib.parse import unquote
 
-import plain
-from console import Console
-from events_command import Run, listed
-from fleet_harness import FleetHarness, issuance
-from harness import PLAIN
-from serving import receiver
-from signing import body, headers
+from support import plain
+from support.console.console import Console
+from support.process.serving import receiver
+from support.receiver.signing import body, headers
+from support.worker.events_command import Run, listed
+from support.worker.fleet_harness import FleetHarness, issuance
+from support.worker.harness import PLAIN
 
 #: Webhook-id, resource's id: those that are fetched, then those that cannot stand in a URL.
 FETCHED = [

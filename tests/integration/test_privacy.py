@@ -11,18 +11,18 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-import commands
-import plain
 import pytest
-from accepting import everything
-from console import Console
-from fleet_harness import Answer, Call, FleetHarness, presentation
-from stock_rq import rq, stock_worker
-from store_rules import EXPIRIES, pattern_of
-from trace_collector import Collector
-from waiting import until
 
 from credhook.sandbox.local.environment import free_port
+from support import plain
+from support.console.console import Console
+from support.process import commands
+from support.process.trace_collector import Collector
+from support.store.accepting import everything
+from support.store.store_rules import EXPIRIES, pattern_of
+from support.waiting import until
+from support.worker.fleet_harness import Answer, Call, FleetHarness, presentation
+from support.worker.stock_rq import rq, stock_worker
 
 DATA = "openid4vc.verification.data"
 CLAIM, SECRET, TOKEN = "Canary-claim-7f3a", "Canary-secret-19bd", "Canary-token-c04e"

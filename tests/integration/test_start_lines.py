@@ -4,9 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-from harness import Harness
-from serving import Process, receiver
-from waiting import until
+
+from support.process.serving import Process, receiver
+from support.waiting import until
+from support.worker.harness import Harness
 
 SAID = (
     "CREDHOOK_HANDLER is not a setting; did you mean CREDHOOK_HANDLERS?; "

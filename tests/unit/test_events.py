@@ -52,7 +52,7 @@ def test_another_name_is_the_same_type_and_types_of_tomorrow_and_odd_ids_are_kep
     assert (event, event.fetchable) == (Event(canonical or event_type, resource_id), bool(canonical))
 
 
-#: Beside those that support/refusals.py sends to a receiver.
+#: Beside those that tests/support/receiver/refusals.py sends to a receiver.
 MALFORMED: dict[str, bytes] = {
     "empty": b"",
     "no JSON": b"eventType=x",

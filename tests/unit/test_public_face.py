@@ -6,15 +6,15 @@ import sys
 import tomllib
 from importlib import import_module
 
-import api_reference
 import pytest
-from commands import ROOT
-from token_endpoint import every_operation
 
 import credhook
 from credhook import ApiError, cli
 from credhook.tracing import PACKAGES
 from credhook.worker.api import errors, models
+from support.checkout import ROOT
+from support.platform.token_endpoint import every_operation
+from support.project import api_reference
 
 
 def test_another_name_is_an_error_that_says_so() -> None:

@@ -5,16 +5,13 @@ from typing import Any
 
 import pytest
 import trustme
-from commands import ROOT, credhook
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
     PrivateFormat,
     load_pem_private_key,
 )
-from forked_process import run
 from pydantic import ValidationError
-from signing import SECRET
 
 from credhook.console.command import ConsoleSettings
 from credhook.receiver.settings import ReceiverSettings
@@ -28,6 +25,10 @@ from credhook.settings import (
     unknown_settings,
 )
 from credhook.worker.settings import EndpointSettings, WorkerSettings
+from support.checkout import ROOT
+from support.process.commands import credhook
+from support.process.forked_process import run
+from support.receiver.signing import SECRET
 
 PLATFORM = {
     "CREDHOOK_API_URL": "https://api.example",

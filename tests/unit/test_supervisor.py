@@ -7,10 +7,10 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from fake_children import Child, Clock, own_signals
 from structlog.testing import capture_logs
 
 from credhook.supervisor import CHECK_SECONDS, LONG_LIFE_SECONDS, Supervisor, stops
+from support.process.fake_children import Child, Clock, own_signals
 
 #: Lives of children, one after the other: how many seconds, and the code that they end with.
 Lives = Sequence[tuple[float, int]]

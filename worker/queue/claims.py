@@ -5,7 +5,7 @@ loses the claim, and its settlement is refused. The end of a handler is recorded
 claim is lost.
 
 An event and its RQ job move in one script: a job is always in a list. Jobs keep RQ's format, so that `rq info`
-shows the queue; tests/integration/test_rq_contract.py compares.
+shows the queue; tests/integration/worker/queue/test_rq_contract.py compares.
 """
 
 import json

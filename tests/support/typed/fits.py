@@ -1,4 +1,4 @@
-"""What type checkers have to accept beside the packages of tests/examples; see tests/integration/test_typing.py."""
+"""What type checkers have to accept beside the packages of tests/examples; see integration/project/test_typing.py."""
 
 from typing import assert_type
 

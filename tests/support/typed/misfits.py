@@ -1,4 +1,4 @@
-"""What type checkers have to refuse of a handler author, each where `# refused` stands; see test_typing.py."""
+"""Mistakes that type checkers must refuse, each marked `# refused`; see integration/project/test_typing.py."""
 
 from credhook import AsyncContext, FetchedEvent, Handlers, Issuance, Presentation, SyncContext
 

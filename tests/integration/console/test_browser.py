@@ -1,0 +1,127 @@
+"""The console in a real browser: with JavaScript and without it, for keyboard, phone and screen reader."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+from selenium.webdriver import Chrome
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+
+from credhook.store import State
+from support.console.browser import chromium, press, text
+from support.console.console import TOKEN, Console
+from support.redis.redis_server import MortalRedis
+from support.store.stored_events import HANDLED, plant, plant_many
+from support.store.stores import INDEX
+from support.waiting import until
+
+PHONE = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+PAGES = ("/", "/causes", "/events", "/events?state=dead", "/event?id=story", "/replay?state=dead", "/erase?state=dead",
+         "/endpoints", "/jobs", "/nowhere")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
+    with chromium(tmp_path_factory.mktemp("browser")) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def eventful(redis_client: Redis) -> None:
+    plant_many(redis_client, 300, State.DEAD)
+    told = json.dumps({"attempt": 1, "began": 1_700_000_000_000, "state": "dead", "error": "a.bad: ValueError"})
+    plant(redis_client, "story", State.DONE, ended=HANDLED)
+    redis_client.hset("credhook:credhook:event:story", "c:a.bad", "0123abcd")
+    redis_client.rpush("credhook:credhook:history:story", f"1700000000100 {told}")
+    redis_client.zadd(INDEX.causes, {"0123abcd": 1_700_000_000_000})
+    mapping: dict[Any, Any] = {"who": "a.bad", "what": "ValueError", "at": "plugin.py:7 fail", "failures": 3}
+    redis_client.hset(INDEX.cause("0123abcd"), mapping=mapping)
+
+
+def logged_in(browser: Chrome, running: Console) -> Chrome:
+    browser.delete_all_cookies()
+    browser.get(f"{running.url}/login")
+    browser.find_element(By.NAME, "token").send_keys(TOKEN)
+    browser.find_element(By.NAME, "who").send_keys("ada", Keys.ENTER)
+    until(lambda: browser.find_elements(By.CSS_SELECTOR, "header"), what="the first page")
+    return browser
+
+
+def shown(browser: Chrome, running: Console) -> Iterator[str]:
+    """Show every page, one after the other: the login's to a stranger, and the others after a login."""
+    browser.delete_all_cookies()
+    browser.get(f"{running.url}/login")
+    yield "/login"
+    logged_in(browser, running)
+    for path in PAGES:
+        browser.get(f"{running.url}{path}")
+        yield path
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+def test_a_cause_is_replayed_from_its_count_to_its_end(
+    browser: Chrome, running: Console, redis_client: Redis, scripts: bool
+) -> None:
+    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": not scripts})
+    try:
+        logged_in(browser, running).get(f"{running.url}/events?state=dead")
+        press(browser, "a[href^='/replay']")
+        assert "Replay 300 events?" in until(lambda: text(browser, "h1"), what="the count")
+        press(browser, ".confirm button")
+        until(lambda: "Replayed 300." in text(browser), what="the end of the job")
+    finally:
+        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+    assert redis_client.zcard(INDEX.open) == 300
+
+
+def test_nothing_that_the_pages_hold_breaks_their_own_rules(running: Console, browser: Chrome) -> None:
+    assert len(list(shown(browser, running))) > 10
+    log = [entry["message"] for entry in browser.get_log("browser")]  # type: ignore[no-untyped-call]
+    assert [message for message in log if "favicon" not in message and "/nowhere" not in message] == []
+
+
+def test_a_phone_scrolls_no_page_sideways(running: Console, browser: Chrome) -> None:
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", PHONE)
+    width = "return document.documentElement.scrollWidth"
+    try:
+        widths = {path: browser.execute_script(width) for path in shown(browser, running)}
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert widths == dict.fromkeys(["/login", *PAGES], 390)
+
+
+def test_a_live_page_goes_on_once_redis_is_back(browser: Chrome, tmp_path: Path) -> None:
+    with MortalRedis(tmp_path) as server, Console(tmp_path, server.url) as running:
+        logged_in(browser, running).get(f"{running.url}/causes")
+        server.kill()
+        until(lambda: text(browser, "h1") == "Service unavailable", what="the problem")
+        server.start()
+        until(lambda: text(browser, "h1") == "Causes", what="the page")
+
+
+@pytest.fixture(scope="module")
+def axe() -> str:
+    """The script of axe-core. Debian's npm installs it there."""
+    folder = os.environ.get("CREDHOOK_AXE", "/usr/local/lib/node_modules")
+    path = Path(folder) / "axe-core" / "axe.min.js"
+    if not path.exists():
+        pytest.skip("axe-core is not on this machine: `npm install --global axe-core`, or CREDHOOK_AXE=node_modules")
+    return path.read_text()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(running: Console, browser: Chrome, axe: str, scheme: str) -> None:
+    preference = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", preference)
+    violations = []
+    for path in shown(browser, running):
+        browser.execute_script(axe)
+        found = browser.execute_async_script("axe.run().then(arguments[0])")
+        assert len(found["passes"]) > 10
+        violations += [(path, one["id"], one["impact"], one["nodes"][0]["html"]) for one in found["violations"]]
+    assert violations == []

@@ -1,0 +1,239 @@
+"""What a scrape asks Redis: the queue's figures and the platform's, once among all targets, without writing."""
+
+import asyncio
+import json
+import time
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import AsyncMock
+
+import httpx
+import pytest
+import trustme
+from prometheus_client import CollectorRegistry
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
+
+from credhook.listener.admin import create_admin
+from credhook.metrics.figures import TargetFigures
+from credhook.store import Keys, State
+from credhook.store.health import Check, examine
+from credhook.store.lease import EXPORTER_LEASE_SECONDS, ExporterLease
+from credhook.worker.platform.circuit import Circuit
+from credhook.worker.platform.shared_circuit import CircuitStore, circuit_key
+from credhook.worker.process.admin import PlatformFigures, check_workers, exporter_key
+from support.process.scraping import Scrape, well_formed, worker_settings
+from support.redis.redis_server import configured
+from support.store.stored_events import plant, plant_many
+from support.store.stores import INDEX, job_id, store_on
+from support.waiting import until_async
+
+QUEUE_WIDE = {
+    "credhook_events",
+    "credhook_queue_length",
+    "credhook_oldest_open_event_age_seconds",
+    "credhook_workers",
+    "credhook_redis_memory_used_bytes",
+    "credhook_redis_memory_limit_bytes",
+}
+PLATFORM_WIDE = {"credhook_platform_breaker", "credhook_platform_pause_seconds"}
+SETTINGS = worker_settings()
+
+
+class Target:
+    """A worker's admin listener, as worker/process/admin.py puts it together."""
+
+    def __init__(self, redis: AsyncRedis) -> None:
+        store = store_on(redis)
+        self.exporters = ExporterLease(store, INDEX.exporter), ExporterLease(store, exporter_key(SETTINGS))
+        examining = partial(examine, store, durability="standard")
+        others = TargetFigures(examining, part="worker"), PlatformFigures(store, SETTINGS, exporter=self.exporters[1])
+        app = create_admin(store, examining, registry=CollectorRegistry(), exporter=self.exporters[0], others=others)
+        self._transport = httpx.ASGITransport(app)
+
+    async def keep(self) -> list[bool]:
+        """Renew both leases; return which of them it has."""
+        return [await exporter.acquire(EXPORTER_LEASE_SECONDS) for exporter in self.exporters]
+
+    async def scrape(self) -> Scrape:
+        async with httpx.AsyncClient(transport=self._transport, base_url="http://admin") as client:
+            return Scrape((await client.get("/metrics")).text)
+
+
+@pytest.fixture
+async def target(async_redis: AsyncRedis) -> Target:
+    target = Target(async_redis)
+    assert await target.keep() == [True, True]
+    return target
+
+
+async def test_no_event_stands_in_two_places(target: Target, redis_client: Redis) -> None:
+    assert (await target.scrape()).value("credhook_oldest_open_event_age_seconds") == 0
+    for number in range(12):
+        plant(redis_client, f"open{number}", State.ACCEPTED, resource=f"r{number}", age=300 * number)
+    redis_client.rpush(INDEX.jobs, *(job_id(f"open{number}") for number in range(5)))
+    redis_client.zadd(INDEX.leases, {"open5": 1, "open6": 1})
+    redis_client.zadd(INDEX.scheduled, {job_id("open7"): 1, job_id("open8"): 1, job_id("open9"): 1})
+    for number in range(3):
+        plant(redis_client, f"dead{number}", State.DEAD, age=9_000)
+    plant(redis_client, "gone", State.DATA_GONE)
+    for number in range(2):
+        plant(redis_client, f"unhandled{number}", State.UNHANDLED)
+    plant(redis_client, "new", State.QUARANTINED, kind="of.tomorrow")
+    scrape = await target.scrape()
+    assert scrape.series("credhook_events") == {
+        ("queued",): 5, ("leased",): 2, ("waiting",): 3, ("blocked",): 2,
+        ("dead",): 4, ("unhandled",): 2, ("quarantined",): 1, ("unreadable",): 0,
+    }  # fmt: skip
+    assert scrape.total("credhook_events") == 12 + 7
+    assert scrape.value("credhook_queue_length") == 5
+    assert scrape.value("credhook_redis_memory_limit_bytes") == 0
+    assert (scrape.value("credhook_redis_memory_used_bytes") or 0) > 0
+    assert 3_300 <= (scrape.value("credhook_oldest_open_event_age_seconds") or 0) < 4_200
+    assert well_formed(scrape)
+    redis_client.rpush(INDEX.jobs, *["left over"] * 9)  # A job outlives an event that was erased.
+    assert (await target.scrape()).value("credhook_events", "blocked") == 0
+
+
+async def test_workers_are_counted_by_version_while_they_announce_themselves(
+    target: Target, async_redis: AsyncRedis, redis_client: Redis
+) -> None:
+    assert not (await check_workers(store_on(async_redis), [])).passed  # None of its processes has started.
+    assert (await target.scrape()).series("credhook_workers") == {("unknown",): 0}
+    for token, version, seconds in (("a", "1.2.0", 0), ("b", "1.2.0", 0), ("c", "1.3.0rc1", 0), ("gone", "1.1.0", 16)):
+        said = int((time.time() - seconds) * 1_000)
+        redis_client.hset(INDEX.handlers, token, f"{said} {said} " + json.dumps({"version": version}))
+    found = (await target.scrape()).series("credhook_workers")
+    assert found == {("1.2.0",): 2, ("1.3.0rc1",): 1}
+
+
+async def test_events_in_a_queue_without_workers_are_counted_by_queue(target: Target, redis_client: Redis) -> None:
+    plant_many(redis_client, 2, State.ACCEPTED)
+    for queue, beat in (("typo", None), ("left", 20), ("well", 0), ("empty", None)):
+        redis_client.sadd("rq:queues", f"rq:queue:{queue}")
+        if queue != "empty":
+            redis_client.zadd(Keys(queue).open, {"m1": 1})
+        if beat is not None:
+            redis_client.zadd(Keys(queue).workers, {"w": int(time.time() - beat) * 1_000, "long ago": 1})
+    redis_client.sadd("rq:queues", INDEX.jobs)
+    found = (await target.scrape()).series("credhook_forsaken_events")
+    assert found == {("typo",): 1, ("left",): 1, ("credhook",): 2}
+
+
+async def test_breaker_and_pause(target: Target, async_redis: AsyncRedis, redis_client: Redis) -> None:
+    scrape = await target.scrape()
+    states: dict[tuple[str, ...], float] = {("closed",): 1, ("open",): 0, ("half_open",): 0}
+    assert scrape.series("credhook_platform_breaker") == states
+    assert scrape.value("credhook_platform_pause_seconds") == scrape.value("credhook_workers_suspended") == 0
+    redis_client.set("rq:suspended", 1)
+    store = CircuitStore(store_on(async_redis), circuit_key(SETTINGS.api_url, "credhook"), clock=time.monotonic)
+    await store.compare_and_set("", Circuit(is_open=True, until=time.monotonic() + 600))
+    scrape = await target.scrape()
+    assert scrape.series("credhook_platform_breaker") == states | {("closed",): 0, ("open",): 1}
+    assert 0 < (scrape.value("credhook_platform_pause_seconds") or 0) <= 600
+    assert scrape.value("credhook_workers_suspended") == 1
+
+
+async def test_one_of_many_targets_tells_what_all_share_and_another_when_it_is_gone(
+    async_redis: AsyncRedis, redis_client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("credhook.store.lease.EXPORTER_RENEWAL_SECONDS", 0.01)
+    plant_many(redis_client, 7, State.DEAD)
+    targets = [Target(async_redis) for _ in range(3)]
+    assert [await one.keep() for one in targets] == [[True, True], [False, False], [False, False]]
+    redis_client.pexpire(INDEX.exporter, 1_000)
+    assert [await one.keep() for one in targets] == [[True, True], [False, False], [False, False]]
+    scrapes = [await one.scrape() for one in targets]
+    assert [one.value("credhook_events", "dead") for one in scrapes] == [7, None, None]
+    assert [bool((QUEUE_WIDE | PLATFORM_WIDE) & one.names) for one in scrapes] == [True, False, False]
+    assert [one.value("credhook_up", "worker") for one in scrapes] == [1, 1, 1]
+    assert 1_000 < redis_client.pttl(INDEX.exporter) <= 8_000  # It was renewed.
+    keeping = [asyncio.create_task(exporter.keep()) for exporter in targets[1].exporters]
+    await asyncio.sleep(0.1)
+    assert not targets[1].exporters[0].is_held_by(redis_client.get(INDEX.exporter))
+    redis_client.delete(INDEX.exporter, exporter_key(SETTINGS))  # As when its holder has not kept it.
+    await until_async(lambda: all(one.is_held_by(redis_client.get(one.key)) for one in targets[1].exporters))
+    for one in keeping:
+        one.cancel()
+    assert await targets[2].keep() == [False, False]
+    scrapes = [await one.scrape() for one in targets]
+    assert [one.value("credhook_events", "dead") for one in scrapes] == [None, 7, None]
+
+
+def seen(monitor: Any) -> list[list[str]]:
+    """The commands until the mark."""
+    commands = iter(lambda: str(monitor.next_command()["command"]).split(), ["ECHO", "end"])
+    return [words for words in commands if words[0] not in {"HELLO", "CLIENT", "SELECT"}]  # A new connection's first.
+
+
+async def test_a_scrape_writes_nothing_and_asks_as_much_of_a_full_store_as_of_an_empty_one(
+    target: Target, redis_client: Redis
+) -> None:
+    asked = []
+    for planted in (0, 200, 5_000):
+        plant_many(redis_client, planted, State.ACCEPTED)
+        if planted:
+            redis_client.rpush(INDEX.jobs, *(job_id(f"msg_{number:05}") for number in range(planted)))
+        assert await target.keep() == [True, True]
+        await target.scrape()
+        with redis_client.monitor() as monitor:  # type: ignore[no-untyped-call]  # redis-py's gap
+            await target.scrape()
+            redis_client.echo("end")
+            asked.append(seen(monitor))
+    flags = {name.upper(): command["flags"] for name, command in redis_client.command().items()}
+    commands = {words[0].upper() for one in asked for words in one}
+    assert {name for name in commands if {"write", "may_replicate"} & set(flags[name])} == set()
+    assert commands <= {
+        "EXISTS", "GET", "HGET", "HGETALL", "INFO", "CONFIG", "LLEN", "MULTI", "EXEC", "TIME",
+        "SMEMBERS", "ZCARD", "ZCOUNT", "ZRANGE", "ZREVRANGE",
+    }  # fmt: skip
+    assert len(asked[0]) == len(asked[1]) == len(asked[2])
+
+
+async def test_without_redis_there_are_no_figures_rather_than_wrong_ones() -> None:
+    async with AsyncRedis(host="127.0.0.1", port=1) as nobody:
+        scrape = await Target(nobody).scrape()
+    assert scrape.names == {"credhook_up", "credhook_build_info", "credhook_redis_up"}
+    assert scrape.value("credhook_up", "worker") == scrape.value("credhook_redis_up") == 0
+
+
+async def test_what_the_user_of_redis_may_not_read_is_missing_alone(redis_client: Redis, redis_url: str) -> None:
+    redis_client.sadd("rq:queues", "rq:queue:closed")
+    redis_client.execute_command("ACL SETUSER limited reset on >pw ~credhook:credhook:* ~rq:* &* +@all -info")  # type: ignore[no-untyped-call]
+    async with AsyncRedis.from_url(redis_url.replace("//", "//limited:pw@")) as limited:
+        target = Target(limited)
+        await target.keep()
+        scrape = await target.scrape()
+    redis_client.execute_command("ACL DELUSER limited")  # type: ignore[no-untyped-call]
+    assert QUEUE_WIDE - scrape.names == {name for name in QUEUE_WIDE if "memory" in name}
+
+
+async def test_what_is_unsafe_in_redis_is_named(target: Target, redis_client: Redis) -> None:
+    def wrong(scrape: Scrape) -> set[tuple[str, ...]]:
+        return {labels for labels, value in scrape.series("credhook_redis_check").items() if not value}
+
+    assert wrong(await target.scrape()) <= {("maxmemory", "warning")}
+    with configured(redis_client, "maxmemory-policy", "allkeys-lru"):
+        scrape = await target.scrape()
+    assert wrong(scrape) - {("maxmemory", "warning")} == {("noeviction", "critical")}
+    assert scrape.value("credhook_up", "worker") == 0
+    assert scrape.value("credhook_redis_up") == 1
+
+
+async def test_a_worker_shows_the_certificate_that_it_has_loaded_and_a_receiver_the_renewed_one(tmp_path: Path) -> None:
+    certificate, unexamined = tmp_path / "certificate.pem", AsyncMock(return_value=(Check("workers", False, ""),))
+
+    def renew(year: int) -> None:
+        issued = trustme.CA().issue_cert("h", not_after=datetime(year, 1, 1, tzinfo=UTC))
+        issued.cert_chain_pems[0].write_to_path(str(certificate))
+
+    renew(2031)
+    targets = [TargetFigures(unexamined, part=part, certificate=certificate) for part in ("worker", "receiver")]
+    renew(2032)
+    expiries = [(await target())[-1].samples[0].value for target in targets]
+    assert [datetime.fromtimestamp(one, UTC).year for one in expiries] == [2031, 2032]
+    assert "credhook_redis_check" not in {family.name for family in await targets[0]()}
+    certificate.write_bytes(b"")  # While the next one is written.
+    assert (await targets[1]())[-1].samples[0].value == expiries[1]

@@ -1,0 +1,49 @@
+"""The Redis of deploy/compose.yaml, run as its container runs it, with a server of this machine."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
+from redis.backoff import NoBackoff
+from redis.exceptions import AuthenticationError
+from redis.retry import Retry
+
+from credhook.sandbox.local.environment import free_port
+from credhook.store.health import examine
+from support.project.compose import PASSWORD, store
+from support.store.stores import store_on
+from support.waiting import until
+
+
+@pytest.fixture(scope="module")
+def shipped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]]:
+    """Its process's id, and its port."""
+    folder, port = tmp_path_factory.mktemp("shipped"), free_port()
+    with store(folder, port) as process:
+        until(process.is_healthy, what="the Redis")
+        yield process.process.pid, port
+
+
+async def test_it_passes_every_check_without_a_warning(shipped: tuple[int, int]) -> None:
+    async with AsyncRedis(port=shipped[1], password=PASSWORD) as redis:
+        found = await examine(store_on(redis), durability="strict")
+    assert {check.name: check.verdict for check in found if not check.passed} == {}
+
+
+def test_it_wants_its_password_which_no_list_of_processes_shows(shipped: tuple[int, int]) -> None:
+    process, port = shipped
+    with Redis(port=port, retry=Retry(NoBackoff(), 0)) as stranger, pytest.raises(AuthenticationError):
+        stranger.ping()
+    arguments = Path(f"/proc/{process}/cmdline").read_bytes()
+    assert b"redis-server" in arguments  # The shell has made room for it, so that it hears SIGTERM.
+    assert PASSWORD.encode() not in arguments
+
+
+def test_the_redis_of_sandbox_tests_and_bench_is_configured_like_it(
+    shipped: tuple[int, int], redis_client: Redis
+) -> None:
+    with Redis(port=shipped[1], password=PASSWORD) as client:
+        for name in ("appendonly", "appendfsync", "save", "maxmemory-policy", "activerehashing"):
+            assert client.config_get(name) == redis_client.config_get(name)

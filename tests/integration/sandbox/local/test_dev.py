@@ -1,0 +1,189 @@
+"""`credhook dev` with a module of the author's: what is shown, what a save does, what is left."""
+
+import os
+import pty
+import re
+import select
+import signal
+import termios
+import time
+from pathlib import Path
+
+from credhook.sandbox.local.dev import REPLAY_COMMAND
+from support.process.dev_process import MODULE, Dev, developing, left_running, nothing_is_left
+from support.waiting import until
+
+#: It fails, and would come back by itself long after the test.
+FAILING = (
+    MODULE.replace('completed")', 'completed", backoff=Backoff(first=600, longest=600))').replace(
+        "import G", "import Backoff, G"
+    )
+    + "    raise ValueError('not today')\n"
+)
+
+
+def an_event_is_shown_with_its_handler_its_outcome_and_its_time(dev: Dev) -> None:
+    (resource,) = dev.happens()
+    dev.shows(rf"^\d\d:\d\d:\d\d  issuance\.completed +{resource}  done  handlers=mine\.seen  ms=[\d.]+$")
+    (other,) = dev.happens("openid4vc.verification.requested")
+    dev.shows(rf"verification\.requested +{other}  no handler for it  ")
+    assert "accounts, named by the command line" in dev.text
+    assert f"credhook trigger issuance.completed --url {dev.environment['CREDHOOK_SANDBOX_URL']}" in dev.text
+
+
+def what_has_failed_before_a_save_is_mended_and_replayed(dev: Dev) -> None:
+    dev.save(FAILING)
+    dev.ready(2)
+    (resource,) = dev.happens()
+    dev.shows(
+        rf"{resource}  mine\.seen  failed  error=ValueError  ms=[\d.]+\n +not today\n +accounts\.py:11 seen\n"
+        rf".*{resource}  waiting  error=mine\.seen: ValueError  seconds=[\d.]+"
+    )
+    dev.save("import nowhere\n" + MODULE)
+    text = dev.shows(r"^the worker has ended with 2; it starts again when a file is saved$")
+    assert re.search(
+        r"          accounts\.py:1 <module>\nError: handlers accounts: \S*accounts\.py:1: ModuleNotFoundError: "
+        r"No module named 'nowhere'\n",
+        text,
+    )
+    before = dev.environment
+    dev.save(MODULE)
+    dev.ready(3)
+    assert dev.environment == before
+    (replay,) = re.findall(r"^replay +credhook events (replay .*)$", dev.text, re.MULTILINE)
+    dev.events(*replay.split())
+    dev.shows(rf"{resource}  done  handlers=mine\.seen  ")
+    assert {one["state"] for one in dev.records().values() if one["resource_id"] == resource} == {"done"}
+
+
+def a_handler_that_gives_up_is_dead_with_its_reason(dev: Dev) -> None:
+    dev.save(MODULE + "    breakpoint()\n    raise GiveUp('account is closed')\n")
+    dev.ready(4)
+    (resource,) = dev.happens()
+    told = rf"{resource}  mine\.seen  failed  .*\n +account is closed\n +accounts\.py:12 seen\n.*{resource}  dead  "
+    dev.shows(told)
+    assert dev.events(*REPLAY_COMMAND.split()[1:]) == "replayed 1\n"
+    dev.shows(told, times=2)
+    assert re.search(rf"{resource}  mine\.seen  breakpoint_skipped\n +Run credhook dev in a terminal", dev.text)
+
+
+def a_save_lets_the_handler_that_runs_finish(dev: Dev) -> None:
+    slow = "    import asyncio\n    open('begun', 'w')\n    await asyncio.sleep(2)\n    with open"
+    dev.save(MODULE.replace("    with open", slow))
+    dev.ready(5)
+    seen = (dev.folder / "seen").read_text().count("\n")
+    (resource,) = dev.happens()
+    until((dev.folder / "begun").exists, what="the handler")
+    dev.save(MODULE)
+    dev.ready(6)
+    dev.shows(rf"{resource}  done  handlers=mine\.seen  ")
+    assert (dev.folder / "seen").read_text().count("\n") == seen + 1
+
+
+def it_ends_in_order(dev: Dev, number: signal.Signals) -> None:
+    assert len(left_running(dev.folder)) >= 5
+    assert dev.stop(number).endswith("stopped; nothing is left running\n")
+    assert dev.process.returncode == 0
+    assert nothing_is_left(dev.folder)
+
+
+def test_a_session_from_the_first_event_to_ctrl_c(folder: Path) -> None:
+    """One session for all of it, as an author has it: four processes take seconds to start."""
+    with developing(folder, "accounts") as dev:
+        dev.ready(1)
+        an_event_is_shown_with_its_handler_its_outcome_and_its_time(dev)
+        what_has_failed_before_a_save_is_mended_and_replayed(dev)
+        a_handler_that_gives_up_is_dead_with_its_reason(dev)
+        a_save_lets_the_handler_that_runs_finish(dev)
+        (kept,) = folder.glob(".credhook-*")
+        written = {"accounts.py", "__pycache__", kept.name, "seen", "begun"}
+        assert {path.name for path in folder.iterdir()} <= written
+        it_ends_in_order(dev, signal.SIGINT)
+
+
+#: An `async def` that stops blocks the event loop; a plain function runs in a thread.
+STOPPING = """
+@handlers.on("openid4vc.issuance.offered", timeout=0.5)
+async def stops(event, context):
+    breakpoint()
+
+@handlers.on("openid4vc.issuance.failed", timeout=0.5, retries=0)
+def stops_in_a_thread(event, context):
+    breakpoint()
+"""
+
+
+def prompted(terminal: int, text: str) -> None:
+    """Return once the debugger has written the text to the terminal."""
+    written = b""
+
+    def has_text() -> bool:
+        nonlocal written
+        if select.select([terminal], [], [], 0.05)[0]:
+            written += os.read(terminal, 4096)
+        return text.encode() in written
+
+    until(has_text, what=text)
+
+
+def test_keys_make_things_happen_replay_debug_and_quit(folder: Path) -> None:
+    text = MODULE + "    if not pathlib.Path('mended').exists():\n        raise Retry(after=600)\n" + STOPPING
+    (folder / "accounts.py").write_text(text)
+    ours, theirs = pty.openpty()
+    with developing(folder, "accounts", terminal=theirs) as dev:
+        dev.ready(1)
+        os.write(ours, b"i")
+        dev.shows(r"  waiting  .*seconds=600")
+        (folder / "mended").touch()
+        os.write(ours, b"r")
+        dev.shows(r"^replayed 1$")
+        dev.shows(r"  done  handlers=mine\.seen")
+        for key, name in ((b"o", "stops"), (b"f", "stops_in_a_thread")):
+            os.write(ours, key)
+            prompted(ours, "(Pdb) ")
+            os.write(ours, b"p event.type * 2\n")
+            prompted(ours, "openid4vc.issuance.")
+            time.sleep(0.6)  # More than the handler's timeout.
+            os.write(ours, b"c\n")
+            dev.shows(rf"  done  handlers=mine\.{name}")
+        os.write(ours, b"f")
+        prompted(ours, "(Pdb) ")
+        os.write(ours, b"q\n")
+        dev.shows(r"mine\.stops_in_a_thread  failed")
+        os.write(ours, b"?")  # Keys are read again.
+        dev.shows(r"^  x  verification\.data --no-is-valid$", times=2)
+        assert not termios.tcgetattr(theirs)[3] & termios.ECHO
+        os.write(ours, b"o")
+        prompted(ours, "(Pdb) ")
+        dev.save(MODULE)  # Nothing stops at the next attempt.
+        dev.ready(2)
+        os.write(ours, b"q")
+        assert dev.process.wait(60) == 0
+    shell = termios.ICANON | termios.ECHO
+    assert termios.tcgetattr(theirs)[3] & shell == shell
+    assert nothing_is_left(folder)
+
+
+def test_a_terminal_that_is_closed_ends_everything(folder: Path) -> None:
+    (folder / "more.py").write_text(MODULE.replace('"mine"', '"more"'))
+    ours, theirs = pty.openpty()
+    with developing(folder, "accounts", "more", terminal=theirs) as dev:
+        dev.shows(r"  ready  handlers=mine\.seen, more\.seen$")
+        os.close(theirs)
+        os.close(ours)
+        assert dev.process.wait(60) == 0, dev.text
+    assert nothing_is_left(folder)
+
+
+def test_without_a_module_a_built_in_handler_runs_and_says_how_to_name_one(tmp_path: Path, redis_url: str) -> None:
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    shared = {"HOST": "nowhere", "PORT": "1", "CREDHOOK_QUEUE": "shared", "CREDHOOK_TLS_KEYFILE": "nowhere"}
+    with developing(folder, environ=shared | {"REDIS_URL": redis_url}) as dev:
+        dev.ready(1)
+        assert (dev.environment["REDIS_URL"], dev.environment["CREDHOOK_QUEUE"] != "shared") == (redis_url, True)
+        (resource,) = dev.happens()
+        dev.shows(rf"{resource}  done  handlers=log\.event")
+        assert "Name yours: credhook dev accounts" in dev.text
+        it_ends_in_order(dev, signal.SIGHUP)
+        assert [*folder.iterdir()] == []

@@ -1,0 +1,140 @@
+"""Every command of every script refused in turn, and every script cut after each of its writes, as by a power cut.
+
+Nothing is lost, nothing done is done again, what is erased is gone, lists agree with records, and keys expire.
+"""
+
+import asyncio
+import time
+from contextlib import suppress
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from redis import Redis
+from redis.exceptions import ResponseError
+
+from credhook.store import SCHEMA, State
+from credhook.store.errors import StoreRefusal
+from support.store.accepting import everything
+from support.store.breakable_store import BreakableStore
+from support.store.failing_scripts import FORBIDDEN, OF_ANOTHER_TYPE, POWER_CUT, Sabotage
+from support.store.script_cases import AFTERWARDS, CASES, PAUSE, nothing
+from support.store.store_rules import EXPIRIES, LISTS, disagreements, pattern_of, wrong_expiries
+from support.store.stored_events import of_events
+from support.store.stores import EVENT, INDEX, SNAPSHOT
+from support.virtual_time import in_own_time
+
+pytestmark = pytest.mark.usefixtures("in_memory")
+
+#: Commands that write nothing.
+READS = {
+    *(b"EXISTS", b"GET", b"HGET", b"HGETALL", b"HLEN", b"HMGET", b"MGET", b"PUBLISH", b"PUBSUB", b"SISMEMBER"),
+    *(b"SMEMBERS", b"TIME", b"TTL", b"PTTL", b"TYPE", b"ZRANGE", b"ZRANGEBYSCORE", b"ZSCORE"),
+}
+
+
+async def run_case(redis: Redis, name: str, sabotage: Sabotage) -> BreakableStore:
+    redis.flushall()
+    store = BreakableStore(redis)
+    script, prepare, run = CASES[name]
+    await prepare(store)
+    store.store.plans[script] = sabotage
+    kept = [key.decode().removeprefix(SNAPSHOT) for key in redis.scan_iter(SNAPSHOT + "*")]
+    with suppress(ResponseError):
+        await run(store)
+    # Presented data goes after the marks of its handlers, or after the record.
+    assert all(redis.exists(SNAPSHOT + one) or store.is_marked(one) or not redis.exists(EVENT + one) for one in kept)
+    return store
+
+
+async def survives(redis: Any, name: str, sabotage: Sabotage) -> None:
+    """Promises 1, 4 and 10, whatever has happened to the script once."""
+    began = time.monotonic()
+    store = await run_case(redis, name, sabotage)
+    repeat, expected = AFTERWARDS.get(name, (nothing, {"e1"}))
+    if sabotage.error == POWER_CUT:
+        assert_expiries(redis, began)
+    await repeat(store)
+    await store.recover()
+    if sabotage.error == POWER_CUT:
+        assert_expiries(redis, began)
+        assert disagreements(redis) == []
+    for key in redis.scan_iter(EVENT + "*"):
+        webhook_id, record = key.decode().removeprefix(EVENT), redis.hgetall(key)
+        state = record[b"state"].decode()
+        assert redis.ttl(key) > 0, record
+        if state == State.QUARANTINED or (state == State.DEAD and name in {"settle as dead", "erase once"}):
+            assert redis.zscore(LISTS[State(state)], webhook_id) is not None
+            continue
+        assert state == State.DONE, record
+        assert webhook_id in store.handled
+    if name == "erase":
+        assert "doomed" not in everything(redis)
+    assert expected <= {key.decode().removeprefix(EVENT) for key in redis.scan_iter(EVENT + "*")}
+    if name != "claim":  # There RQ itself sees to its job.
+        assert not [key for key in redis.scan_iter("rq:job:e*-*") if redis.ttl(key) < 0], everything(redis)
+
+
+def assert_expiries(redis: Redis, began: float) -> None:
+    assert wrong_expiries(redis, began=began, retention=3_600, pause=PAUSE) == []
+
+
+#: After the first, which is of Redis, a worker writes again; after the second, which is of the event, it does not.
+#: Of the places where the power can be cut, the short form tries one in nine, the last, and what follows a deletion.
+REFUSALS = [
+    pytest.param(FORBIDDEN, 1, id="forbidden"),
+    pytest.param(OF_ANOTHER_TYPE, 1, id="of another type"),
+    pytest.param(POWER_CUT, 9, id="power cut"),
+    pytest.param(POWER_CUT, 1, id="power cut anywhere", marks=pytest.mark.soak),
+]
+
+
+@pytest.mark.parametrize(("error", "step"), REFUSALS)
+@pytest.mark.parametrize("name", CASES)
+def test_whatever_is_refused_nothing_is_lost_or_redone(redis_client: Redis, name: str, error: str, step: int) -> None:
+    in_own_time(run_case(redis_client, name, Sabotage(0)))
+    commands: Any = redis_client.lrange("test:commands", 0, -1)
+    assert commands
+    places = list(enumerate(commands, 1))
+    if error == POWER_CUT:
+        places = [place for place in places if place[1] not in READS]
+        after_deletions = [place for (_, command), place in pairwise(places) if command in {b"DEL", b"ZREM"}]
+        places = sorted({*places[::step], *after_deletions, *places[-1:]})
+    elif name.startswith("erase"):  # A hash that turns into another type for one command is no store that exists.
+        places = places if error == FORBIDDEN else []
+    for number, command in places:
+        try:
+            in_own_time(survives(redis_client, name, Sabotage(number, error)))
+        except Exception as failure:
+            failure.add_note(f"{name}: {error} at {number}, {command!r}")
+            raise
+
+
+async def test_every_key_is_in_the_table_and_expires_as_it_says(redis_client: Redis) -> None:
+    seen = set[str]()
+    for name, (_, prepare, run) in CASES.items():
+        redis_client.flushall()
+        began, store = time.monotonic(), BreakableStore(redis_client)
+        repeat, _ = AFTERWARDS.get(name, (nothing, {}))
+        for step in (prepare, run, repeat, BreakableStore.recover):
+            await step(store)
+            assert_expiries(redis_client, began)
+            seen |= {pattern_of(key.decode()) for key in redis_client.scan_iter("credhook:*")}
+        assert disagreements(redis_client) == []
+    # Of these, other tests look at the receiver's.
+    assert seen | {"unfinished", "synced"} >= EXPIRIES.keys(), EXPIRIES.keys() - seen
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_script_changes_no_event_of_another_schema(redis_client: Redis, name: str) -> None:
+    async def refused() -> list[str]:
+        store, (_, prepare, run) = BreakableStore(redis_client), CASES[name]
+        await prepare(store)
+        redis_client.set(INDEX.schema, SCHEMA + 1)
+        before = of_events(redis_client)
+        with suppress(ResponseError, StoreRefusal, TimeoutError):  # What Redis may take later is repeated.
+            async with asyncio.timeout(60):
+                await run(store)
+        return before
+
+    assert in_own_time(refused()) == of_events(redis_client)

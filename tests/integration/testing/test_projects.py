@@ -1,0 +1,80 @@
+"""Projects that test their handlers with pytest and with unittest. There is no network and no Redis."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from support.checkout import ROOT
+from support.process.no_network import PYTEST, run
+
+CONFIGURATION = """
+[pytest]
+filterwarnings = error
+asyncio_default_fixture_loop_scope = function
+"""
+
+ASYNCHRONOUS = """
+import pytest
+from accounts import open_account
+from credhook.testing import aassert_idempotent, arun, event
+
+MADE = event("openid4vc.verification.data", attributes={"givenName": "Ada"})
+
+@pytest.mark.asyncio
+async def test_on_the_tests_loop(credhook_api):
+    result = await arun(open_account, MADE, api=credhook_api)
+    assert (result.outcome, len(await credhook_api.users.list())) == ("done", 1)
+
+@pytest.mark.asyncio
+async def test_it_may_run_again():
+    await aassert_idempotent(open_account, MADE)
+"""
+
+UNITTEST = """
+import unittest
+from accounts import open_account
+from credhook.testing import arun, assert_idempotent, event, run
+
+class Accounts(unittest.TestCase):
+    def test_an_account_is_opened(self):
+        made = event("openid4vc.verification.data")
+        self.assertEqual(run(open_account, made).outcome, "done")
+        assert_idempotent(open_account, made)
+
+class Asynchronous(unittest.IsolatedAsyncioTestCase):
+    async def test_an_account_is_opened(self):
+        self.assertEqual((await arun(open_account, event("openid4vc.verification.data"))).outcome, "done")
+
+    async def test_the_other_one_says_what_to_do(self):
+        with self.assertRaisesRegex(RuntimeError, "await arun"):
+            run(open_account, event("openid4vc.verification.data"))
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    readme = (ROOT / "README.md").read_text()
+    (code,) = re.findall(r"^```python\n(# accounts\.py\n.*?)^```", readme, re.DOTALL | re.MULTILINE)
+    (tmp_path / "accounts.py").write_text(code)
+    (tmp_path / "pytest.ini").write_text(CONFIGURATION)
+    return tmp_path
+
+
+def test_with_pytest(project: Path) -> None:
+    """The tests that worker/README.md teaches from, and others on an event loop."""
+    for name in ("onboarding.py", "test_onboarding.py"):
+        shutil.copy(ROOT / "tests" / "examples" / "onboarding" / name, project)
+    (project / "test_asynchronous.py").write_text(ASYNCHRONOUS)
+    assert "7 passed" in run(project, *PYTEST, "-pno:cacheprovider", warnings="error")
+    assert sorted(path.name for path in project.iterdir() if path.name != "__pycache__") == [
+        "accounts.py", "onboarding.py", "pytest.ini", "test_asynchronous.py", "test_onboarding.py",
+    ]  # fmt: skip
+
+
+def test_with_unittest(project: Path) -> None:
+    (project / "test_accounts.py").write_text(UNITTEST)
+    said = run(project, "unittest", "-q", warnings="error")
+    assert "Ran 3 tests" in said
+    assert "Warning" not in said

@@ -1,0 +1,77 @@
+"""Why a platform does not answer, told apart over real sockets, for API and token endpoint."""
+
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from socketserver import BaseRequestHandler
+
+import pytest
+import trustme
+
+from credhook.worker.api.client import AsyncApi
+from credhook.worker.api.errors import Unavailable, hint
+from credhook.worker.api.token import ClientCredentials
+from support.in_thread import Server, in_thread
+from support.platform.scripted_server import RESET, TOKEN, answering, not_listening, presentation, silent, tls_for
+
+
+@contextmanager
+def saying(answer: bytes, tls: ssl.SSLContext | None = None) -> Iterator[str]:
+    with answering(lambda *_: answer, tls) as server:
+        yield server.url
+
+
+class Refusing(BaseRequestHandler):
+    """HTTP where TLS was expected: the greeting is a bad request to it."""
+
+    def handle(self) -> None:
+        self.request.recv(65_536)
+        self.request.sendall(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
+
+
+@contextmanager
+def in_clear() -> Iterator[str]:
+    with in_thread(Server(("127.0.0.1", 0), Refusing)) as server:
+        yield f"https://127.0.0.1:{server.server_address[1]}"
+
+
+#: By the word for it, a place that does not answer.
+TROUBLES: dict[str, Callable[[], AbstractContextManager[str]]] = {
+    "name_resolution": lambda: nullcontext("http://platform.invalid"),
+    "refused": not_listening,
+    "unreachable": lambda: nullcontext("http://224.0.0.1"),  # No group of hosts takes connections.
+    "closed": lambda: saying(b""),
+    "reset": lambda: saying(RESET),
+    "protocol": lambda: saying(b"HTTP/1.1 what\r\n\r\n"),
+    "certificate": lambda: saying(presentation("p"), tls_for(trustme.CA())),
+    "tls": in_clear,
+    "timeout": silent,
+}
+#: Words of the URL say nothing of the cause.
+PATH = "/proxy/dns-error"
+HINTS = {"certificate": "SSL_CERT_FILE", "timeout": "CREDHOOK_FETCH_TIMEOUT"}
+
+
+@pytest.mark.parametrize("cause", TROUBLES)
+@pytest.mark.parametrize(
+    ("operation", "named", "other"),
+    [
+        ("presentations.get", "CREDHOOK_API_URL", "CREDHOOK_TOKEN_URL"),
+        ("token", "CREDHOOK_TOKEN_URL", "CREDHOOK_API_URL"),
+    ],
+)
+async def test_whoever_does_not_answer_is_named_with_the_cause_and_the_variable(
+    operation: str, named: str, other: str, cause: str
+) -> None:
+    with answering(lambda *_: presentation("p")) as well, TROUBLES[cause]() as url:
+        api_url, token_url = (well.url, url + PATH) if operation == "token" else (url + PATH, well.url + TOKEN)
+        auth = ClientCredentials(token_url, "me", "s3cret")
+        async with AsyncApi(api_url, auth, timeout=0.3 if cause == "timeout" else 5.0) as api:
+            with pytest.raises(Unavailable) as caught:
+                await api.presentations.get("p")
+        assert well.targets == []
+    error = caught.value
+    assert (error.operation, error.cause, error.status) == (operation, cause, None)
+    assert named in hint(error)
+    assert other not in hint(error) + str(error)
+    assert HINTS.get(cause, "") in hint(error)

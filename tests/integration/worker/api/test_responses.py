@@ -1,0 +1,171 @@
+"""Answers that are about something else, or too much at once, and what an HTTP client likes to do by itself."""
+
+import asyncio
+import logging
+import tracemalloc
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from credhook.backoff import Backoff
+from credhook.worker.api import token
+from credhook.worker.api.client import AsyncApi
+from credhook.worker.api.errors import InvalidRequest, InvalidResponse, Unavailable
+from credhook.worker.api.responses import MOST_LISTED, MOST_VALUES
+from credhook.worker.api.token import ClientCredentials
+from support.platform.scripted_server import (
+    CUT,
+    GRANTED,
+    PRESENTATION,
+    RESET,
+    TOKEN,
+    Answering,
+    Script,
+    answering,
+    ok,
+    presentation,
+)
+
+
+@asynccontextmanager
+async def sending(script: Script, *, token: str = TOKEN) -> AsyncIterator[tuple[Answering, AsyncApi]]:
+    """Yield a server that answers by the script, and a client of its API and token endpoint."""
+    with answering(script) as server:
+        auth = ClientCredentials(server.url + token, "me", "s3cret")
+        async with AsyncApi(server.url, auth, timeout=5.0) as api:
+            yield server, api
+
+
+@pytest.mark.parametrize("seconds", [0.0, 60.0])
+async def test_details_of_another_id_are_a_failed_fetch_and_end_their_connection(
+    seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not more often than once in so many seconds."""
+    monkeypatch.setattr("credhook.worker.api.http.transport._DISTRUST_SECONDS", seconds)
+
+    def late(target: str, number: int) -> bytes:
+        return presentation("stranger" if number % 3 == 0 else target.removeprefix(PRESENTATION))
+
+    async with sending(late) as (server, api):
+        for number in range(2):
+            with pytest.raises(InvalidResponse, match="CREDHOOK_MATCH_IDS=0") as refused:
+                await api.presentations.get("mine")
+            assert (refused.value.cause, refused.value.status) == ("other_id", 200)
+            assert refused.value.operation == "presentations.get"
+            assert "stranger" not in str(refused.value)
+            connections = server.connections
+            assert (await api.presentations.get("mine")).id == "mine"
+            assert (await api.presentations.get("next")).id == "next"
+            assert server.connections == connections + (number == 0 or not seconds)
+
+
+async def test_a_refusal_whose_headers_are_no_text_is_a_refusal() -> None:
+    busy = b"HTTP/1.1 503 Busy\r\nretry-after: bient\xf4t\r\ndate: 7 d\xe9c.\r\ncontent-length: 0\r\n\r\n"
+    async with sending(lambda *_: busy) as (_, api):
+        with pytest.raises(Unavailable) as refused:
+            await api.presentations.get("p")
+    assert (refused.value.status, refused.value.retry_after) == (503, None)
+
+
+async def test_a_get_over_a_connection_that_is_torn_down_is_sent_again() -> None:
+    async with sending(lambda _, number: RESET if number == 0 else presentation("p")) as (server, api):
+        assert (await api.presentations.get("p")).id == "p"
+    assert len(server.targets) == 2
+
+
+async def test_an_answer_that_nobody_asked_for_never_answers_the_next_request() -> None:
+    def twice(target: str, number: int) -> bytes:
+        mine = presentation(target.removeprefix(PRESENTATION), error="mine")
+        return mine + presentation("second", error="theirs") if number == 0 else mine
+
+    async with sending(twice) as (server, api):
+        for id_ in ("first", "second", "third"):
+            found = await api.presentations.get(id_)
+            assert found.error is not None
+            assert found.error.message == "mine"
+    assert server.targets == [PRESENTATION + id_ for id_ in ("first", "second", "third")]
+
+
+async def test_a_token_answer_that_is_none_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token, "PAUSES", Backoff(first=0.0, longest=0.0))
+    answers = iter([presentation("p"), GRANTED])
+    async with sending(
+        lambda target, _: next(answers) if target == "/another-token" else presentation("p"), token="/another-token"
+    ) as (server, api):
+        with pytest.raises(InvalidResponse):
+            await api.presentations.get("p")
+        assert (await api.presentations.get("p")).id == "p"
+    assert server.connections == 2
+
+
+def many(count: int) -> bytes:
+    return b'{"data":{"id":"p","status":"x","credentials":[' + b",".join([b"{}"] * count) + b"]}}"
+
+
+async def test_more_values_than_a_resource_may_have_are_refused_before_anything_is_made_of_them() -> None:
+    body = many(1_000_000)  # 3 MB, which became 600 MiB.
+    async with sending(lambda *_: ok(body)) as (server, api):
+        tracemalloc.start()
+        try:
+            with pytest.raises(InvalidResponse, match=f"more than {MOST_VALUES} values") as refused:
+                await api.presentations.get("p")
+            assert tracemalloc.get_traced_memory()[1] < 10 * len(body)
+        finally:
+            tracemalloc.stop()
+        assert refused.value.cause == "too_many_values"
+        server.script = lambda *_: ok(many(MOST_VALUES // 2 - 10))
+        assert len((await api.presentations.get("p")).credentials) == MOST_VALUES // 2 - 10
+
+
+async def test_a_list_may_be_longer_than_a_resource_but_none_of_its_elements() -> None:
+    body = b"[" + b",".join(b'{"id":"%d","status":"x"}' % number for number in range(10_000)) + b"]"
+    async with sending(lambda *_: ok(body)) as (server, api):
+        issuances = await api.issuances.list()
+        assert [one.id for one in issuances[::3_000]] == ["0", "3000", "6000", "9000"]
+        assert len(await api.request("GET", "/x")) == 10_000
+        server.script = lambda *_: ok(b'[{"id":"a","status":"x"},' + many(MOST_VALUES)[8:-1] + b"]")
+        with pytest.raises(InvalidResponse, match=f"1: more than {MOST_VALUES} values") as refused:
+            await api.issuances.list()
+        assert refused.value.cause == "too_many_values"
+        server.script = lambda *_: ok(b"[" + b",".join([b"{}"] * MOST_LISTED) + b"]")
+        with pytest.raises(InvalidResponse, match=f"more than {MOST_LISTED} values"):
+            await api.issuances.list()
+
+
+ADA = {"data": {"id": "p", "status": "verified", "credentials": [{"attributes": {"name": "Ada Lovelace"}}]}}
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("location", ["http://evil.invalid/", "/me-creds/api/presentations/other", "?x", ""])
+async def test_redirects_are_refused(status: int, location: str) -> None:
+    async with sending(lambda *_: ok(b"", f"Location: {location}", status=status)) as (server, api):
+        with pytest.raises(InvalidResponse) as caught:
+            await api.presentations.get("p")
+    assert caught.value.status == status
+    assert server.targets == [PRESENTATION + "p"]
+
+
+async def test_nothing_is_sent_that_nobody_has_asked_for_and_no_cookie_is_kept() -> None:
+    async with sending(lambda *_: ok(ADA, "Set-Cookie: session=2; Path=/")) as (server, api):
+        for _ in range(2):
+            await api.presentations.get("p")
+    ask, *gets = ({line.partition(b":")[0].decode().lower() for line in head.splitlines()} for head in server.heads)
+    assert ask == {"host", "accept", "accept-encoding", "user-agent", "content-type", "content-length"}
+    assert gets == [{"host", "accept", "accept-encoding", "user-agent", "authorization"}] * 2
+
+
+async def test_logs_hold_no_token_no_secret_and_no_body(caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("", "pyreqwest", "reqwest", "hyper", "rustls", "asyncio"):  # Our own set-up may have kept them quiet.
+        caplog.set_level(logging.DEBUG, name)
+    asyncio.get_running_loop().set_debug(True)
+    answers = iter([ok(ADA), ok({"errors": [{"detail": "Ada Lovelace"}]}, status=400), ok(ADA)[:-9] + CUT])
+    async with sending(lambda *_: next(answers)) as (_, api):
+        await api.presentations.get("p")
+        with pytest.raises(InvalidRequest) as refused:
+            await api.presentations.get("p")
+        with pytest.raises(Unavailable) as cut:
+            await api.presentations.get("p")
+    for secret in ("Ada", "s3cret", "t0ken-value", "Bearer"):
+        assert secret not in caplog.text
+        assert secret not in f"{refused.value} {cut.value}"

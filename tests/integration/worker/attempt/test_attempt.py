@@ -1,0 +1,422 @@
+"""What an attempt leaves behind: records, snapshots, and the state of its resource that handlers have seen."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import AsyncMock
+
+import pytest
+from prometheus_client import REGISTRY
+from pydantic import SecretStr
+from redis import Redis
+from redis.exceptions import RedisError, ResponseError
+from structlog.testing import capture_logs
+
+from credhook.store import GAVE_UP, TOOK, State
+from credhook.worker.api.errors import Unavailable
+from credhook.worker.api.token import ClientCredentials
+from credhook.worker.attempt.attempt import DONE, Attempt, Interruption
+from credhook.worker.attempt.details import Snapshots
+from credhook.worker.attempt.retry import GiveUp, Retry
+from credhook.worker.handlers.registry import Handlers, Registry
+from credhook.worker.queue.claims import Claims
+from credhook.worker.queue.replay import Replay, Settled
+from credhook.worker.wiring import build_worker
+from support.platform.token_endpoint import behind
+from support.process.fake_children import Clock
+from support.store.accepting import record
+from support.store.stores import EVENT, INDEX, SNAPSHOT, store_on
+from support.waiting import until_async
+from support.worker.attempts import Attempts, Planned, attempts
+from support.worker.attempts import told as settings_of
+from support.worker.fleet_harness import Answer, Call, Stub, presentation
+from support.worker.harness import DATA
+
+REQUESTED = "openid4vc.verification.requested"
+KEY = "a-key-of-thirty-two-characters-1"
+
+
+def dated(call: Call) -> Answer:
+    answer: Any = presentation(call.resource, {"given": "Ada"})
+    answer.body["data"]["updatedAt"] = "2026-11-01T12:00:00Z"
+    return Answer(body=answer.body)
+
+
+@pytest.fixture
+def stub(stub: Stub) -> Stub:
+    stub.answer = dated
+    return stub
+
+
+@pytest.fixture
+def told() -> Planned:
+    return Planned("first", "second")
+
+
+@pytest.fixture
+async def idle(redis_url: str, stub: Stub, told: Planned) -> AsyncIterator[Attempts]:
+    async with attempts(redis_url, stub, told.handlers, SNAPSHOT_KEY=KEY) as made:
+        yield made
+
+
+@pytest.fixture
+async def made(idle: Attempts) -> Attempts:
+    """Return a worker whose queue has the event `e1`, of the presentation `pre_1`."""
+    await idle.accept("e1", DATA, "pre_1")
+    return idle
+
+
+@pytest.mark.parametrize(("why", "said"), [
+    (Interruption.LEASE_LOST, "lease_lost"), (Interruption.DRAINED, "event_handed_back"),
+])  # fmt: skip
+async def test_what_has_run_is_recorded_although_the_attempt_is_interrupted(
+    made: Attempts, told: Planned, stub: Stub, redis_client: Redis, why: Interruption, said: str
+) -> None:
+    attempt = Attempt(await made.claim(), unwritten={"test.first": DONE})
+    attempt.interrupt(why)
+    with capture_logs() as lines:
+        settlement, _ = await made.make(attempt)
+    assert (lines[-1]["event"], stub.calls) == (said, [])
+    assert record(redis_client, "e1")["h:test.first"] == "done"
+    assert (settlement is None) == (why is Interruption.LEASE_LOST)
+    if settlement is not None:
+        await made.next()
+        assert told.ran == ["second"]
+
+
+async def test_an_event_that_redis_does_not_settle_is_renewed_no_longer(made: Attempts, redis_client: Redis) -> None:
+    attempt = Attempt(await made.claim())
+    redis_client.rename(EVENT + "e1", "kept")
+    redis_client.set(EVENT + "e1", "of another type")
+    attempt.interrupt(Interruption.DRAINED)
+    with pytest.raises(RedisError):
+        await made.make(attempt)
+    redis_client.rename("kept", EVENT + "e1")
+    until = redis_client.zscore(INDEX.leases, "e1")
+    await asyncio.sleep(0.01)
+    await made.processor.leases.renew()
+    assert redis_client.zscore(INDEX.leases, "e1") == until
+
+
+@pytest.mark.parametrize(("status", "state"), [(DONE, State.DONE), (GAVE_UP + "closed", State.DEAD)])
+async def test_nothing_is_fetched_once_every_handler_is_recorded_as_ended(
+    made: Attempts, told: Planned, stub: Stub, redis_client: Redis, status: str, state: State
+) -> None:
+    """Their worker died before it settled the event, and the platform may have forgotten the data since."""
+    told.ends["second"] = Retry(after=0.05)
+    await made.next()
+    attempt = Attempt(await made.claim(), unwritten={"test.second": status})
+    attempt.interrupt(Interruption.DRAINED)
+    await made.make(attempt)
+    redis_client.hset(EVENT + "e1", "c:worker", "0badc0de")
+    assert (await made.next()).state is state
+    assert redis_client.hexists(EVENT + "e1", "c:worker") == (state is State.DEAD)
+    assert len(stub.calls) == 1
+    assert told.ran == ["first", "second"]
+    assert redis_client.exists(SNAPSHOT + "e1") == (state is State.DEAD)
+
+
+@pytest.mark.parametrize(("status", "state"), [(TOOK + "7", State.DONE), (GAVE_UP + "closed", State.DEAD)])
+async def test_what_is_recorded_as_ended_after_the_claim_does_not_run_again(
+    made: Attempts, told: Planned, status: str, state: State
+) -> None:
+    """By a worker that had lost the event."""
+    attempt = Attempt((await made.claim())._replace(first=False))
+    await made.claims.record(attempt.claim, "test.first", status)
+    assert (await made.next(attempt)).state is state
+    assert (told.ran, attempt.statuses["test.first"]) == (["second"], status.removesuffix(" 7"))
+
+
+async def test_an_event_waits_if_redis_does_not_say_whether_there_is_a_place(
+    redis_url: str, stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = Planned()
+    plan.add("limited", concurrency=1)
+    monkeypatch.setattr(Claims, "acquire_places", AsyncMock(side_effect=RedisError))
+    async with attempts(redis_url, stub, plan.handlers) as made:
+        await made.accept("e1", DATA, "pre_1")
+        settlement = await made.next()
+    assert (settlement.error, settlement.spend) == ("test.limited: ConcurrencyReached", False)
+
+
+async def test_a_snapshot_goes_with_its_event_although_only_an_earlier_attempt_has_seen_data(
+    made: Attempts, told: Planned, redis_url: str, stub: Stub, redis_client: Redis
+) -> None:
+    """And stays while a worker has it that lacks the handler which failed."""
+    told.ends["second"] = Retry(after=0.05)
+    await made.next()
+    assert redis_client.exists("credhook:credhook:snapshot:e1")
+    async with attempts(redis_url, stub, Planned("first").handlers, SNAPSHOT_KEY=KEY) as other:
+        assert (await other.next()).state is State.UNHANDLED
+    assert redis_client.exists("credhook:credhook:snapshot:e1")
+    Replay(store_on(redis_client))([Settled("e1", "unhandled")], how="resume")
+    told.ends.clear()
+    assert (await made.next()).state is State.DONE
+    assert len(stub.calls) == 1
+    assert told.ran == ["first", "second", "second"]
+    assert not redis_client.exists("credhook:credhook:snapshot:e1")
+
+
+async def test_a_snapshot_of_another_version_is_left_and_the_platform_asked(
+    made: Attempts, told: Planned, stub: Stub
+) -> None:
+    told.ends["first"] = Retry(after=0.02)
+    await made.next()
+    await Snapshots(store_on(made.redis), SecretStr(KEY)).keep("e1", b'{"credentials": "of another model"}')
+    told.ends.clear()
+    with capture_logs() as lines:
+        assert (await made.next()).state is State.DONE
+    assert "snapshot_unreadable" in [line["event"] for line in lines]
+    assert len(stub.calls) == 2
+
+
+async def test_data_is_not_gone_because_the_platform_fails(made: Attempts, told: Planned, stub: Stub) -> None:
+    told.ends["first"] = Retry(after=0.02)
+    await made.next()
+    await made.redis.delete("credhook:credhook:snapshot:e1")
+    stub.answer = lambda _: Answer(500)
+    settlement = await made.next()
+    assert (settlement.state, settlement.error) == (State.WAITING, "Unavailable 500")
+    stub.answer = dated
+    await made.accept("e2", REQUESTED, "pre_2")
+    await made.next(Attempt(await made.claim_of("e2")))
+    assert not await made.redis.exists(SNAPSHOT + "e2")  # The event does not announce the data.
+
+
+async def test_who_has_lost_the_event_to_another_is_told_when_it_settles(made: Attempts, redis_client: Redis) -> None:
+    attempt = Attempt(await made.claim())
+    redis_client.hset("credhook:credhook:locks", "pre_1", f"e1 {attempt.claim.fence + 1} 2 another")
+    lost = REGISTRY.get_sample_value("credhook_leases_lost_total") or 0
+    assert await made.make(attempt) == (None, None)
+    assert REGISTRY.get_sample_value("credhook_leases_lost_total") == lost + 1
+    assert record(redis_client, "e1")["h:test.second"].startswith("done ")
+
+
+@pytest.mark.parametrize("swallowing", ["the snapshots", "the store"])
+async def test_an_interruption_that_something_has_swallowed_is_noticed_before_the_next_handler(
+    made: Attempts, told: Planned, monkeypatch: pytest.MonkeyPatch, swallowing: str
+) -> None:
+    """Nothing of ours swallows any; what this one stands for is a library of tomorrow."""
+    attempt = Attempt((await made.claim())._replace(first=False))
+
+    async def swallows(*_: object) -> str:
+        attempt.interrupt(Interruption.DRAINED)
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+        return ""
+
+    owner, name = (Snapshots, "keep") if swallowing == "the snapshots" else (Claims, "ended")
+    monkeypatch.setattr(owner, name, swallows)
+    assert (await made.next(attempt)).state is State.ACCEPTED
+    assert not told.ran
+
+
+async def test_handlers_run_to_their_end_although_redis_refuses_the_record_of_another(
+    redis_url: str, stub: Stub, redis_client: Redis
+) -> None:
+    handlers, ended = Handlers("test"), []
+
+    @handlers.on("*")
+    async def damages(event: Any, context: Any) -> None:
+        redis_client.delete(EVENT + event.webhook_id)
+        redis_client.set(EVENT + event.webhook_id, "damaged")
+
+    @handlers.on("*")
+    async def goes_on(event: Any, context: Any) -> None:
+        await asyncio.sleep(0.5)  # Until Redis has refused the other's record.
+        ended.append(event.webhook_id)
+
+    async with attempts(redis_url, stub, handlers) as made:
+        await made.accept("e1", DATA, "pre_1")
+        attempt, handled = Attempt(await made.claim()), list[Attempt]()
+        with pytest.raises(ResponseError):
+            await made.processor.handle(attempt, handled=handled.append)
+    assert (ended, handled) == (["e1"], [attempt])
+
+
+@pytest.mark.parametrize(("ends", "stale"), [
+    ({"first": ValueError(), "second": ValueError()}, False),
+    ({"first": GiveUp("closed"), "second": GiveUp("closed")}, False),
+    ({"second": GiveUp("closed")}, True),
+    ({"second": Retry(after=600)}, True),
+])  # fmt: skip
+async def test_only_a_state_that_a_handler_has_handled_makes_earlier_ones_stale(
+    idle: Attempts, told: Planned, ends: dict[str, Exception], stale: bool
+) -> None:
+    told.ends |= ends
+    await idle.accept("later", DATA, "pre_1")
+    assert (await idle.next()).state is not State.DONE
+    told.ends.clear()
+    await idle.accept("earlier", REQUESTED, "pre_1")
+    await idle.next()
+    assert told.stale[2:] == [stale, stale]
+
+
+@pytest.mark.parametrize("days", [0, 1])
+@pytest.mark.parametrize("well", [0, 1, 2])
+async def test_a_pause_of_the_platform_spends_no_attempt_for_a_day_and_all_is_counted(
+    redis_url: str, stub: Stub, well: int, days: int
+) -> None:
+    handlers = Handlers("test")
+
+    @handlers.on("*")
+    async def asks(event: Any, context: Any) -> None:
+        await context.api.presentations.get("another")
+
+    def counted() -> list[Any]:
+        name, statuses = "credhook_fetch_duration_seconds_count", ("429", "none")
+        failures = [REGISTRY.get_sample_value(name, {"status": one}) or 0.0 for one in statuses]
+        return [*failures, REGISTRY.get_sample_value("credhook_delivery_to_done_seconds_sum")]
+
+    stub.answer = lambda call: dated(call) if call.total <= well else Answer(429, retry_after="60")
+    limited, silent, seconds = counted()
+    async with attempts(redis_url, stub, handlers) as made:
+        await made.accept("e1", DATA, "pre_1")
+        claim = await made.claim()
+        settlement = await made.next(Attempt(claim._replace(now=claim.now + 86_400_000 * days)))
+        if not well:
+            await made.make(Attempt(claim))  # During the pause, the platform is not asked.
+    assert (settlement.state, settlement.spend) == ((State.DONE, True) if well == 2 else (State.WAITING, bool(days)))
+    assert counted() == [limited + (well == 0), silent, pytest.approx(seconds + 86_400 * days * (well == 2), abs=60)]
+
+
+@pytest.mark.parametrize("admitted", [True, False])
+async def test_the_rate_limit_counts_each_call_once(redis_url: str, stub: Stub, admitted: bool) -> None:
+    handlers, states, rate_limit = Handlers[str]("test"), list[str](), AsyncMock()
+    rate_limit.take.side_effect = lambda wanted, **_: (wanted, 0.0)
+    handlers.startup(lambda: "a state")
+    handlers.shutdown(states.append)
+
+    @handlers.on("*")
+    async def asks(event: Any, context: Any) -> None:
+        states.append(context.state)
+        await context.api.presentations.get("another")
+
+    @handlers.on("*")
+    def asks_in_a_thread(event: Any, context: Any) -> None:
+        context.api.presentations.get("another")
+
+    async with attempts(redis_url, stub, handlers) as made:
+        made.processor.breaker._rate_limit = rate_limit
+        await made.accept("e1", DATA, "pre_1")
+        await made.next(Attempt(await made.claim(), admitted=admitted))
+    assert [call.args for call in rate_limit.take.await_args_list] == [(1,)] * (2 if admitted else 3)
+    assert states == ["a state"] * 2  # The second is from the shutdown.
+
+
+EARLY, LATE = "2026-11-01T12:00:00Z", "20261101T120001"  # The second is in ISO's basic form, in UTC.
+
+
+@pytest.mark.parametrize(
+    ("steps", "kept"),
+    [
+        # Each step: event type, `updatedAt` of the details, and whether the event is told that it is stale.
+        ([("failed", EARLY, False), ("partiallyIssued", LATE, False), ("failed", EARLY, True)], "2:1793534401000"),
+        ([("failed", EARLY, False), ("partiallyIssued", EARLY, True), ("expired", EARLY, False)], "3:1793534400000"),
+        ([("offered", LATE, False), ("completed", EARLY, True), ("offered", LATE, False)], "1:1793534401000"),
+        ([("completed", None, False), ("offered", LATE, True), ("offered", EARLY, True)], "3:1793534401000"),
+        ([("offered", EARLY, False), ("completed", None, False), ("offered", EARLY, True)], "3:1793534400000"),
+        ([("data", EARLY, False), ("verified", EARLY, False)], "3:1793534400000"),
+        ([("verified", EARLY, False), ("data", EARLY, False)], "3:1793534400000"),
+    ],
+)
+async def test_of_two_states_the_later_counts_and_at_the_same_moment_the_higher_rank(
+    idle: Attempts, told: Planned, stub: Stub, redis_client: Redis, steps: list[tuple[str, str | None, bool]], kept: str
+) -> None:
+    for number, (kind, updated, _) in enumerate(steps):
+        answer: Any = presentation("iss_1", {"given": "Ada"})
+        answer.body["data"] |= {} if updated is None else {"updatedAt": updated}
+        stub.answer = lambda _, answer=answer: answer  # type: ignore[misc]
+        namespace = "verification" if kind in {"data", "verified"} else "issuance"
+        await idle.accept(f"e{number}", f"openid4vc.{namespace}.{kind}", "iss_1")
+        await idle.next()
+    assert told.stale[::2] == [stale for *_, stale in steps]
+    assert redis_client.get("credhook:credhook:resource:iss_1") == kept.encode()
+
+
+async def test_details_serve_the_event_that_follows_only_if_they_are_later(made: Attempts, stub: Stub) -> None:
+    await made.accept("e2", DATA, "pre_1")
+    second = await made.make_two()
+    assert len(stub.calls) == 1  # It had come before the look.
+    await made.accept("e3", DATA, "pre_1")
+    third: Any = Attempt(await made.claim(), known=second.fetched)
+    await made.make(third)
+    assert len(stub.calls) == 2
+    assert third.fetched.since == third.claim.now  # Before the fetch: the details may lack what comes during it.
+    await made.accept("e4", DATA, "pre_1")
+    claim = await made.claim()
+    # Redis's clock has gone back: by it the event came before they were fetched, though it came afterwards.
+    await made.make(Attempt(claim, known=replace(third.fetched, since=claim.now + 60_000)))
+    assert len(stub.calls) == 3
+
+
+async def test_a_snapshot_serves_no_other_event(made: Attempts, told: Planned, stub: Stub) -> None:
+    """It may be as old as the first attempt."""
+    told.ends["second"] = Retry(after=0.05)
+    await made.next()
+    told.ends.clear()
+    await made.accept("e2", DATA, "pre_1")
+    again = Attempt(await made.claim_of("e1"))
+    await made.park()
+    _, following = await made.make(again, follow=True)
+    assert len(stub.calls) == 1
+    assert following is not None
+    assert following.event_id == "e2"
+    await made.make(Attempt(following, known=again.fetched))
+    assert len(stub.calls) == 2
+
+
+async def test_nothing_is_fetched_for_an_event_whose_handlers_all_run_still(
+    made: Attempts, told: Planned, stub: Stub
+) -> None:
+    runs: Any = made.processor.runs
+    for handler in told.handlers:
+        runs.begin(SimpleNamespace(webhook_id="e1"), handler).hold()  # As far as a run needs the event.
+    settlement = await made.next()
+    assert (settlement.state, settlement.error) == (State.WAITING, "test.first: StillRunning")
+    assert (settlement.wait, settlement.spend) == (2.0, False)
+    assert not stub.calls
+    assert not told.ran
+
+
+@pytest.mark.parametrize(("killed", "state", "ran"), [(1, State.DONE, 2), (2, State.DEAD, 0)])
+async def test_an_event_that_has_killed_two_workers_is_given_up_without_a_fetch(
+    idle: Attempts, told: Planned, stub: Stub, redis_client: Redis, killed: int, state: State, ran: int
+) -> None:
+    await idle.accept("e 1", DATA, "pre_1")
+    ended = "h:of.another" if ran else "h:of.third"  # Of other workers.
+    redis_client.hset(EVENT + "e 1", mapping={"killed": killed, "pending": "of.another", ended: "done"})
+    with capture_logs() as lines:
+        settlement = await idle.next(Attempt(await idle.claim_of("e 1")))
+    assert [one["hint"] for one in lines if one["event"] == "event_dead"] == ["credhook events show 'e 1'"] * (not ran)
+    assert (settlement.state, len(told.ran), len(stub.calls)) == (state, ran, min(ran, 1))
+
+
+async def test_the_parts_of_a_worker_are_told_of_each_other_and_end_with_it(redis_url: str, stub: Stub) -> None:
+    clock, asked = Clock(), asyncio.Event()
+    auth = ClientCredentials(f"{stub.url}/token", "me", "s3cret", clock=clock)
+
+    async def never(_: object) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    stub.answer = lambda _: Answer(503)
+    async with (
+        attempts(redis_url, stub, Handlers("none")) as other,
+        build_worker(settings_of(redis_url, stub), Registry([]), auth=auth) as parts,
+    ):
+        breaker, api = parts.processor.breaker, parts.processor.clients.fetching
+        assert auth.on_fetch == breaker.token_fetched
+        with pytest.raises(Unavailable):
+            await api.presentations.get("pre_1")
+        await until_async(lambda: other.processor.breaker._circuit.score, what="the news")
+        clock.now += 3_600
+        waiting = asyncio.create_task(parts.auth.token(behind(never)))
+        await asked.wait()
+        breaker._publisher = asyncio.create_task(asyncio.sleep(0.3))
+    assert waiting.cancelled()
+    assert not vars(api._transport)["_clients"]
+    assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -1,0 +1,128 @@
+"""Presented data that the platform gives out once: it is handled, or the event says that it is gone."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from credhook.store import State
+from credhook.worker.attempt.retry import Retry
+from credhook.worker.handlers.registry import Handlers
+from support.platform.platform_settings import leading_to
+from support.process.commands import credhook
+from support.waiting import until_async
+from support.worker.attempts import attempts
+from support.worker.claiming import EventQueue
+from support.worker.fleet_harness import Answer, Call, FleetHarness, Stub, presentation
+from support.worker.harness import DATA
+
+VERIFIED = "openid4vc.verification.verified"
+KEY = "a-key-of-thirty-two-characters-1"
+
+Platform = Callable[[Call], Answer]
+
+
+def full(call: Call) -> Answer:
+    return presentation(call.resource, {"given": "Ada"})
+
+
+def empty(call: Call) -> Answer:
+    return presentation(call.resource, None)
+
+
+def unknown(call: Call) -> Answer:
+    return Answer(404)
+
+
+def first(number: int, then: Platform, before: Platform) -> Platform:
+    """The first so many requests of each resource are answered in one way, and all others in another."""
+    return lambda call: before(call) if call.number <= number else then(call)
+
+
+def noting(
+    given: list[tuple[str, str]], then: Callable[[Any], Awaitable[None]] = lambda _: asyncio.sleep(0)
+) -> Handlers[Any]:
+    """A handler that notes webhook-id and name of what it is given, and then does that."""
+    handlers = Handlers("test")
+
+    @handlers.on("*")
+    async def handle(event: Any, context: Any) -> None:
+        given.append((event.webhook_id, (event.details.credentials[0].attributes or {}).get("given", "nothing")))
+        await then(event)
+
+    return handlers
+
+
+async def fails_once(event: Any) -> None:
+    if event.attempt == 1:
+        raise Retry(after=0.02)
+
+
+@pytest.mark.parametrize(("kind", "gone"), [(DATA, empty), (VERIFIED, unknown)])
+async def test_after_the_death_of_its_worker_an_event_has_the_data_or_says_that_it_is_gone(
+    redis_url: str, queue: EventQueue, stub: Stub, kind: str, gone: Platform
+) -> None:
+    given, stub.answer = list[tuple[str, str]](), first(1, gone, before=full)
+    for event_id, keys in (("unkept", {}), ("kept", {"SNAPSHOT_KEY": KEY})):
+        async with attempts(redis_url, stub, noting(given, lambda _: asyncio.sleep(600)), **keys) as dies:
+            await dies.accept(event_id, kind, f"of-{event_id}")
+            attempt = asyncio.create_task(dies.next())
+            await until_async(lambda event_id=event_id: (event_id, "Ada") in given)  # type: ignore[misc]
+            attempt.cancel()  # It writes nothing more.
+            await asyncio.wait({attempt})
+    environment = {"REDIS_URL": redis_url, "CREDHOOK_SNAPSHOT_KEY": KEY, **leading_to(stub.url)}
+    assert '"given": "redacted"' in credhook("events", "export", "kept", environment=environment).stdout
+    queue.lapse()
+    assert queue.sweep() == 2
+    async with attempts(redis_url, stub, noting(given), SNAPSHOT_KEY=KEY) as made:
+        assert {(await made.next()).state, (await made.next()).state} == {State.DONE, State.DATA_GONE}
+    assert [queue.record(one)["state"] for one in ("kept", "unkept")] == ["done", "data_gone"]
+    assert sorted(given) == [("kept", "Ada"), ("kept", "Ada"), ("unkept", "Ada")]
+    assert not queue.redis.keys("credhook:credhook:snapshot:*")
+
+
+@pytest.mark.parametrize(("kind", "answer", "found"), [
+    (DATA, first(1, full, before=empty), ["Ada"]),
+    (DATA, first(1, full, before=unknown), ["Ada"]),
+    (VERIFIED, empty, ["nothing", "nothing"]),  # It promises only that data does not go missing between attempts.
+])  # fmt: skip
+async def test_data_that_lags_behind_its_event_is_waited_for_if_it_was_announced(
+    redis_url: str, stub: Stub, kind: str, answer: Platform, found: list[str]
+) -> None:
+    given, stub.answer = list[tuple[str, str]](), answer
+    async with attempts(redis_url, stub, noting(given, fails_once)) as made:
+        await made.accept("m1", kind, "pre_1")
+        assert [(await made.next()).state, (await made.next()).state] == [State.WAITING, State.DONE]
+    assert given == [("m1", one) for one in found]
+    assert len(stub.calls) == 2
+
+
+def test_one_look_serves_both_events_of_a_presentation_and_is_kept_for_both(rig: FleetHarness) -> None:
+    """The second was there before the look, and so needs none of its own, until it is tried again."""
+    rig.stub.answer = first(1, empty, before=full)
+    rig.plugin("""
+@handlers.on("*")
+async def handle(event, context):
+    note(event.webhook_id, (event.details.credentials[0].attributes or {}).get("given", "nothing"))
+    if event.webhook_id == "m2" and event.attempt == 1:
+        raise Retry(after=0.1)
+""")
+    rig.accept(("m1", VERIFIED, "pre_1"), ("m2", DATA, "pre_1"))
+    with rig.worker(CREDHOOK_SNAPSHOT_KEY=KEY):
+        rig.settles()
+    assert [rig.record(one)["state"] for one in ("m1", "m2")] == ["done", "done"]
+    assert [note.words for note in rig.notes()] == [("m1", "Ada"), ("m2", "Ada"), ("m2", "Ada")]
+    assert not rig.redis.keys("credhook:credhook:snapshot:*")
+
+
+@pytest.mark.parametrize("kind", [VERIFIED, "openid4vc.verification.requested"])
+async def test_a_look_that_found_no_data_does_not_serve_the_event_that_announces_it(
+    redis_url: str, stub: Stub, kind: str
+) -> None:
+    given, stub.answer = list[tuple[str, str]](), first(1, full, before=empty)
+    async with attempts(redis_url, stub, noting(given)) as made:
+        await made.accept("m1", kind, "pre_1")
+        await made.accept("m2", DATA, "pre_1")
+        await made.make_two()
+    assert given == [("m1", "nothing"), ("m2", "Ada")]

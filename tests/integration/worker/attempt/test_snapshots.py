@@ -1,0 +1,92 @@
+import pytest
+import redis.asyncio
+from pydantic import SecretStr
+from redis import Redis
+from structlog.testing import capture_logs
+
+from credhook.store.connection import open_redis
+from credhook.worker.attempt.details import LARGEST, LIFETIME, Snapshots
+from support.store.stores import SNAPSHOT, store_on
+
+OLD, NEW = "old-key-of-thirty-two-characters", "new-key-of-thirty-two-characters"
+
+
+@pytest.fixture(autouse=True)
+def events(redis_client: Redis) -> None:
+    """Two events in the store: nothing is kept of any other."""
+    for event_id in ("e1", "e2"):
+        redis_client.hset("credhook:credhook:event:" + event_id, "state", "accepted")
+
+
+def snapshots(client: redis.asyncio.Redis, key: str | None = OLD) -> Snapshots:
+    return Snapshots(store_on(client), SecretStr(key) if key else None)
+
+
+async def test_keeping_again_takes_the_new_details_but_not_a_longer_life(async_redis: redis.asyncio.Redis) -> None:
+    kept = snapshots(async_redis)
+    await kept.keep("e1", b"first")
+    assert LIFETIME - 60 < await async_redis.ttl(SNAPSHOT + "e1") <= LIFETIME == 24 * 3_600
+    await async_redis.expire(SNAPSHOT + "e1", 100)
+    await kept.keep("e1", b"second")
+    assert 0 < await async_redis.ttl(SNAPSHOT + "e1") <= 100
+    assert await kept.find("e1") == b"second"
+    await async_redis.pexpire(SNAPSHOT + "e1", 450)  # Redis's TTL says 0 of that.
+    await kept.keep("e1", b"third")
+    assert await async_redis.pttl(SNAPSHOT + "e1") <= 450
+
+
+async def test_what_is_kept_is_found_and_without_a_key_only_noted(async_redis: redis.asyncio.Redis) -> None:
+    kept, without = snapshots(async_redis), snapshots(async_redis, None)
+    await without.keep("e1", b"details")
+    assert await async_redis.keys("credhook:credhook:snapshot:*") == []
+    await kept.keep("e2", b"details")
+    for event_id, found in (("e1", None), ("e2", b"details")):
+        assert (await kept.find(event_id), await without.find(event_id)) == (found, None)
+        assert await async_redis.hget("credhook:credhook:event:" + event_id, "seen") == b"1"
+
+
+async def test_after_a_rotation_the_first_key_seals_and_all_open(async_redis: redis.asyncio.Redis) -> None:
+    await snapshots(async_redis).keep("e1", b"one")
+    rotated = snapshots(async_redis, f"{NEW} {OLD}")
+    assert await rotated.find("e1") == b"one"
+    await rotated.keep("e2", b"two")
+    assert await snapshots(async_redis, NEW).find("e2") == b"two"
+
+
+@pytest.mark.parametrize("broken", ["another key", "moved", "cut", "empty", "no text"])
+async def test_what_cannot_be_opened_is_logged_and_is_absent(async_redis: redis.asyncio.Redis, broken: str) -> None:
+    await snapshots(async_redis).keep("e1", b"details")
+    sealed = await async_redis.get(SNAPSHOT + "e1")
+    assert isinstance(sealed, bytes)
+    event, key = ("e2", OLD) if broken == "moved" else ("e1", NEW if broken == "another key" else OLD)
+    await async_redis.set(SNAPSHOT + event, {"cut": sealed[:-1], "empty": b""}.get(broken, sealed))
+    if broken == "no text":
+        await async_redis.delete(SNAPSHOT + event)
+        await async_redis.hset(SNAPSHOT + event, "of", "another program")
+    kept = snapshots(async_redis, key)
+    with capture_logs() as logs:
+        assert await kept.find(event) is None
+    assert [(entry["event"], entry["webhook_id"]) for entry in logs] == [("snapshot_unreadable", event)]
+    await kept.keep(event, b"again")
+    assert await kept.find(event) == b"again"
+
+
+async def test_nothing_is_kept_of_settled_or_erased_events_or_if_too_large(async_redis: redis.asyncio.Redis) -> None:
+    kept = snapshots(async_redis)
+    await async_redis.hset("credhook:credhook:event:e2", "state", "done")
+    for gone in ("e2", "erased"):
+        await kept.keep(gone, b"details")
+    with capture_logs() as logs:
+        await kept.keep("e1", b"x" * (LARGEST + 1))
+    assert [line["event"] for line in logs] == ["snapshot_too_large"]
+    assert await async_redis.keys("credhook:credhook:snapshot:*") == []
+    await kept.keep("e1", b"x" * LARGEST)
+    assert await kept.find("e1") == b"x" * 262_144
+
+
+async def test_a_redis_that_fails_is_named_only_if_something_was_to_be_kept() -> None:
+    async with open_redis("redis://127.0.0.1:1/0") as nowhere:
+        with capture_logs() as logs:
+            await snapshots(nowhere, None).keep("e1", b"details")
+            await snapshots(nowhere).keep("e2", b"details")
+    assert [(line["event"], line["webhook_id"]) for line in logs] == [("snapshot_not_kept", "e2")]

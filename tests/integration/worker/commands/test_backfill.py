@@ -1,0 +1,161 @@
+"""A backfill beside deliveries that come at the worst moment, and a platform that says less than it should."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+import pytest
+import redis.asyncio
+from redis import Redis
+
+from credhook.store import BACKFILLED, State
+from credhook.worker.commands.backfill import Backfill, MissableEvent, TooLate, Window
+from credhook.worker.platform.shared_circuit import circuit_key
+from support.platform.platform_settings import leading_to
+from support.redis.redis_server import configured
+from support.store.accepting import record
+from support.store.stored_events import contents, plant_many
+from support.store.stores import EVENT, INDEX, run_accept, store_on
+from support.worker.backfill_setup import backfilled_ids
+from support.worker.events_command import Run
+from support.worker.fleet_harness import Answer, Stub
+from support.worker.harness import DATA
+
+OFFERED, COMPLETED = "openid4vc.issuance.offered", "openid4vc.issuance.completed"
+VERIFIED = "openid4vc.verification.verified"
+NOW = datetime(2026, 11, 22, tzinfo=UTC)
+HAPPENED = [MissableEvent(*one) for one in (("iss_1", (OFFERED,)), ("iss_1", (COMPLETED,)), ("iss_2", (OFFERED,)))]
+
+
+async def accepted(client: redis.asyncio.Redis, looked: Callable[[int], None] = lambda _: None) -> Counter[str]:
+    backfill = Backfill(store_on(client), looked)
+    await backfill.accept_missing(HAPPENED)
+    return backfill.missing
+
+
+async def test_what_is_accepted_is_written_as_the_receiver_does_but_for_its_mark(
+    async_redis: redis.asyncio.Redis, redis_client: Redis
+) -> None:
+    assert await accepted(async_redis) == {OFFERED: 2, COMPLETED: 1}
+    ours = [f"{BACKFILLED}{one.types[0]}:{one.resource}" for one in HAPPENED]
+    records = [record(redis_client, one) for one in ours]
+    assert [one.pop("backfilled") for one in records] == ["1"] * 3
+    assert records[0]["received"] < records[1]["received"]  # The order in which they are worked on.
+    assert redis_client.zrange(INDEX.open, 0, -1) == sorted(one.encode() for one in ours)
+    assert redis_client.llen(INDEX.jobs) == 3
+    assert redis_client.ttl(INDEX.backfilled) > 3_600  # It outlives their records.
+    assert await accepted(async_redis) == {}
+    await Backfill(store_on(async_redis)).accept_missing([MissableEvent("pre_1", (DATA,))])
+    assert not redis_client.exists(INDEX.urgent)  # What a backfill brings does not overtake deliveries.
+
+
+async def test_two_backfills_at_once_accept_each_event_once(async_redis: redis.asyncio.Redis) -> None:
+    one, other = await asyncio.gather(accepted(async_redis), accepted(async_redis))
+    assert one + other == {OFFERED: 2, COMPLETED: 1}
+
+
+def deliver(redis: Redis, webhook_id: str, kind: str, resource: str) -> None:
+    """Accept one as the receiver's script does, at once."""
+    assert run_accept(store_on(redis), (webhook_id, kind, resource)) == [b"accepted"]
+
+
+@pytest.mark.parametrize("forgets", [False, True], ids=["noted", "forgotten"])
+async def test_what_arrives_after_the_look_is_not_accepted_again(
+    async_redis: redis.asyncio.Redis, redis_client: Redis, forgets: bool
+) -> None:
+    """Also where Redis has lost what deliveries had noted: it is looked through once more."""
+    looks = 0
+
+    def arrives(_: int) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            deliver(redis_client, "m1", COMPLETED, "iss_1")
+            if forgets:
+                redis_client.delete(INDEX.arrivals)
+
+    assert await accepted(async_redis, arrives) == {OFFERED: 2}
+    assert looks == 1 + forgets
+    assert not redis_client.exists(f"{EVENT}{BACKFILLED}{COMPLETED}:iss_1")
+
+
+@pytest.mark.parametrize("kind", [DATA, VERIFIED])
+async def test_an_event_of_two_types_has_arrived_with_either(
+    async_redis: redis.asyncio.Redis, redis_client: Redis, kind: str
+) -> None:
+    deliver(redis_client, "m1", kind, "pre_1")
+    backfill = Backfill(store_on(async_redis))
+    await backfill.accept_missing([MissableEvent("pre_1", (DATA, VERIFIED))])
+    assert not backfill.missing
+
+
+async def test_what_the_store_may_have_forgotten_meanwhile_is_not_accepted(async_redis: redis.asyncio.Redis) -> None:
+    backfill, api = Backfill(store_on(async_redis)), cast(Any, None)
+    with pytest.raises(TooLate):
+        await backfill.run(api, Window(datetime.now(UTC) - timedelta(seconds=3_660), NOW), (), dry=False)
+
+
+#: Little more than the hour younger than the retention that a backfill may take.
+OFFERS = ("backfill", "--since", "166h", "--type", "issuance.offered")
+
+
+def test_more_events_than_page_and_batch_hold_are_accepted_once(events: Run, redis_client: Redis, stub: Stub) -> None:
+    """Two pages of the platform, three of the store, and two batches, which keep the events of a resource together."""
+    at = f"{datetime.now(UTC) - timedelta(hours=2):%Y-%m-%dT%H:%M:%S}"
+    pages = [
+        [
+            {"id": f"iss_{one}", "status": "completed", "createdAt": f"{at}.000Z", "updatedAt": f"{at}.500Z"}
+            for one in some
+        ]
+        for some in (range(75), range(75, 150))
+    ]
+    next_ = {"links": {"next": f"{stub.url}/credentials?after=iss_74"}}
+    stub.answer = lambda call: Answer(body={"data": pages[call.total - 1], **(next_ if call.total == 1 else {})})
+    plant_many(redis_client, 1_200, State.DONE)
+    deliver(redis_client, "m1", OFFERED, "iss_0")
+    redis_client.config_resetstat()
+    result = events(*OFFERS, "--type", "issuance.completed", "--json", **leading_to(stub.url))
+    stats: Any = redis_client.info("commandstats")
+    assert stats["cmdstat_expire"]["calls"] >= 6  # The notes outlast each page of the store, and each batch.
+    printed: Any = json.loads(result.stdout)
+    assert (result.exit_code, printed["listed"], printed["happened"], printed["accepted"]) == (0, 150, 300, 299)
+    assert len(backfilled_ids(redis_client)) == 299
+
+
+def test_a_platform_that_asks_for_a_longer_pause_than_a_page_may_take_ends_it_and_the_fleet_knows(
+    events: Run, redis_client: Redis, stub: Stub
+) -> None:
+    stub.answer = lambda _: Answer(429, retry_after="3600")
+    result = events(*OFFERS, **leading_to(stub.url))
+    assert (result.exit_code, len(stub.calls)) == (1, 1)
+    assert "accepted events stay, run the command again for the rest" in result.stderr
+    assert redis_client.hget(circuit_key(stub.url, "credhook"), "open") == b"1"
+
+
+def test_a_redis_that_refuses_ends_it_with_what_it_has_found(events: Run, redis_client: Redis, stub: Stub) -> None:
+    at = f"{datetime.now(UTC) - timedelta(hours=2):%Y-%m-%dT%H:%M:%S}Z"
+    stub.answer = lambda _: Answer(body={"data": [{"id": "iss_1", "status": "offered", "updatedAt": at}]})
+    with configured(redis_client, "maxmemory", "1"):
+        result = events(*OFFERS, **leading_to(stub.url))
+    assert (result.exit_code, result.stdout) == (1, "accepted 0 of 1 events of 1 issuances and presentations\n")
+    assert result.stderr.endswith("; accepted events stay, run the command again for the rest\n")
+    rest = events(*OFFERS, **leading_to(stub.url)).stdout
+    assert rest == "accepted 1 of 1 events of 1 issuances and presentations: 1 issuance.offered\n"
+
+
+def test_nothing_is_said_of_what_carries_no_time(events: Run, redis_client: Redis, stub: Stub) -> None:
+    shown = [{"id": "a", "status": "offered"}, {"id": "b", "status": "shredded", "updatedAt": "2026-11-22T10:00:00Z"}]
+    stub.answer = lambda _: Answer(body={"data": shown})
+    before = contents(redis_client)
+    counted = events(*OFFERS[:3], "--dry-run", CREDHOOK_HANDLERS="billing", **leading_to(stub.url))
+    assert counted.stdout == "missing 0 of 0 events of 2 issuances and presentations\n"
+    result = events(*OFFERS, "--dry-run", "--json", **leading_to(stub.url))
+    assert contents(redis_client) == before
+    assert [call.resource for call in stub.calls] == ["credentials"] * 2  # Nothing wanted is about presentations.
+    assert result.exit_code == 1
+    printed: Any = json.loads(result.stdout)
+    assert printed["untold"] == {"undated": 1, "unknown_status": 1}
+    assert "1 undated, 1 unknown_status" in result.stderr

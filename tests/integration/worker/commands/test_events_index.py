@@ -1,0 +1,193 @@
+"""The cost of `credhook events`, counted in records and scripts, and the events that it lists."""
+
+import json
+import time
+from typing import Any, cast
+
+import pytest
+from redis import Redis
+
+from credhook.events import EVENT_TYPES
+from credhook.store import State
+from credhook.worker.commands import events as commands
+from credhook.worker.commands import search
+from credhook.worker.commands.search import Selection, read_page
+from credhook.worker.queue.sweeper import Sweeper
+from support.platform.platform_settings import leading_to
+from support.store.accepting import accept, everything, record
+from support.store.stored_events import HANDLED, plant, plant_many
+from support.store.stores import EVENT, INDEX, store_on
+from support.worker.events_command import Run, listed
+from support.worker.harness import COMPLETED, DATA
+
+MANY = 20_000
+RETENTION = 3_600
+RARE_TYPE = EVENT_TYPES[-1]
+COMMON_HANDLER, RARE_HANDLER = "accounts.activate", "notify.send"
+
+
+def fill(redis: Redis, number: int) -> None:
+    """Plant so many events of six days: most done, the first types the most frequent, three of each resource."""
+    with redis.pipeline(transaction=False) as pipeline:
+        for each in range(number):
+            kind = -1 if each % 997 == 0 else int((each * 7_919 % 1_000 / 1_000) ** 3 * 9)
+            state = State.UNHANDLED if each % 1_000 == 11 else State.DEAD if each % 50 == 7 else State.DONE
+            plant(
+                pipeline,
+                f"msg_{each:024x}",
+                state if each < number - 100 else State.WAITING,
+                EVENT_TYPES[kind],
+                f"iss_{each % (number // 3):020x}",
+                age=6 * 86_400 * (1 - each / number),
+                ended=dict.fromkeys([COMMON_HANDLER, RARE_HANDLER][: 1 + (each % 100 == 3)], "done"),
+            )
+        pipeline.execute()
+
+
+def asked(redis: Redis) -> tuple[int, int]:
+    """Since the statistics were reset: how many records were looked at, and how many scripts were run."""
+    stats: Any = redis.info("commandstats")
+    looked = sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("hmget", "hgetall", "hget"))
+    return looked, stats.get("cmdstat_evalsha", {"calls": 0})["calls"]
+
+
+def test_what_a_command_looks_at_is_what_it_returns_not_what_the_store_holds(redis_client: Redis, events: Run) -> None:
+    fill(redis_client, MANY)
+    for arguments, most_looked, most_scripts in [
+        ((), 500, 6),
+        (("--type", RARE_TYPE), 100, 8),
+        (("--resource", f"iss_{7:020x}"), 1_000, 8),
+        (("--state", "unhandled"), 100, 3),
+        (("--state", "dead"), 700, 3),
+        (("--since", "3d"), 500, 5),
+        (("--until", "3d"), 1_000, 5),
+        (("--handler", COMMON_HANDLER), 600, 5),
+        (("--handler", RARE_HANDLER), 13_000, 30),
+    ]:
+        redis_client.config_resetstat()
+        assert events("list", "--json", *arguments).exit_code == 0
+        looked, scripts = asked(redis_client)
+        assert looked <= most_looked, arguments
+        assert scripts <= most_scripts, arguments
+    redis_client.config_resetstat()
+    assert len(listed(events("list", "--json", "--limit", str(MANY)))) == MANY
+    assert asked(redis_client)[1] < 60
+
+
+def test_pages_meet_each_event_once_while_others_arrive(
+    redis_client: Redis, redis_url: str, events: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "_FIRST_PAGE", 20)
+    plant_many(redis_client, 50, State.DONE)
+    with redis_client.pipeline() as pipeline:  # Of one millisecond, more than the search reads for a page.
+        for number in range(100):
+            plant(pipeline, f"same_{number}", State.DEAD, age=1_000)
+        pipeline.execute()
+    before = set(listed(events("list", "--json", "--limit", "1000")))
+    assert read_page(store_on(redis_client), Selection(limit=len(before))).after is None  # A full page may be the last.
+    found: list[str] = []
+    after: tuple[str, ...] = ()
+    while page := [json.loads(line) for line in events("list", "--json", "--limit", "7", *after).stdout.splitlines()]:
+        found += (one["webhook_id"] for one in page)
+        after = ("--after", page[-1]["cursor"])
+        accept(redis_url, f"new_{len(found)}", DATA, f"p{len(found)}")
+    assert sorted(found) == sorted(before)
+    assert len(before) == 150
+
+
+def test_events_of_one_millisecond_are_each_read_once(redis_client: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant_many(redis_client, 40, State.DONE)
+    listed_at = redis_client.zrange(INDEX.event_index(COMPLETED, "r1"), 0, 0, withscores=True)[0][1]
+    redis_client.zadd(INDEX.event_index(COMPLETED, "r1"), {f"msg_{each:05}": listed_at for each in range(40)})
+    monkeypatch.setattr(search, "_LONGEST_PAGE", 8)
+    page = read_page(store_on(redis_client), Selection(), patience=400)
+    assert (len(page.events), page.after) == (40, None)
+
+
+def test_a_look_for_what_is_rare_can_go_on(redis_client: Redis, events: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant_many(redis_client, 300, State.DONE)
+    plant(redis_client, "rare", State.DONE, age=100_000, ended={"a.rare": "done"})
+    wanted = Selection(handler="a.rare", limit=10)
+    short = read_page(store_on(redis_client), wanted, patience=10)
+    assert short.events == []
+    assert short.looked_back_to is not None
+    assert short.after is not None
+    reached = short.looked_back_to - 1  # More of this millisecond may follow, so the next page begins with it.
+    (last,) = cast(Any, redis_client.zrangebyscore(INDEX.event_index(COMPLETED, "r1"), reached, reached))
+    redis_client.hset(EVENT + last.decode(), "h:a.rare", "done")
+    rest = read_page(store_on(redis_client), Selection(handler="a.rare", limit=10, after=short.after))
+    assert [one.webhook_id for one in rest.events] == [last.decode(), "rare"]
+    assert rest.after is None
+    monkeypatch.setattr(commands, "_READ_LIMIT", 100)
+    *_, looked, following = events("list", "--handler", "a.rare").stdout.splitlines()
+    assert looked.startswith("looked back to ")
+    assert "rare" in listed(events("list", "--json", "--handler", "a.rare", *following.split()[-2:]))
+
+
+def test_a_handler_selects_what_it_has_ended_for_and_what_waits_for_it(redis_client: Redis, events: Run) -> None:
+    plant(redis_client, "ended", State.DEAD, ended=HANDLED, age=3)
+    plant(redis_client, "pending", State.WAITING, pending="a.other a.bad", age=2)
+    plant(redis_client, "only", State.UNHANDLED, only="a.bad", age=1)
+    plant(redis_client, "another", State.DONE, ended={"a.badly": "done"}, pending="a.badly an.a.bad")
+    assert listed(events("list", "--json", "--handler", "a.bad")) == ["only", "pending", "ended"]
+    assert events("erase", "--handler", "a.bad", "--yes").stdout == "erased 3\n"
+    assert listed(events("list", "--json")) == ["another"]
+
+
+def test_only_events_without_records_leave_the_index_after_the_retention(redis_client: Redis, events: Run) -> None:
+    plant(redis_client, "kept", State.DEAD, age=2 * RETENTION)
+    plant(redis_client, "young", State.DONE, age=1)
+    gone = INDEX.event_index(DATA, "r2")
+    redis_client.zadd(gone, {f"gone{number}": number for number in range(700)})
+    redis_client.zadd(INDEX.event_index(COMPLETED, "r1"), {"gone": 1})
+    Sweeper(store_on(redis_client, retention=RETENTION), name="n", interval=1).run()
+    assert not redis_client.exists(gone)
+    assert redis_client.zrange(INDEX.event_index(COMPLETED, "r1"), 0, -1) == [b"kept", b"young"]
+    assert listed(events("list", "--json")) == ["young", "kept"]
+
+
+def test_a_round_looks_at_the_index_from_where_the_last_one_ended(redis_client: Redis) -> None:
+    index = INDEX.event_index(COMPLETED, "r1")
+    for number in range(4):
+        plant(redis_client, f"kept{number}", State.DONE, age=2 * RETENTION)
+    redis_client.zadd(index, {f"gone{number}": int(time.time() - 1.5 * RETENTION) * 1_000 for number in range(4)})
+    keys = INDEX.event_indexes()
+    following = keys[keys.index(index) + 1]
+    redis_client.zadd(following, {"gone": 1})
+    sweeper = Sweeper(store_on(redis_client, retention=RETENTION), name="n", interval=1, index_page=2, index_pages=1)
+    left = []
+    for _ in range(5):
+        sweeper.run()
+        left.append(redis_client.zcard(index))
+    assert left == [8, 8, 6, 4, 4]
+    assert not redis_client.exists(following)
+    redis_client.zadd(index, {"early": 1})
+    sweeper.run()
+    assert redis_client.zcard(index) == 4
+
+
+def test_what_was_quarantined_is_found_and_replayed_if_known(redis_client: Redis, redis_url: str, events: Run) -> None:
+    accept(redis_url, "m1", "openid4vc.issuance.unheard", "r1")
+    assert listed(events("list", "--json", "--resource", "r1")) == ["m1"]
+    assert "not know the event type" in events("export", "m1", **leading_to("http://127.0.0.1:1")).stderr
+    redis_client.hset(EVENT + "m1", "type", COMPLETED)  # As if this version knew it.
+    assert listed(events("list", "--json", "--type", "issuance.completed")) == ["m1"]
+    assert events("replay", "--state", "quarantined").stdout == "replayed 1\n"
+    assert record(redis_client, "m1")["state"] == "accepted"
+    assert events("erase", "--id", "m1", "--yes").stdout == "erased 1\n"
+    redis_client.delete(INDEX.jobs)
+    assert "m1" not in everything(redis_client)
+
+
+def test_more_events_than_one_script_reads_are_found_even_from_tomorrow(redis_client: Redis, events: Run) -> None:
+    with redis_client.pipeline(transaction=False) as pipeline:
+        for number in range(1_500):
+            plant(pipeline, f"tomorrow_{number}", State.DONE, resource=f"r{number}", age=-86_400 - number)
+            plant(pipeline, f"once_{number}", State.DONE, resource=f"r{number}", age=86_400 * 3 + number)
+        pipeline.execute()
+    for limit in (10, 1_200, 2_500):
+        redis_client.config_resetstat()
+        expected = [f"tomorrow_{number}" for number in reversed(range(1_500))]
+        expected += [f"once_{number}" for number in range(1_500)]
+        assert listed(events("list", "--json", "--limit", str(limit))) == expected[:limit]
+        assert asked(redis_client)[1] < 200

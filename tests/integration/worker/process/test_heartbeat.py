@@ -1,0 +1,189 @@
+"""Worker processes announce themselves and take over from silent ones. Redis is real."""
+
+import json
+import time
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from redis import Redis
+from redis.exceptions import ConnectionError  # noqa: A004  Redis's own.
+from structlog.testing import capture_logs
+
+from credhook.store.announcements import announced
+from credhook.worker.commands.history import records
+from credhook.worker.handlers.registry import Handlers, Registry
+from credhook.worker.process.heartbeat import Heartbeat
+from credhook.worker.queue.leases import reclaim
+from support.process.scraping import worker_settings
+from support.redis.redis_server import configured
+from support.store.stores import INDEX, job_id, store_on
+from support.worker.claiming import COMPLETED, EventQueue
+
+SILENCE = 6.0
+
+
+class Member:
+    """The heartbeat of one worker process, on a clock of the test's own."""
+
+    def __init__(self, redis: Redis, token: str, *plugins: Handlers[Any]) -> None:
+        self.now, self.redis, self.token = 1_000.0, redis, token
+        self.store = store_on(redis)
+        self.heartbeat = Heartbeat(self.store, worker_settings(), Registry(plugins), token, clock=lambda: self.now)
+
+    def beats(self, seconds: float = 1.0) -> None:
+        for _ in range(round(seconds / self.heartbeat.interval)):
+            self.now += self.heartbeat.interval
+            self.heartbeat.beat()
+
+    def falls_silent(self, seconds: float = SILENCE + 1) -> None:
+        """Let its last beat have been so many seconds ago."""
+        self.redis.zincrby(INDEX.workers, -1_000 * seconds, self.token)
+
+
+@pytest.fixture(autouse=True)
+def fast_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This host's clock is ahead of Redis's, which alone counts."""
+    ahead = time.time() + 3_600
+    monkeypatch.setattr(time, "time", lambda: ahead)
+
+
+async def one(event: Any, context: Any) -> None: ...
+
+
+def test_a_process_announces_itself_for_a_day(redis_client: Redis) -> None:
+    handlers: Any = Handlers("test")
+    handlers.on(COMPLETED)(one)
+    member = Member(redis_client, "w1", handlers)
+    member.beats()
+    redis_client.hset(INDEX.handlers, "w1", b"1 2 " + next(announced(redis_client.hgetall(INDEX.handlers))).text)
+    redis_client.expire(INDEX.handlers, 60)  # The next beat renews it.
+    member.beats()
+    (found,) = announced(redis_client.hgetall(INDEX.handlers))
+    announcement = json.loads(found.text)
+    assert found.since == 1 < found.renewed
+    assert announcement.keys() == {
+        "version", "host", "pid", "handlers", "slots", "in_flight", "platform", "config_fingerprint",
+        "credential_error", "started",
+    }  # fmt: skip
+    compared = [name.removeprefix("CREDHOOK_") for name in announcement["config_fingerprint"]]
+    assert compared == ["API_URL", "TOKEN_URL", "CLIENT_ID", "RATE", "RETENTION"]
+    assert (announcement["handlers"], announcement["slots"]) == ({"test.one": [COMPLETED]}, 1)  # It forks.
+    assert 80_000_000 < redis_client.pttl(INDEX.handlers) <= 86_400_000
+
+
+def test_beats_and_leases_go_on_while_redis_is_full(redis_client: Redis) -> None:
+    Member(redis_client, "w1").beats()
+    with configured(redis_client, "maxmemory", "1"):
+        Member(redis_client, "w2").beats()
+        assert [store_on(redis_client).run("lease", ["one", 9_000], keys=[INDEX.exporter]) for _ in "12"] == [1, 1]
+    assert (redis_client.hlen(INDEX.handlers), redis_client.zcard(INDEX.workers)) == (2, 2)
+
+
+async def test_the_events_of_a_silent_process_go_first_and_count_no_failure(
+    queue: EventQueue, redis_client: Redis
+) -> None:
+    await queue.accept("m1", "m2", "later")
+    gone, here = Member(redis_client, "gone"), Member(redis_client, "here")
+    gone.beats()
+    assert [claim.event_id for claim in (await queue.worker("gone").take(2, urgent=0)).claims] == ["m1", "m2"]
+    here.beats(SILENCE + 1)
+    gone.falls_silent()
+    with capture_logs() as logs:
+        here.beats()
+    assert [entry["event"] for entry in logs] == ["worker_missed", "death_noted"]
+    assert (logs[1]["events"], logs[1]["put_back"], logs[1]["own_fault"]) == (2, 2, False)
+    assert redis_client.lindex(INDEX.jobs, -1) == job_id("later").encode()
+    assert sorted(claim.event_id for claim in (await queue.worker("here").take(2, urgent=0)).claims) == ["m1", "m2"]
+    assert [one["attempts"] for one in records(store_on(redis_client), ("m1", "m2"))] == [2, 2]
+    for event_id in ("m1", "m2"):
+        assert not {"deaths", "killed"} & queue.record(event_id).keys()
+    assert sorted(redis_client.hkeys(INDEX.handlers)) == [b"gone", b"here"]  # It is missed.
+
+
+def test_a_silent_process_is_reclaimed_by_one_process_only(redis_client: Redis) -> None:
+    gone, *others = (Member(redis_client, token) for token in ("gone", "one", "two"))
+    gone.beats()
+    for member in others:
+        member.beats(SILENCE + 1)
+    gone.falls_silent()
+    with capture_logs() as logs:
+        for member in others:
+            member.beats(2)
+    assert [entry["event"] for entry in logs].count("worker_missed") == 1
+
+
+@pytest.mark.parametrize(
+    "reason", ["the process is new", "it did not beat itself", "it beat late", "Redis did not answer"]
+)
+def test_a_process_judges_no_other_before_it_has_beaten_for_as_long_itself(redis_client: Redis, reason: str) -> None:
+    gone, here = Member(redis_client, "gone"), Member(redis_client, "here")
+    gone.beats()
+    if reason != "the process is new":
+        here.beats(SILENCE + 1)
+    gone.falls_silent()
+    if reason == "it did not beat itself":
+        here.now += 60
+    if reason == "it beat late":
+        here.now += 0.8 * SILENCE
+    if reason == "Redis did not answer":
+        with patch.object(here.store, "run", side_effect=ConnectionError):
+            here.beats(SILENCE)
+    with capture_logs() as logs:
+        here.beats(SILENCE)
+        assert logs == []
+        here.beats()
+    assert [entry["event"] for entry in logs] == ["worker_missed", "death_noted"]
+
+
+def test_a_process_that_leaves_is_not_missed(redis_client: Redis) -> None:
+    gone, here = Member(redis_client, "gone"), Member(redis_client, "here")
+    gone.beats()
+    gone.heartbeat.leave()
+    here.beats(SILENCE + 1)
+    assert redis_client.zrange(INDEX.workers, 0, -1) == redis_client.hkeys(INDEX.handlers) == [b"here"]
+    assert 0 < redis_client.ttl(INDEX.workers) <= 86_400
+    gone.beats()  # From its thread, which goes on until the process has ended.
+    assert redis_client.hkeys(INDEX.handlers) == [b"here"]
+    redis_client.set(INDEX.handlers, "of another type")  # So that `here` cannot say goodbye.
+    here.heartbeat.leave()
+    redis_client.delete(INDEX.handlers)
+    here.beats()
+    assert not redis_client.exists(INDEX.handlers)
+
+
+def test_a_host_that_is_gone_is_missed_for_a_day_and_a_dead_process_that_is_replaced_is_not(
+    redis_client: Redis,
+) -> None:
+    replaced, gone, here = (Member(redis_client, token) for token in ("replaced", "gone", "here"))
+    for member in (replaced, gone):
+        member.beats()
+    assert reclaim(here.store, "replaced", "0")
+    assert redis_client.zrange(INDEX.workers, 0, -1) == [b"gone"]  # Nobody is to miss it.
+    now = here.store.clock()
+    for token, ago in (("long ago", 87_000_000), ("today", 80_000_000)):
+        redis_client.hset(INDEX.handlers, token, f"1 {now - ago} {{}}")
+    for silence in (SILENCE + 1, 60):
+        here.beats(SILENCE + 1)
+        gone.falls_silent(silence)
+        here.beats()
+        assert sorted(redis_client.hkeys(INDEX.handlers)) == [b"gone", b"here", b"today"]
+
+
+def test_who_leaves_takes_along_one_silent_process_that_it_has_replaced(redis_client: Redis) -> None:
+    now = store_on(redis_client).clock()
+    # The other one alive has replaced the one that fell silent before it started.
+    for token, started, silent in (("its", 1, 95), ("other", now - 92_000, -99), ("first", 1, 90), ("second", 1, 60)):
+        redis_client.hset(INDEX.handlers, token, f"{started} {now - 1_000 * silent} {{}}")
+    for left in ([b"its", b"other", b"second"], [b"its", b"other"], [b"its", b"other"]):
+        here = Member(redis_client, "here")
+        here.beats()
+        here.heartbeat.leave()
+        assert sorted(redis_client.hkeys(INDEX.handlers)) == left
+
+
+@pytest.mark.parametrize(("lease", "interval", "silence"), [(1.0, 1 / 3, 1), (15.0, 1.0, 6), (300.0, 1.0, 120)])
+def test_the_lease_sets_beat_and_silence(redis_client: Redis, lease: float, interval: float, silence: float) -> None:
+    settings = worker_settings().model_copy(update={"lease": lease})
+    heartbeat = Heartbeat(store_on(redis_client), settings, Registry([]), "t")
+    assert (heartbeat.interval, heartbeat._silence) == pytest.approx((interval, silence))

@@ -1,0 +1,688 @@
+"""Claims of events: fences, leases, locks of resources, deaths of workers, and scripts that break off."""
+
+import asyncio
+import json
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+from zlib import crc32
+
+import pytest
+from prometheus_client import REGISTRY
+from redis import exceptions
+from structlog.testing import capture_logs
+
+from credhook.store import State
+from credhook.store.connection import BRIEFLY, open_redis, open_redis_sync
+from credhook.store.counts import counts_of
+from credhook.store.errors import is_unwell
+from credhook.store.lease import ExporterLease
+from credhook.worker.attempt.details import state_of
+from credhook.worker.commands.history import records
+from credhook.worker.queue.claims import Claim, Claimant, Claims, Settlement
+from credhook.worker.queue.failure import WORKER_DIED, Failure
+from credhook.worker.queue.leases import put_back, reclaim, reclaim_all
+from credhook.worker.queue.replay import Replay, Settled
+from support.redis.redis_proxy import redis_proxy
+from support.redis.redis_server import configured
+from support.store.failing_scripts import POWER_CUT, FailingStore, Sabotage
+from support.store.store_rules import disagreements
+from support.store.stores import EVENT, INDEX, job_id, run_accept, store_on
+from support.waiting import until_async
+from support.worker.claiming import COMPLETED, URGENT, EventQueue, take_one
+
+DONE = Settlement(State.DONE)
+#: Commands of a script at which it is broken off; none has more.
+COMMANDS = range(1, 30)
+#: How Redis's own condition is named in an error, also within a script.
+SIGNS = ["OOM", "READONLY", "MISCONF", "NOREPLICAS", "BUSY", "LOADING", "MASTERDOWN", "NOAUTH", "NOPERM", "WRONGSCHEMA"]
+
+
+async def test_a_claim_from_before_an_erasure_cannot_settle_the_event_that_came_again(queue: EventQueue) -> None:
+    await queue.accept("m1/r")
+    old = await queue.take_one("stalled")
+    queue.erase("m1")
+    assert not queue.redis.exists(INDEX.started)
+    await queue.accept("m1/r")
+    assert queue.redis.ttl("rq:job:" + job_id("m1")) == -1  # The erasure had let it expire.
+    assert (await queue.take_one()).fence > old.fence
+    assert await queue.worker("stalled").settle(old, Settlement(State.DEAD, "no")) == (False, None)
+    assert queue.record("m1")["state"] == "accepted"
+
+
+async def test_a_worker_that_lost_its_lease_still_records_its_handlers(queue: EventQueue) -> None:
+    await queue.accept("m1")
+    old = await queue.take_one("stalled")
+    queue.lapse()
+    assert queue.sweep() == 1
+    await queue.take_one()
+    failure = Failure("a.c", "GiveUp")
+    settlement = DONE._replace(records={"a.b": "done", "a.c": "dead: no"}, failures=(failure,))
+    assert await queue.worker("stalled").settle(old, settlement) == (False, None)
+    assert (queue.record("m1")["h:a.b"], queue.record("m1")["state"]) == ("done", "accepted")
+    assert queue.redis.hget(INDEX.cause(failure.cause), "failures") == b"1"
+    assert queue.record("m1")["c:a.c"] == failure.cause
+
+
+async def test_a_blocked_event_is_queued_when_a_worker_that_drains_settles_the_other(queue: EventQueue) -> None:
+    await queue.accept("e1/r", "e2/r")
+    first = await queue.take_one()
+    other = queue.worker("other")
+    assert (await other.take(10)).claims == ()
+    queue.redis.zadd(INDEX.open, {"e2": 1})
+    assert await queue.worker().settle(first, DONE, follow=False) == (True, None)
+    assert not queue.redis.zcount(INDEX.open, 1, 1)
+    assert (await take_one(other)).event_id == "e2"  # At once: without the sweeper.
+
+
+async def test_a_claim_that_lapsed_before_the_next_event_was_taken_is_remembered(queue: EventQueue) -> None:
+    await queue.accept("e 1/r", "e2/r")
+    first = await queue.take_one("stalled")
+    assert [one["attempts"] for one in records(store_on(queue.redis), ["e 1"])] == [1]
+    queue.lapse()
+    other = queue.worker("other")
+    second = await take_one(other)
+    assert await queue.worker("stalled").renew([first]) == [first]
+    assert queue.holder_of("r") == second.event_id == "e2"
+    assert await other.settle(second, DONE) == (True, None)
+    assert queue.sweep() == 1
+    again = await take_one(other)
+    assert (again.event_id, again.attempt, again.first, again.seen) == ("e 1", 2, False, False)
+    assert again.fence > first.fence
+    assert await queue.worker("stalled").renew([first]) == [first]
+    assert await queue.worker("stalled").settle(first, DONE) == (False, None)
+    assert [one["attempts"] for one in records(store_on(queue.redis), ["e 1"])] == [2]
+    assert await other.settle(again, DONE) == (True, None)
+    assert not queue.redis.exists(INDEX.locks, INDEX.leases, INDEX.open)
+
+
+async def test_a_fence_rises_even_if_the_clock_has_gone_back(queue: EventQueue) -> None:
+    await queue.accept("e1")
+    earlier = int(queue.redis.time()[0]) * 1_000 + 3_600_000
+    queue.redis.hset(EVENT + "e1", mapping={"fence": earlier, "attempts": 1})
+    assert (await queue.take_one()).fence == earlier + 1
+
+
+async def test_a_settlement_after_the_lease_leaves_the_resource_to_its_holder(queue: EventQueue) -> None:
+    await queue.accept("e1/r")
+    first = await queue.take_one("stalled")
+    queue.lapse()
+    await queue.accept("e2/r", "e3/r")
+    (second,) = await queue.take("second")
+    assert second.event_id == "e2"
+    assert await queue.worker("stalled").settle(first, DONE, follow=True) == (True, None)
+    assert await queue.follow(second, "second") == "e3"
+
+
+async def test_two_events_of_a_resource_that_are_settled_together_let_the_next_begin(queue: EventQueue) -> None:
+    await queue.accept("e1/r")
+    claims = queue.worker()
+    first = await take_one(claims)
+    await queue.accept("e3/r", "e4/r", "e5/r")
+    assert not await queue.take()
+    queue.lapse("e1")
+    await queue.accept("e2/r")
+    second = await take_one(claims)
+    settled = await asyncio.gather(*(claims.settle(claim, DONE, follow=True) for claim in (first, second)))
+    assert [ours for ours, _ in settled] == [True, True]
+    assert [following.event_id for _, following in settled if following] == ["e3"]
+
+
+async def test_an_erasure_leaves_the_resource_to_the_event_that_has_it(queue: EventQueue) -> None:
+    await queue.accept("e1/r", "e2/r", "e3/r")
+    first = await queue.take_one()
+    queue.erase("e2")
+    assert queue.holder_of("r") == "e1"
+    assert not await queue.take()
+    queue.redis.zadd(INDEX.prefix + "blocked:r", {job_id("e2"): 1})  # As if it had been cut.
+    assert await queue.follow(first) == "e3"
+
+
+async def test_an_event_that_is_handed_back_goes_to_the_head_of_the_queue(queue: EventQueue) -> None:
+    await queue.accept("m1", "m2", "m3")
+    await queue.worker().settle(await queue.take_one(), Settlement(State.ACCEPTED, spend=False))
+    again = await queue.take_one()
+    assert (again.event_id, again.attempt) == ("m1", 1)
+
+
+async def test_a_second_job_of_an_event_that_is_under_way_or_settled_claims_nothing(queue: EventQueue) -> None:
+    await queue.accept("e1")
+    claim = await queue.take_one()
+    queue.push_job("e1")
+    assert await queue.take("other") == []
+    await queue.worker().settle(claim, DONE)
+    for one in ("e1", "erased"):
+        queue.push_job(one)
+        queue.redis.hset("rq:job:" + job_id(one), "status", "queued")
+    assert await queue.take("other") == []
+    assert not queue.redis.keys("rq:job:*")
+
+
+async def test_urgent_events_without_end_leave_one_slot_in_four_to_the_others(queue: EventQueue) -> None:
+    """They come first at all because presented data may be readable once, or for minutes."""
+    await queue.accept(*(f"o{number}" for number in range(10)))
+    await queue.accept(*(f"u{number}" for number in range(40)), kind=URGENT)
+    claims, taken = queue.worker(), list[str]()
+    for _ in range(50):
+        (claim,) = (await claims.take(1)).claims
+        await claims.settle(claim, DONE)
+        taken.append(claim.event_id)
+    kinds = "".join(one[0] for one in taken)
+    assert all(kinds[start : start + 4].count("o") == 1 for start in range(0, 40, 4)), kinds
+    assert [one for one in taken if one[0] == "o"] == [f"o{number}" for number in range(10)]
+
+
+async def test_the_urgent_list_is_bounded(queue: EventQueue) -> None:
+    queue.redis.rpush(INDEX.urgent, *(job_id(f"old{number}") for number in range(10_000)))
+    await queue.accept("m1", kind=URGENT)
+    assert queue.redis.llen(INDEX.urgent) == 10_000
+    assert queue.redis.lindex(INDEX.urgent, -1) == job_id("m1").encode()
+
+
+async def test_an_urgent_event_that_comes_back_is_urgent_still(queue: EventQueue) -> None:
+    await queue.accept("m1", "m2")
+    await queue.accept("u0", "u1", "u2", kind=URGENT)
+    claims = queue.worker()
+    for claim in (await claims.take(3, urgent=3)).claims:
+        await claims.settle(claim, Settlement(State.WAITING, "NotFound 404", wait=0.0))
+    assert [claim.event_id for claim in (await claims.take(2, urgent=1)).claims] == ["u0", "m1"]
+    assert queue.redis.llen(INDEX.urgent) == 2
+    queue.redis.delete(INDEX.urgent, INDEX.jobs)
+    queue.lapse()
+    assert (queue.sweep(), queue.redis.llen(INDEX.urgent)) == (5, 3)
+
+
+async def test_a_claim_of_rqs_has_the_resources_latest_state_too(queue: EventQueue) -> None:
+    await queue.accept("m1/r", "m2/r")
+    await queue.worker().settle(await queue.take_one(), Settlement(State.DONE, latest=(3, 7)))
+    queue.redis.hset(EVENT + "m2", "killed", 1)  # A poison candidate may be claimed: such a worker has nothing else.
+    claim = await queue.worker("").claim("m2")
+    assert isinstance(claim, Claim)
+    assert claim.latest == (3, 7)
+
+
+async def test_a_waiting_event_is_left_until_it_is_due(queue: EventQueue) -> None:
+    await queue.accept("m1")
+    claim = await queue.take_one()
+    await queue.worker().settle(claim, Settlement(State.WAITING, "no", wait=60.0))
+    assert await queue.worker().renew([claim]) == [claim]
+    assert 30 < ((await queue.worker().take(1)).due or 0) <= 60
+    assert not queue.redis.zcard(INDEX.leases)
+    queue.push_job("m1")
+    assert await queue.take() == []
+    assert queue.record("m1")["state"] == "waiting"
+    queue.redis.delete(INDEX.scheduled)  # RQ has lost it.
+    queue.lapse()
+    assert queue.sweep() == 0
+    queue.redis.hset(EVENT + "m1", "due", 1)
+    queue.redis.zadd(INDEX.scheduled, {job_id("m1"): 1})  # Overdue: nobody schedules.
+    queue.redis.zadd(INDEX.failed, {job_id("m1"): 1})  # As RQ does if a worker of its own dies.
+    queue.redis.rpush(INDEX.intermediate, job_id("m1"))
+    assert queue.sweep() == 1
+    assert not queue.redis.exists(INDEX.scheduled, INDEX.failed, INDEX.intermediate)
+
+
+async def test_a_retry_that_was_due_is_claimed_even_if_the_clock_has_gone_back(queue: EventQueue) -> None:
+    """The schedule has said that it is due, and the record says that it will be in a minute."""
+    await queue.accept("e1")
+    await queue.worker().settle(await queue.take_one(), Settlement(State.WAITING, wait=60.0))
+    queue.redis.zadd(INDEX.scheduled, {job_id("e1"): 1})
+    queue.redis.zadd(INDEX.open, {"e1": 1})
+    again = await queue.take_one()
+    assert again._replace(now=0).age == 0
+    assert not queue.redis.zcount(INDEX.open, 1, 1)  # It has moved: behind a long queue it is no orphan.
+
+
+async def test_an_event_of_a_dead_worker_is_put_back_even_if_the_clock_has_gone_back(queue: EventQueue) -> None:
+    await queue.accept("e1")
+    queue.redis.zadd(INDEX.open, {"e1": int(queue.redis.time()[0]) * 1_000 + 3_600_000})
+    await queue.take_one("dies")
+    queue.redis.delete(INDEX.leases, INDEX.locks)
+    queue.redis.hset(EVENT + "e1", mapping={"state": "waiting", "due": 1})
+    assert put_back(store_on(queue.redis), "e1", in_transit=0, first=True) == 1
+    assert "due" not in queue.record("e1")  # It is queued, so it is due.
+    assert (await queue.take_one("next")).event_id == "e1"
+
+
+async def test_a_worker_waits_until_the_next_retry_or_job_and_leaves_the_queue_in_order(queue: EventQueue) -> None:
+    """Redis takes a thousandth of a second for no time-out, and waits for ever."""
+    for seconds in (0.001, 0.0004, 0.0):
+        await queue.worker("idle").wait_for_job(seconds)
+    await queue.accept("e1", "e2")
+    await queue.worker().wait_for_job(1.0)
+    assert [claim.event_id for claim in await queue.take()] == ["e1", "e2"]
+
+
+async def test_a_redis_that_is_unwell_takes_no_claim_away(queue: EventQueue) -> None:
+    await queue.accept("m1")
+    store = FailingStore(queue.redis)
+    claims = Claims(store.for_async_code(), lease=60.0, worker=Claimant("w", "w"))
+    claim = await take_one(claims)
+    ends = queue.redis.zscore(INDEX.started, f"{claim.job}:{claim.fence}") or 0
+    assert 60 < ends - queue.redis.time()[0] <= 121  # RQ's tools leave it alone for as long.
+    for number in range(1, 7):
+        store.plans["write"] = Sabotage(number)
+        with pytest.raises(exceptions.ResponseError):
+            await claims.renew([claim])
+    assert await claims.renew([claim]) == []
+
+
+async def test_a_full_redis_takes_renewals_and_settlements_and_records_wait(queue: EventQueue) -> None:
+    await queue.accept("m1", "m2")
+    claims = queue.worker()
+    one, two = (await claims.take(2, urgent=0)).claims
+    with configured(queue.redis, "maxmemory", "1"):
+        with capture_logs() as lines:
+            recording = asyncio.create_task(claims.record(one, "a.b", "done"))
+            await until_async(lambda: lines, what="the refusal of the record")
+        assert [line["event"] for line in lines] == ["store_unreachable"]
+        assert await claims.renew([one, two]) == []
+        assert await claims.settle(two, DONE) == (True, None)
+    await asyncio.wait_for(recording, 60)
+    assert queue.record("m1")["h:a.b"] == "done"
+    assert queue.record("m2")["state"] == "done"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        exceptions.OutOfMemoryError("command not allowed when used memory > 'maxmemory'."),
+        exceptions.ReadOnlyError("You can't write against a read only replica."),
+        exceptions.NoPermissionError("ACL failure in script: User w has no permissions to run the 'hset' command"),
+        *(exceptions.ResponseError(f"Error running script: -{word} no") for word in SIGNS),
+        exceptions.ResponseError("Error running script: The user executing the script can't run this command"),
+        exceptions.MasterDownError("Link with MASTER is down and replica-serve-stale-data is set to 'no'."),
+        exceptions.ConnectionError("closed"),
+    ],
+)
+def test_errors_of_a_redis_that_is_unwell_are_known_from_redis_6_and_7(error: Exception) -> None:
+    assert is_unwell(error)
+    assert not is_unwell(exceptions.ResponseError("WRONGTYPE Operation against a key holding the wrong kind of value"))
+
+
+async def test_a_settlement_that_cannot_be_written_fails_alone(queue: EventQueue) -> None:
+    await queue.accept("e1", "e2", "e3")
+    claims = queue.worker()
+    taken = (await claims.take(10, urgent=0)).claims
+    queue.redis.delete(EVENT + "e2")
+    queue.redis.set(EVENT + "e2", "of another kind")
+    results = await asyncio.gather(*(claims.settle(claim, DONE) for claim in taken), return_exceptions=True)
+    assert results[0] == results[2] == (True, None)
+    assert isinstance(results[1], exceptions.ResponseError)
+
+
+async def test_a_hand_back_whose_reply_is_lost_is_written_once(queue: EventQueue, redis_url: str) -> None:
+    await queue.accept("m1")
+    with redis_proxy(redis_url) as proxy:
+        async with open_redis(proxy.url) as redis:
+            claims = Claims(store_on(redis), lease=5.0, worker=Claimant("w", "token"))
+            claim = await take_one(claims)
+            proxy.lose = 1
+            ours, _ = await claims.settle(claim, Settlement(State.ACCEPTED, spend=False))
+        assert proxy.lost == 1
+    assert ours
+    assert queue.record("m1")["attempts"] == "0"
+    assert queue.redis.lrange(INDEX.jobs, 0, -1) == [job_id("m1").encode()]
+
+
+async def test_the_counts_of_a_queue_tell_its_states_and_ages_apart(queue: EventQueue) -> None:
+    await queue.accept("e1", "e2")
+    now = queue.redis.time()[0] - 60  # By the clock of a host that is behind.
+    queue.redis.zadd(INDEX.dead, {"yesterday's": (now - 86_460) * 1_000, "today's": (now - 86_340) * 1_000})
+    for key in (INDEX.quarantined, INDEX.unreadable, INDEX.unhandled + COMPLETED):
+        queue.redis.zadd(key, {"e3": 1})
+    found = counts_of(store_on(queue.redis), INDEX, now=now)
+    assert (found.quarantined, found.unreadable, found.unhandled, found.waiting) == (1, 1, {COMPLETED: 1}, 5)
+    assert (found.open, found.queued, found.dead, found.dead_recently, found.oldest_age) == (2, 2, 2, 1, 0.0)
+
+
+def test_an_announcement_that_was_not_renewed_goes_with_the_next_one(queue: EventQueue) -> None:
+    now = queue.redis.time()[0] * 1_000
+    queue.redis.hset(INDEX.receivers, mapping={"gone": f"1 {now - 61_000} {{}}", "other": f"1 {now - 30_000} {{}}"})
+    store_on(queue.redis).run("announce", ["this", "{}", 60_000], keys=[INDEX.receivers])
+    assert set(queue.redis.hkeys(INDEX.receivers)) == {b"this", b"other"}
+
+
+async def test_the_exporter_lease_is_kept_through_an_outage(queue: EventQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("credhook.store.lease.EXPORTER_RENEWAL_SECONDS", 0.0)
+    store = FailingStore(queue.redis, {"lease": Sabotage(1)})
+    lease = ExporterLease(store.for_async_code(), INDEX.exporter)
+    keeping = asyncio.create_task(lease.keep())
+    await until_async(lambda: lease.is_held_by(queue.redis.get(INDEX.exporter)), what="the lease")
+    keeping.cancel()
+
+
+async def test_backfilled_events_keep_their_order_and_are_new_to_their_worker(queue: EventQueue) -> None:
+    ids = ("b2", "b1", "b3")
+    for _ in range(2):  # Each comes twice.
+        run_accept(store_on(queue.redis), *((one, COMPLETED, "r") for one in ids), is_backfill=True)
+    queue.redis.hset(EVENT + "b2", "trace", "00-1")
+    received = [int(queue.record(one)["received"]) for one in ids]
+    assert received == [received[0], received[0] + 1, received[0] + 2]
+    claim = await queue.take_one()
+    assert (claim.event_id, claim.trace, claim.first) == ("b2", "00-1", True)
+
+
+async def test_an_event_gets_a_place_with_each_handler_or_with_none_and_the_dead_lose_theirs(queue: EventQueue) -> None:
+    await queue.accept("e1", "e2")
+    claims, limits = queue.worker(), {"a.c": 1, "a.b": 1}
+    one, two = (await claims.take(2, urgent=0)).claims
+    assert await claims.acquire_places(one, {"a.b": 1}) is None
+    assert await claims.acquire_places(two, limits) == "a.b"
+    assert not queue.redis.exists(INDEX.running + "a.c")
+    queue.lapse("e1")
+    assert await claims.acquire_places(two, limits) is None
+    assert queue.redis.smembers(INDEX.running + "a.b") == {b"e2"}
+
+
+async def test_an_error_may_be_no_unicode_and_an_event_that_is_done_keeps_none(queue: EventQueue) -> None:
+    await queue.accept("e1")
+    claims = queue.worker()
+    failed = Settlement(State.WAITING, "t.f: \udc80 closed", pending=("t.f",))
+    assert (await claims.settle(await queue.take_one(), failed))[0]
+    assert (queue.record("e1")["error"], queue.record("e1")["pending"]) == ("t.f: ? closed", "t.f")
+    claim = await queue.take_one()
+    queue.redis.hset(EVENT + "e1", mapping={"only": "t.f", "seen": 1})
+    assert (await claims.settle(claim, DONE))[0]
+    await claims.record(claim, "t.f", "done", ("t.f",))  # A thread of it that was late.
+    assert queue.record("e1").keys() == {"type", "resource", "state", "received", "attempts", "settled", "h:t.f"}
+    assert queue.record("e1")["attempts"] == "2"
+
+
+async def test_a_job_that_is_not_ours_is_refused_and_the_others_go_on(queue: EventQueue) -> None:
+    await queue.accept("e1")
+    for name in (b"\xff\xfe", job_id("other").encode()):
+        queue.redis.copy("rq:job:" + job_id("e1"), b"rq:job:" + name)  # type: ignore[arg-type]
+        queue.redis.lpush(INDEX.jobs, name, "expired")
+    assert [claim.event_id for claim in await queue.take()] == ["e1"]
+    assert queue.redis.exists(b"credhook:credhook:refused:\xff\xfe")
+
+
+@pytest.mark.parametrize("updated_at", [datetime.min, None, "yesterday"])  # noqa: DTZ901  As a platform may write it.
+def test_a_time_that_no_clock_shows_is_no_time(updated_at: datetime | str | None) -> None:
+    assert state_of(COMPLETED, updated_at) == (3, 0)
+
+
+def test_only_events_without_a_job_are_put_back_behind_a_long_queue(queue: EventQueue) -> None:
+    now = queue.redis.time()[0] * 1_000
+    queued = [f"m{number}" for number in range(30)]
+    queue.plant(*queued, moved=now - 100_000)
+    queue.redis.zadd(INDEX.open, dict.fromkeys(queued, now - 100_000))  # They came together.
+    queue.plant("handed back", moved=now)
+    queue.push_job("handed back", *queued)
+    queue.plant("orphan", moved=now - 200_000)
+    queue.redis.set("credhook:credhook:unfinished", "of a script that was cut")
+    queue.redis.lpush(INDEX.jobs, "xylophone-7")  # Another program's: it looks like ours, with an id in hexadecimal.
+    assert queue.sweep(head=20) == 1
+    assert not queue.redis.exists("credhook:credhook:unfinished")
+    jobs: Any = queue.redis.lrange(INDEX.jobs, 0, -1)
+    assert len(jobs) == len(set(jobs)) == 33
+
+
+def test_an_orphan_behind_a_page_of_scheduled_events_is_found(queue: EventQueue) -> None:
+    waiting = [f"m{number}" for number in range(15)]
+    queue.plant(*waiting, moved=0, state="waiting")
+    queue.redis.zadd(INDEX.scheduled, {job_id(name): queue.redis.time()[0] + 3_600 for name in waiting})
+    queue.plant("orphan", moved=20_000)
+    assert queue.sweep(page=10) == 1
+    assert queue.redis.lrange(INDEX.jobs, 0, -1) == [job_id("orphan").encode()]
+
+
+def test_orphans_come_back_round_by_round_in_their_order_and_those_that_stay_hide_none(queue: EventQueue) -> None:
+    later = int(queue.redis.time()[0]) * 1_000 + 86_400_000
+    queue.plant("z1", "z2", moved=1, state="waiting", due=later)
+    good = [f"m{number}" for number in range(7)]
+    queue.plant(*good, moved=10)
+    queue.redis.hdel(EVENT + good.pop(2), "type")  # It is set aside.
+    sweeper, before = queue.sweeper(page=2), REGISTRY.get_sample_value("credhook_events_requeued_total")
+    assert [sweeper.run() for _ in range(5)] == [0, 2, 1, 2, 1]
+    assert REGISTRY.get_sample_value("credhook_events_requeued_total") == (before or 0) + 6
+    assert queue.redis.lrange(INDEX.jobs, 0, -1) == [job_id(one).encode() for one in good]
+
+
+def test_settled_events_are_forgotten_after_the_retention_time_and_lists_agree_with_records(queue: EventQueue) -> None:
+    now = queue.redis.time()[0] * 1_000
+    lists = {"dead": INDEX.dead, "quarantined": INDEX.quarantined, "unreadable": INDEX.unreadable}
+    lists["unhandled"] = INDEX.unhandled + COMPLETED
+    queue.redis.hset(EVENT + "moved", "state", "done")
+    queue.redis.zadd(INDEX.unreadable, {f"old{number}": 1 for number in range(5_001)})  # More than one step removes.
+    queue.redis.zadd(INDEX.leases, {"old": now - 3_601_000})
+    queue.redis.zadd(INDEX.started, {"old": now // 1_000 - 601, "young": now // 1_000 - 590})
+    for state, key in lists.items():
+        queue.redis.hset(EVENT + state, "state", state)
+        queue.redis.zadd(key, {"old": now - 3_601_000, state: now - 3_500_000})
+        if state != "unreadable":  # That one may have been repaired by hand.
+            queue.redis.zadd(key, {"moved": now, "gone": now})
+    for key in INDEX.event_indexes():
+        queue.redis.zadd(key, {"torn": now})
+    for key in (INDEX.open, INDEX.open_by_received):
+        queue.redis.zadd(key, {"torn": 1})
+    queue.sweep()
+    assert not queue.redis.exists(INDEX.open, INDEX.open_by_received, INDEX.leases, *INDEX.event_indexes())
+    assert queue.redis.zrange(INDEX.started, 0, -1) == [b"young"]
+    assert {key: queue.redis.zrange(key, 0, -1) for key in lists.values()} == {
+        key: [state.encode()] for state, key in lists.items()
+    }
+
+
+async def test_an_event_behind_another_of_its_resource_is_no_orphan(queue: EventQueue) -> None:
+    await queue.accept("e1/r", "e2/r")
+    assert [claim.event_id for claim in await queue.take()] == ["e1"]
+    assert queue.redis.zscore(INDEX.open_by_received, "e2")  # Its age counts, although it is in no queue.
+    queue.redis.zadd(INDEX.open, {"e2": 1})
+    assert queue.sweep() == 0
+    assert not queue.redis.exists(INDEX.jobs)
+    queue.redis.hdel(INDEX.locks, "r")
+    assert queue.sweep() == 1
+
+
+@pytest.mark.parametrize(("attempts", "early", "later"), [(2, -60, 1), (3, 0, 6), (5, 6, 21), (40, 300, 601)])
+async def test_an_event_that_kills_workers_comes_late(queue: EventQueue, attempts: int, early: int, later: int) -> None:
+    late = next(f"m{number}" for number in range(100) if crc32(f"m{number}".encode()) / 2**32 > 0.9)
+    await queue.accept(f"{late}/r")
+    await queue.take_one()
+    queue.lapse()
+    queue.redis.hset(INDEX.locks, "r", f"{late} 1 {attempts} w")
+    seconds, _ = queue.redis.time()
+    for passed, put_back_now in ((early, 0), (later, 1)):
+        queue.redis.zadd(INDEX.leases, {late: (seconds - passed) * 1_000})
+        assert queue.sweep() == put_back_now
+
+
+async def test_a_death_does_not_hide_how_often_the_event_was_tried(queue: EventQueue) -> None:
+    await queue.accept("e1/r")
+    claim = await queue.take_one("dies")
+    queue.redis.hset(INDEX.locks, "r", f"e1 {claim.fence} 3 dies")
+    assert queue.die("dies") == 1
+    assert [one["attempts"] for one in records(store_on(queue.redis), ["e1"])] == [3]
+
+
+async def test_an_event_that_was_alone_when_its_worker_died_is_isolated_from_then_on(queue: EventQueue) -> None:
+    await queue.accept("bad")
+    claims = queue.worker("w1")
+    assert (await take_one(claims)).killed == 0
+    assert [queue.die(name) for name in ("another", "w1", "w1")] == [0, 1, 0]
+    queue.lapse()
+    queue.sweep()
+    await queue.accept("good")
+    found = await claims.take(10, urgent=0, idle=True)
+    assert ([claim.event_id for claim in found.claims], found.poison_candidates) == (["good"], True)
+    await queue.accept("better")
+    alone = await claims.take(10, urgent=0, idle=True)
+    assert [(claim.event_id, claim.killed, claim.attempt) for claim in alone.claims] == [("bad", 1, 2)]
+    assert not alone.poison_candidates
+    assert queue.die("w1") == 2
+
+
+async def test_events_that_died_together_lose_no_attempt_and_are_isolated_after_two_deaths(queue: EventQueue) -> None:
+    await queue.accept("m1", "m2", "m3")
+    for name in ("w1", "w2"):
+        assert [claim.attempt for claim in await queue.take(name, idle=True)] == [1, 1, 1]
+        assert queue.die(name) == 3
+        queue.lapse()
+        queue.sweep()
+    assert await queue.take("w3") == []
+    seen = set()
+    for _ in range(3):
+        (claim,) = await queue.take("w3", idle=True)
+        assert (claim.attempt, claim.killed) == (1, 0)
+        await queue.worker("w3").settle(claim, DONE)
+        seen.add(claim.event_id)
+        assert not {"deaths", "killed", "attempts"} & queue.record(claim.event_id).keys()
+    assert seen == {"m1", "m2", "m3"}
+
+
+async def test_a_death_from_outside_counts_against_no_event(queue: EventQueue) -> None:
+    await queue.accept("m1")
+    for attempt in range(1, 4):
+        claim = await queue.take_one(f"w{attempt}")
+        assert (claim.attempt, claim.killed) == (attempt, 0)
+        assert queue.die(f"w{attempt}", own_fault=False) == 1
+        queue.redis.delete(INDEX.leases)  # So that no delay applies.
+        queue.lapse()
+        queue.sweep()
+
+
+async def test_a_death_counts_for_a_lapsed_event_whose_resource_goes_on(
+    queue: EventQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("credhook.worker.queue.leases.PAGE", 80)
+    others = [f"m{number}" for number in range(199)]  # One script notes 200 deaths.
+    await queue.accept("culprit/r", "innocent/q", *others)
+    assert len((await queue.worker("dies").take(201, urgent=0)).claims) == 201
+    queue.lapse("culprit")
+    await queue.accept("next/r")
+    following = await queue.take_one("other")
+    assert following.event_id == "next"
+    assert [queue.die("dies"), queue.die("dies")] == [201, 0]
+    for event_id in ("culprit", "innocent", *others):
+        kept = queue.record(event_id)
+        assert (kept.get("deaths"), kept.get("killed"), kept["attempts"], kept.get("holder")) == ("1", None, "0", None)
+    assert await queue.worker("other").renew([following]) == []
+
+
+async def test_a_death_does_not_count_for_an_event_that_was_taken_again(queue: EventQueue) -> None:
+    await queue.accept("e1/r")
+    await queue.take_one("dies")
+    queue.lapse("e1")
+    await queue.accept("e2/r")
+    other = queue.worker("other")
+    await other.settle(await take_one(other), DONE)
+    queue.push_job("e1")
+    again = await take_one(other)
+    assert (again.event_id, again.attempt) == ("e1", 2)
+    assert queue.die("dies") == 0
+    assert await other.settle(again, DONE) == (True, None)
+    assert not {"fence", "holder", "deaths", "killed"} & queue.record("e1").keys()
+
+
+async def test_an_event_that_killed_its_worker_comes_before_later_ones(queue: EventQueue) -> None:
+    await queue.accept("e1/r")
+    await queue.take_one("dies")
+    assert reclaim(store_on(queue.redis), "dies", "1")
+    await queue.accept("e2/r")
+    assert not await queue.take("busy")
+    (first,) = await queue.take("idle", idle=True)
+    assert (first.event_id, first.killed, first.attempt) == ("e1", 1, 2)
+    assert await queue.follow(first, "idle") == "e2"
+
+
+def test_deaths_that_redis_could_not_note_are_told_to_the_next_worker() -> None:
+    with open_redis_sync("redis://127.0.0.1:1/0", **BRIEFLY) as nobody:
+        assert reclaim_all(store_on(nobody), ["w1:1", "w2:0"]) == ["w1:1", "w2:0"]
+
+
+async def test_a_lock_is_kept_for_a_dead_worker_no_longer_than_its_lease(queue: EventQueue) -> None:
+    await queue.accept("e1/r", "e2/r")
+    await queue.take_one("dies")
+    queue.lapse("e1")
+    assert queue.die("dies") == 1
+    assert (await queue.take_one()).event_id == "e2"
+
+
+async def broken_settlement(queue: EventQueue, settlement: Settlement, number: int) -> tuple[Claims, Claim]:
+    """Break off the settlement of a fifth attempt of e1 at that command."""
+    await queue.accept("e1/r")
+    queue.redis.hset(EVENT + "e1", mapping={"fence": 5, "attempts": 4, "seen": 1})
+    store = FailingStore(queue.redis)
+    claims = Claims(store.for_async_code(), lease=60.0, worker=Claimant("stalled", "stalled"))
+    claim = await take_one(claims)
+    store.plans["write"] = Sabotage(number, "ERR broken")
+    with suppress(exceptions.RedisError):
+        await claims.settle(claim, settlement)
+    return claims, claim
+
+
+async def test_a_death_whose_note_was_cut_counts_once_and_its_cause_lists_the_event(queue: EventQueue) -> None:
+    for number in range(8, 36):
+        await queue.accept(one := f"e{number}")
+        await queue.take_one("dies")
+        store = FailingStore(queue.redis, {"reclaim": Sabotage(number, POWER_CUT)})
+        with suppress(exceptions.ResponseError):
+            store.run("reclaim", ["dies", "1", json.dumps(WORKER_DIED.counted()), 3_600, 1, one])
+        queue.die("dies")
+        assert queue.record(one).get("killed", "1") == "1"
+        assert "c:worker" not in queue.record(one) or queue.redis.zscore(INDEX.standing(WORKER_DIED.cause), one)
+
+
+@pytest.mark.parametrize("state", [State.WAITING, State.ACCEPTED, None])
+async def test_an_open_event_lasts_if_a_cut_settlement_let_it_expire(queue: EventQueue, state: State | None) -> None:
+    await queue.accept("e1")
+    claim = await queue.take_one()
+    queue.redis.expire(EVENT + "e1", 100)
+    if state:
+        await queue.worker().settle(claim, Settlement(state, "no", wait=1.0))
+    else:
+        queue.lapse()
+        assert queue.sweep() == 1
+    assert queue.redis.ttl(EVENT + "e1") == -1
+    assert not queue.redis.exists(INDEX.started)
+
+
+@pytest.mark.parametrize("state", [one for one in State if one not in {State.ACCEPTED, State.WAITING}])
+async def test_a_settlement_that_was_cut_after_the_record_is_completed(queue: EventQueue, state: State) -> None:
+    await queue.accept("e1")
+    await queue.take_one()
+    queue.redis.hset(EVENT + "e1", "state", state)
+    queue.lapse()
+    queue.sweep()
+    assert disagreements(queue.redis) == []
+    assert not queue.redis.exists(INDEX.leases, INDEX.locks, INDEX.started, "rq:job:" + job_id("e1"))
+
+
+@pytest.mark.parametrize("number", COMMANDS)
+async def test_a_replay_is_not_undone_by_a_broken_settlement(queue: EventQueue, number: int) -> None:
+    dead = Settlement(State.DEAD, "no")
+    stalled, claim = await broken_settlement(queue, dead, number)
+    if queue.record("e1")["state"] != "dead":
+        assert number < 10
+        return
+    Replay(store_on(queue.redis))([Settled("e1", State.DEAD)])
+    replayed = queue.record("e1")
+    assert "seen" not in replayed  # Its data may have come back.
+    assert not queue.redis.exists(INDEX.locks, INDEX.leases)
+    queue.redis.lrem(INDEX.jobs, 0, job_id("e1"))
+    await queue.accept("e2/r")
+    other = queue.worker("other")
+    queue.lapse("e1")
+    await other.settle(await take_one(other), DONE)
+    assert int(queue.record("e1")["fence"]) >= int(replayed["fence"])
+    assert await stalled.settle(claim, dead) == (False, None)
+    queue.push_job("e1")
+    again = await take_one(other)
+    assert (again.event_id, again.attempt) == ("e1", 1)
+
+
+@pytest.mark.parametrize("number", COMMANDS)
+async def test_a_broken_settlement_spends_no_attempt_that_it_gave_back(queue: EventQueue, number: int) -> None:
+    await broken_settlement(queue, Settlement(State.WAITING, "no", wait=0.0, spend=False), number)
+    before = queue.record("e1")
+    if before["state"] != "waiting":
+        assert number < 10
+        return
+    queue.redis.delete(INDEX.scheduled)
+    await queue.accept("e2/r")
+    queue.lapse("e1")
+    assert (await queue.take_one("other")).event_id == "e2"
+    after = queue.record("e1")
+    assert (after["fence"], after["attempts"]) == (before["fence"], before["attempts"])

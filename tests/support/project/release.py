@@ -1,0 +1,148 @@
+"""Build the release of a commit into dist/, and try it as a stranger would: `make release`.
+
+Everything is made from the files of HEAD, and tried in folders outside the checkout. At the end it replaces dist/.
+"""
+
+import filecmp
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from support.checkout import ROOT
+
+DEPLOY = ROOT / "deploy"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+VERSION: str = PROJECT["version"]
+PYTHONS = re.findall(r"Python :: (\d+\.\d+)", "\n".join(PROJECT["classifiers"]))
+WHEEL = f"credhook-{VERSION}-py3-none-any.whl"
+SDIST = f"credhook-{VERSION}.tar.gz"
+#: The locks that are released. The last one holds all of the others.
+LOCKS = ("requirements.txt", "requirements-otel.txt")
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+
+
+def run(*command: str, folder: Path, **environment: str) -> str:
+    """Run a command with nothing of this checkout in its environment, and return its output. Exit if it fails."""
+    ours = ("PYTHONPATH", "VIRTUAL_ENV", "CREDHOOK_", "REDIS_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)} | environment
+    done = subprocess.run(
+        command, cwd=folder, env=kept, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True, check=False, timeout=900,
+    )  # fmt: skip
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout[-3000:]}")
+    return done.stdout
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def build(source: Path, folder: Path, *targets: str) -> None:
+    """Build `targets` (wheel, sdist) of the project in `source` into `folder`."""
+    options = [word for target in targets for word in ("-t", target)]
+    run(sys.executable, "-m", "hatchling", "build", *options, "-d", str(folder), folder=source)
+
+
+def build_twice(first: Path, second: Path, made: Path) -> None:
+    """Build both folders of one source, and the wheel from the sdist. Exit unless all bytes are the same."""
+    again, unpacked = made.with_name("again"), made.with_name("unpacked")
+    build(first, made, "sdist", "wheel")
+    build(second, again, "sdist", "wheel")
+    unpacked.mkdir()
+    run("tar", "-xf", str(made / SDIST), folder=unpacked)
+    build(unpacked / SDIST.removesuffix(".tar.gz"), unpacked, "wheel")
+    for name, other in ((WHEEL, again), (SDIST, again), (WHEEL, unpacked)):
+        if not filecmp.cmp(made / name, other / name, shallow=False):
+            raise SystemExit(f"{name} is not reproducible: {other.name} has other bytes")
+
+
+def constraints() -> str:
+    """Return the last lock without its hashes: with them, pip would want a hash of everything else as well."""
+    pins = re.findall(r"^([a-z0-9].*?) *\\$", (DEPLOY / LOCKS[-1]).read_text(), re.MULTILINE)
+    return "\n".join(pins) + "\n"
+
+
+def blocks(language: str) -> list[str]:
+    """Return the code in deploy/INSTALL.md of one language."""
+    text = (DEPLOY / "INSTALL.md").read_text()
+    return re.findall(rf"^```{language}\n(.+?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def steps() -> list[str]:
+    """Return the commands of deploy/INSTALL.md that lead to a running worker."""
+    (block,) = blocks("sh")
+    return block.splitlines()
+
+
+def take_step(step: str, folder: Path, **environment: str) -> str:
+    """Run one of these commands with this Python as `python3`, and return its output."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return run("sh", "-c", step, folder=folder, PATH=path, **environment)
+
+
+def try_alone(archive: Path, folder: Path, bill: Path | None = None) -> None:
+    """Install the archive in an empty environment. Run the demo, and the tests of new handlers, there."""
+    python, program = str(folder / "env/bin/python"), str(folder / "env/bin/credhook")
+    install = (*PIP, "--python", python, "install")
+    # Without pip, so that the bill of materials names what runs. The sdist needs the build backend of the second lock.
+    run(sys.executable, "-m", "venv", "--without-pip", "env", folder=folder)
+    locks = [str(DEPLOY / name) for name in (LOCKS[0], "requirements-demo.txt")]
+    for lock in locks if bill is None else locks[:1]:
+        run(*install, "--require-hashes", "-r", lock, folder=folder)
+    run(*install, "--no-deps", "--no-build-isolation", str(archive), folder=folder)
+    if bill is not None:
+        options = ("--output-reproducible", "--pyproject", str(ROOT / "pyproject.toml"), "-o", str(bill))
+        run(sys.executable, "-m", "cyclonedx_py", "environment", *options, python, folder=folder)
+        run(*install, "--require-hashes", "-r", locks[1], folder=folder)
+    say(f"{archive.name}: {run(program, 'demo', folder=folder).splitlines()[-1]}")
+    run(program, "new", "accounts", folder=folder)
+    tested = run(python, "-m", "pytest", "-q", folder=folder / "accounts")
+    say(f"{archive.name}: tests of credhook new: {tested.splitlines()[-1]}")
+
+
+def release(folder: Path) -> None:
+    """Make and try everything in `folder`, and put it into dist/."""
+    os.environ["SOURCE_DATE_EPOCH"] = run("git", "log", "-1", "--format=%ct", folder=ROOT).strip()
+    run("git", "archive", "--output", str(folder / "commit.tar"), "HEAD", folder=ROOT)
+    for name in ("first", "second", "wheel", "sdist", "author"):
+        (folder / name).mkdir()
+    for name in ("first", "second"):
+        run("tar", "-xf", str(folder / "commit.tar"), folder=folder / name)
+    made = folder / "made"
+    build_twice(folder / "first", folder / "second", made)
+    say("built twice, and the wheel from the sdist: the same bytes")
+    run(sys.executable, "-m", "twine", "check", "--strict", WHEEL, SDIST, folder=made)
+    for python in PYTHONS:
+        options = ("--dry-run", "--only-binary", ":all:", "--python-version", python, "--target", str(folder))
+        run(*PIP, "install", *options, "--require-hashes", "-r", str(DEPLOY / LOCKS[-1]), folder=folder)
+    say(f"{LOCKS[-1]}: wheels for Python {', '.join(PYTHONS)}")
+    for name in LOCKS:
+        shutil.copy(DEPLOY / name, made)
+    (made / "constraints.txt").write_text(constraints())
+    try_alone(made / WHEEL, folder / "wheel", made / f"credhook-{VERSION}.cdx.json")
+    try_alone(made / SDIST, folder / "sdist")
+    for name in (WHEEL, LOCKS[0], "constraints.txt"):
+        shutil.copy(made / name, folder / "author")
+    for step in steps()[:-1]:  # The last one starts the worker: tests/integration/project/test_wheel.py does that.
+        take_step(step, folder / "author")
+    say("deploy/INSTALL.md: the commands install credhook and handlers")
+    sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(made.iterdir())]
+    (made / "SHA256SUMS").write_text("".join(sums))
+    shutil.rmtree(ROOT / "dist", ignore_errors=True)
+    shutil.copytree(made, ROOT / "dist")
+    say("".join(sums).rstrip())
+
+
+if __name__ == "__main__":
+    if run("git", "status", "--porcelain", folder=ROOT):
+        raise SystemExit("a release is built from a commit: commit or stash what git status shows")
+    with TemporaryDirectory(prefix="credhook-release-") as folder:
+        release(Path(folder))

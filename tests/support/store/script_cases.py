@@ -1,0 +1,246 @@
+"""Cases that together run every script that writes: what goes before, what runs it, and what follows."""
+
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+from redis.exceptions import ResponseError
+from rq import Queue
+from rq.serializers import JSONSerializer
+
+from credhook.store import State
+from credhook.store.announcements import ANNOUNCEMENT_SECONDS, MISSED_SECONDS
+from credhook.store.lease import EXPORTER_LEASE_SECONDS, ExporterLease
+from credhook.store.store import Script
+from credhook.worker.commands.bulk import Erasure
+from credhook.worker.commands.search import EventSummary, Selection, read_page
+from credhook.worker.platform.circuit import Circuit
+from credhook.worker.platform.circuit_breaker import PROBE_BEGINS_SECONDS
+from credhook.worker.platform.rate_limit import RateLimit
+from credhook.worker.platform.shared_circuit import CircuitStore
+from credhook.worker.queue.claims import Claim, Settlement
+from credhook.worker.queue.failure import Failure
+from credhook.worker.queue.leases import note_death
+from support.store.breakable_store import DONE, BreakableStore
+from support.store.stores import EVENT, INDEX, run_accept
+from support.worker.claiming import COMPLETED, URGENT
+
+#: Seconds that the platform's circuit is open.
+PAUSE = 120
+
+Step = Callable[[BreakableStore], Awaitable[object]]
+
+EVENTS = (("e1", COMPLETED, "r1"), ("u1", URGENT, "p1"), ("e2", COMPLETED, "r1"))
+
+
+async def accepting(store: BreakableStore) -> None:
+    outcomes = store.deliver(*EVENTS, ("q1", "new.type", ""), ("e1", COMPLETED, "r1"), ("e1", COMPLETED, "r9"))
+    if b"unreadable" in outcomes:
+        raise ResponseError("503")
+
+
+def at_once(step: Callable[[BreakableStore], object]) -> Step:
+    """A step that waits for nothing."""
+
+    async def run(store: BreakableStore) -> None:
+        step(store)
+
+    return run
+
+
+nothing = at_once(lambda _: None)
+
+
+async def to_be_taken(store: BreakableStore) -> None:
+    """One of them a retry that is due."""
+    store.deliver(*EVENTS)
+    (claim,) = (await store.claims.take(1, urgent=1)).claims
+    await store.claims.settle(claim, Settlement(State.WAITING, "no", wait=0.0))
+
+
+async def taking(store: BreakableStore, *, idle: bool = False) -> None:
+    for claim in await store.take(idle=idle):
+        await store.handle(claim)
+
+
+async def isolated(store: BreakableStore) -> None:
+    store.deliver(EVENTS[0])
+    store.redis.hset(EVENT + "e1", "killed", 1)
+    assert await store.take() == []
+
+
+async def claiming(store: BreakableStore) -> None:
+    claim = await store.claims.claim("e1")
+    if isinstance(claim, Claim):
+        await store.handle(claim)
+
+
+def plant_a_job(store: BreakableStore) -> None:
+    store.deliver(EVENTS[0])
+    Queue("credhook", connection=store.redis, serializer=JSONSerializer).enqueue("os.getcwd", job_id="evil")
+
+
+async def taken(store: BreakableStore) -> None:
+    store.deliver(*EVENTS)
+    store.redis.set("test:claim", "")
+    store.held = await store.take()
+
+
+def settling(settlement: Settlement) -> Step:
+    async def run(store: BreakableStore) -> None:
+        for claim in store.held:
+            with suppress(ResponseError):
+                _, following = await store.claims.settle(claim, settlement, follow=True)
+                if following:
+                    await store.handle(following)
+        if settlement.records:
+            store.handled |= {claim.event_id for claim in store.held}
+
+    return run
+
+
+async def recording(store: BreakableStore) -> None:
+    await store.claims.record(store.held[0], "test.second", "dead: ValueError", failure=FAILED[0])
+    await store.claims.record(store.held[0], "test.first", "done")
+    store.handled.add(store.held[0].event_id)
+
+
+async def lost_by_rq(store: BreakableStore) -> None:
+    await taken(store)
+    store.pass_time()
+
+
+async def damaged(store: BreakableStore) -> None:
+    await lost_by_rq(store)
+    store.redis.hdel(EVENT + "e1", "type")
+
+
+putting_back = at_once(lambda store: store.sweeper.run())
+
+
+def settled(settlement: Settlement) -> Step:
+    async def prepare(store: BreakableStore) -> None:
+        store.deliver(*EVENTS[:2])
+        for claim in await store.take():
+            await store.claims.settle(claim, settlement)
+
+    return prepare
+
+
+replaying = at_once(lambda store: [store.replay(one, "dead") for one in ("e1", "u1")])
+
+
+async def keeping(store: BreakableStore) -> None:
+    for claim in store.held:
+        await store.snapshots.keep(claim.event_id, b"{}")
+
+
+async def taken_and_kept(store: BreakableStore) -> None:
+    await taken(store)
+    store.redis.zadd(INDEX.open_by_received, {claim.event_id: 1 for claim in store.held})  # As after a retry.
+    await keeping(store)
+
+
+async def doomed(store: BreakableStore) -> None:
+    """A dead event with all that a store can keep of one."""
+    store.deliver(("doomed", COMPLETED, "r1"), ("doomed", COMPLETED, "r9"))
+    store.held = await store.take()
+    await keeping(store)
+    failed = Settlement(State.DEAD, "no", latest=(1, 1), **WITH_FAILURES)
+    await store.claims.settle(store.held[0], failed)
+
+
+async def erasing(store: BreakableStore) -> None:
+    """As `credhook events erase --resource r1`."""
+    wanted = Selection(resource="r1")
+    erasure, found = Erasure(store.store, wanted), read_page(store.store, wanted).events
+    if found:
+        erasure(found)
+    erasure.finish(found)
+
+
+starting_to_note = at_once(lambda store: store.store.run("add", ["a backfill", 600_000], keys=[INDEX.arrivals]))
+
+
+async def erasing_beside_a_worker(store: BreakableStore) -> None:
+    with suppress(ResponseError):
+        Erasure(store.store, Selection())([EventSummary("e1", "", "", 0)])
+    for claim in store.held:
+        await store.handle(claim)
+
+
+def only_backfilled(store: BreakableStore) -> None:
+    run_accept(store.store, ("backfilled:" + COMPLETED + ":r7", COMPLETED, "r7"), is_backfill=True)
+
+
+async def announcing(store: BreakableStore) -> None:
+    for seconds, *keys in ((MISSED_SECONDS, INDEX.handlers, INDEX.workers), (ANNOUNCEMENT_SECONDS, INDEX.receivers)):
+        store.store.run("announce", ["w", "{}", int(1_000 * seconds)], keys=keys)
+
+
+async def sharing(store: BreakableStore) -> None:
+    """What processes share about the platform, and who exports figures."""
+    key, redis = INDEX.platform + "digest", store.store.for_async_code()
+    circuits = CircuitStore(redis, key, clock=time.time)
+    await circuits.compare_and_set("", Circuit(is_open=True, until=time.time() + PAUSE))
+    await CircuitStore(redis, key + "2", clock=time.time).compare_and_set("", Circuit(score=1))
+    await circuits.take_probe(PROBE_BEGINS_SECONDS)
+    await RateLimit(redis, key + ":bucket", per_second=1.0).take(1)
+    await ExporterLease(redis, INDEX.exporter).acquire(EXPORTER_LEASE_SECONDS)
+    store.store.check_schema()
+
+
+PLACES = {"test.first": 1, "test.second": 2}
+FAILED = (Failure("test.first", "ValueError", "test first", "test.py:1 first"),)
+CAUSES = {"test.first": FAILED[0].cause}
+WITH_FAILURES: dict[str, Any] = {"failures": FAILED, "causes": CAUSES, "history": {"attempt": 1}}
+
+FINISHED = Settlement(State.DONE, records=DONE, sealed=True, latest=(3, 1))
+AGAIN = Settlement(State.WAITING, "no", wait=5.0, records=DONE, **WITH_FAILURES)
+DEAD, UNHANDLED = Settlement(State.DEAD, "no"), Settlement(State.UNHANDLED, "NoHandler", spend=False)
+#: The script; what goes before; what runs it.
+CASES: dict[str, tuple[Script, Step, Step]] = {
+    "accept": ("accept", nothing, accepting),
+    "take": ("take", to_be_taken, taking),
+    "take alone": ("take", isolated, lambda store: taking(store, idle=True)),
+    "claim": ("claim", at_once(lambda store: (store.deliver(EVENTS[0]), store.redis.lpop(INDEX.jobs))), claiming),
+    "refuse": ("take", at_once(plant_a_job), taking),
+    "settle as done": ("write", taken_and_kept, settling(FINISHED)),
+    "settle as waiting": ("write", taken, settling(AGAIN)),
+    "settle as dead": ("write", taken, settling(Settlement(State.DEAD, "no", **WITH_FAILURES))),
+    "settle as unhandled": ("write", taken, settling(UNHANDLED)),
+    "hand back": ("write", taken, settling(Settlement(State.ACCEPTED, spend=False))),
+    "record": ("write", taken, recording),
+    "renew": ("write", taken, lambda store: store.claims.renew(store.held)),
+    "put back": ("put_back", lost_by_rq, putting_back),
+    "set aside": ("put_back", damaged, putting_back),
+    "reclaim": ("reclaim", taken, at_once(lambda store: note_death(store.store, "w", "1"))),
+    "replay": ("replay", settled(DEAD), replaying),
+    "put back unhandled": ("replay", settled(UNHANDLED), at_once(lambda store: store.sweeper.unhandled.put_back())),
+    "keep a snapshot": ("keep", taken, keeping),
+    "erase": ("erase", doomed, erasing),
+    "erase once": ("erase", doomed, erasing),
+    "erase beside a worker": ("erase", taken, erasing_beside_a_worker),
+    "note arrivals": ("add", nothing, starting_to_note),
+    "backfill": ("accept", nothing, at_once(only_backfilled)),
+    "accept during a backfill": ("accept", starting_to_note, accepting),
+    "acquire places": ("semaphore", taken, lambda store: store.claims.acquire_places(store.held[0], PLACES)),
+    "announce": ("announce", nothing, announcing),
+    "share": ("circuit", nothing, sharing),
+}
+
+
+#: What follows a run that may have failed: sender, operator or backfill repeat it. And the events that must
+#: be there in the end, unless it is `e1`.
+AFTERWARDS: dict[str, tuple[Step, set[str]]] = {
+    "accept": (accepting, {"e1", "u1", "e2", "q1"}),
+    "accept during a backfill": (accepting, {"e1", "u1", "e2", "q1"}),
+    "backfill": (at_once(only_backfilled), {"backfilled:" + COMPLETED + ":r7"}),
+    "replay": (replaying, {"e1"}),
+    "set aside": (at_once(lambda store: store.redis.hset(EVENT + "e1", "type", COMPLETED)), {"e1"}),
+    "erase": (erasing, set()),
+    "erase once": (at_once(lambda store: store.deliver(("doomed", COMPLETED, "r1"))), {"doomed"}),
+    "erase beside a worker": (nothing, {"u1", "e2"}),
+    **dict.fromkeys(("note arrivals", "announce", "share"), (nothing, set[str]())),
+}

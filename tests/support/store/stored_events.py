@@ -1,0 +1,70 @@
+"""Events planted in the store as receiver and worker leave them, and what is there afterwards."""
+
+import time
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from redis import Redis
+
+from credhook.store import State
+from support.store.accepting import everything
+from support.store.store_rules import LISTS, OPEN
+from support.store.stores import EVENT, INDEX
+from support.worker.harness import COMPLETED
+
+HANDLED = {"a.good": "done", "a.bad": "dead: ValueError"}
+
+
+def plant(
+    redis: Redis,
+    webhook_id: str,
+    state: State,
+    kind: str = COMPLETED,
+    resource: str = "r1",
+    age: float = 0,
+    ended: Mapping[str, str] = MappingProxyType({}),
+    **fields: str,
+) -> None:
+    """Leave an event as receiver and worker leave it; `age`: seconds since it came."""
+    now = int(time.time() * 1000)
+    received = now - int(age * 1000)
+    entry: dict[Any, Any] = {"type": kind, "resource": resource, "state": state.value, "received": received, **fields}
+    entry |= {"h:" + handler: how for handler, how in ended.items()}
+    if state in OPEN:
+        redis.zadd(INDEX.open, {webhook_id: now})
+        redis.zadd(INDEX.open_by_received, {webhook_id: received})
+    elif state is not State.QUARANTINED:
+        entry["settled"] = now
+    redis.hset(EVENT + webhook_id, mapping=entry)
+    redis.zadd(INDEX.event_index(kind, resource), {webhook_id: received})
+    if state not in OPEN:
+        redis.expire(EVENT + webhook_id, 3_600)
+    if state is State.UNHANDLED:
+        redis.zadd(INDEX.unhandled + kind, {webhook_id: now})
+    if state in LISTS:
+        redis.zadd(LISTS[state], {webhook_id: now})
+
+
+def plant_many(redis: Redis, number: int, state: State, **more: Any) -> None:
+    with redis.pipeline(transaction=False) as pipeline:
+        for each in range(number):
+            plant(pipeline, f"msg_{each:05}", state, age=number - each, **more)
+        pipeline.execute()
+
+
+def contents(redis: Redis) -> list[str]:
+    """All that Redis holds, to be compared."""
+    return sorted(everything(redis).splitlines())
+
+
+#: What the keys of events, their lists and their jobs begin with. Others say which processes are there.
+OF_EVENTS = (
+    *("event:", "snapshot:", "history:", "resource:", "index:", "open", "leases", "locks", "dead", "causes"),
+    "rq:queue:",
+)
+
+
+def of_events(redis: Redis) -> list[str]:
+    """Return what the store holds of events."""
+    return [key for key in contents(redis) if key.removeprefix("b'").removeprefix(INDEX.prefix).startswith(OF_EVENTS)]

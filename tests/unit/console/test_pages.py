@@ -1,0 +1,240 @@
+"""The parts of the console's pages: filters, numbers, escaping, jobs."""
+
+import re
+import threading
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta, timezone
+from html import unescape
+from typing import Any
+from urllib.parse import parse_qsl
+
+import pytest
+from starlette.requests import Request
+
+from credhook.console import events, jobs
+from credhook.console.events import address, in_words, selection
+from credhook.console.jobs import Job, Jobs, Stage, Verb
+from credhook.console.pages import TEMPLATES, number, page
+from credhook.ops.fleet import Fleet, PlatformState, ReceiverProcess, RedisServer, WorkerProcess
+from credhook.ops.status import arriving
+from credhook.store import State
+from credhook.store.announcements import PlatformKeys
+from credhook.store.counts import EventCounts
+from credhook.store.health import Check
+from credhook.worker.commands.history import Cause
+from credhook.worker.commands.search import Cursor, EventSummary, Page, Selection, fingerprint
+from support.waiting import until
+
+NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
+SERVER = RedisServer(
+    address="redis://h:6379/0", version="7", used_memory=1, maxmemory=0, appendonly=True, fsync="always",
+    checks=(Check("x", True, ""),),
+)  # fmt: skip
+DEAD = Selection(states=frozenset({State.DEAD}))
+EVENTS = [EventSummary(str(number), "", "dead", 0) for number in range(500)]
+
+
+def shown(template: str, **context: Any) -> str:
+    around = {"title": "", "path": "/", "session": {"who": "ada", "form_token": "t"}, "now": NOW}
+    return TEMPLATES.get_template(template).render(around | context)
+
+
+def test_an_address_says_what_the_options_of_the_command_say() -> None:
+    query = [
+        *(("state", "dead"), ("state", "data_gone"), ("type", "verification.data"), ("id", " msg_1 "), ("id", "msg_2")),
+        *(("resource", "iss_1"), ("cause", "0123abcd"), ("handler", "a.b"), ("since", "2h"), ("until", "")),
+        *(("q", "ignored"), ("after", str(Cursor(5)))),
+    ]
+    chosen = selection(query, NOW)
+    assert chosen.states == {State.DEAD, State.DATA_GONE}
+    assert chosen.types == {"openid4vc.verification.data"}
+    assert chosen.ids == ("msg_1", "msg_2")
+    assert (chosen.resource, chosen.cause, chosen.handler, chosen.after) == ("iss_1", "0123abcd", "a.b", Cursor(5))
+    assert chosen.since == datetime(2026, 11, 22, 10, tzinfo=UTC)
+    assert selection([*address(chosen), query[-1]], NOW) == chosen
+    assert in_words(chosen) == (
+        "state data_gone, state dead, type verification.data, id msg_1, id msg_2, resource iss_1, "
+        "cause 0123abcd, handler a.b, since 2026-11-22T10:00:00+00:00"
+    )
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        *(([(name, "x")], "x") for name in ("state", "type", "cause", "since", "after")),
+        ([("handler", "a b")], "a b"),
+        *(([("since", "1h"), ("until", until)], "earlier") for until in ("1h", "2h")),
+    ],
+)
+def test_an_invalid_value_is_named(query: list[tuple[str, str]], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        selection(query, NOW)
+
+
+def tiles(fleet: Fleet) -> dict[str, tuple[str, str]]:
+    """The numbers of the first page by their names, each with its tone."""
+    page = shown("now.html", fleet=fleet, arriving=arriving(fleet), findings=(), events_of={}, queue="credhook")
+    pattern = r'<div class="tile (\w*)">\s*<dt>(.*)</dt>\s*<dd class="figure">(?:<a [^>]*>)?([^<]*)'
+    return {name: (value, tone) for tone, name, value in re.findall(pattern, page)}
+
+
+RECEIVER = ReceiverProcess(
+    queue="credhook", host="h", version="1", age=1, durability="strict", per_second=2.5, idle=3, config_fingerprint={}
+)
+
+
+def test_numbers_stand_out_where_something_is_wrong_and_are_left_out_where_nothing_can_be() -> None:
+    well = tiles(Fleet(queue="credhook", server=SERVER))
+    assert list(well) == ["arriving", "queued", "in flight", "retrying", "oldest open", "given up"]
+    assert {tone for _, tone in well.values()} == {""}
+    counts = EventCounts(dead=7, dead_recently=3, unhandled={"x": 2}, quarantined=1, unreadable=4)
+    badly = tiles(Fleet(queue="credhook", server=SERVER, counts=counts, receivers=(RECEIVER,)))
+    assert badly["arriving"] == ("2.5/s", "")
+    assert badly["given up"] == ("3", "bad")
+    assert [badly[name] for name in ("unhandled", "quarantined", "unreadable")] == [(one, "warn") for one in "214"]
+
+
+WORKER = WorkerProcess(
+    queue="q", host="h", version="1", age=60, pid=4712, slots=9, in_flight=4, config_fingerprint={},
+    handlers={"b.f": (), "a.f": ()}, platform=PlatformKeys(circuit="c"),
+)  # fmt: skip
+#: A fleet, and what the first page says of it in its cells and lists.
+SHOWN: list[tuple[dict[str, Any], str]] = [
+    ({"receivers": (RECEIVER.model_copy(update={"queue": "q", "pid": 4711}),)}, "h 4711 2.5/s 1 q 1 s strict"),
+    ({"receivers": (RECEIVER,)}, "No worker has announced itself."),
+    ({"others": {"typo": EventCounts(open=3, oldest_age=300)}}, "typo 3 events wait, the oldest since 5 min"),
+    ({"workers": (WORKER,)}, "h 4712 4/9 1 q 60 s a.f, b.f"),
+    ({"platforms": (PlatformState(breaker="open", paused=9, rate=0.5),)}, "Breaker open for 9 s Rate at most 0.5/s"),
+    ({"platforms": (PlatformState(breaker="closed", paused=0, rate=None),)}, "Breaker closed Rate no limit of ours"),
+    ({}, "Memory 5 MiB, without a limit Fsync always"),
+    ({"server": {"maxmemory": 9 << 20, "appendonly": False}}, "Memory 5 MiB, of 9 MiB Fsync no append-only file"),
+    (
+        {"counts": EventCounts(queued=2, in_flight=3, retrying=4)},
+        "worker in flight 3 a worker has them retrying 4 wait",
+    ),
+    ({"counts": EventCounts(open=9, queued=2), "oldest_open": 300.0}, "oldest open 5 min of 9 open"),
+]
+
+
+@pytest.mark.parametrize(("parts", "said"), SHOWN)
+def test_each_figure_of_the_fleet_is_in_its_place(parts: dict[str, Any], said: str) -> None:
+    server = SERVER.model_copy(update={"used_memory": 5 << 20} | parts.get("server", {}))
+    fleet = Fleet(**{"queue": "q", **parts, "server": server})
+    text = shown("now.html", fleet=fleet, arriving=(0, ""), findings=(), queue="q", events_of={})
+    assert said in " ".join(re.sub(r"<[^>]*>", " ", text).split())
+
+
+def test_values_from_redis_are_escaped() -> None:
+    hostile = '<script>alert(1)</script>"><img src=x>'
+    cause = Cause("0123abcd", hostile, hostile, hostile, 1, 1, 1, None, None, hostile, hostile)
+    page = shown("causes.html", causes=[cause])
+    assert "<script>" not in page
+    assert "<img src=x" not in page
+    assert "&lt;script&gt;" in page
+
+
+@pytest.mark.parametrize(("unsettled", "given_up", "offered"), [(0, 0, False), (1, 0, True), (0, 1, True)])
+def test_a_cause_can_be_replayed_while_events_have_it(unsettled: int, given_up: int, offered: bool) -> None:
+    first, last = "2026-11-21T01:02:03Z", "2026-11-22T01:02:03Z"
+    cause = Cause("0123abcd", "a.f", "ValueError", "", unsettled, given_up, 9, first, last, "1", "2")
+    text = shown("causes.html", causes=[cause])
+    assert ("/replay?cause=0123abcd" in text) is offered
+    told = f"a.f {unsettled} {given_up} 9 21 Nov 01:02:03 22 Nov 01:02:03 2, since 1"
+    assert told in " ".join(re.sub(r"<[^>]*>", " ", text).split())
+
+
+def test_a_page_that_found_no_event_leads_further_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("credhook.worker.commands.search.read_page", lambda *_, patience: Page([], Cursor(7), patience))
+    show, _ = events.routes(None)  # type: ignore[arg-type]  # Nothing is asked of it.
+    query = "state=dead&type=issuance.failed&resource=r&handler=h.f&cause=0123abcd&since=2h&until=1h&id=a&id=b"
+    request = Request(
+        {"type": "http", "method": "GET", "path": "/events", "query_string": query.encode(), "headers": []}
+    )
+    text = show.endpoint(request).body.decode()
+    assert f'rel="next" href="/events?{query}&after={Cursor(7)}">Look further back<' in unescape(text)
+    inputs = re.findall(r'<input (?:type="(checkbox)" )?name="(\w+)" value="(?:openid4vc\.)?([^"]+)"([^>]*)>', text)
+    assert [(name, value) for box, name, value, rest in inputs if not box or "checked" in rest] == parse_qsl(query)
+    assert b"\\udcff" in page(request, "problem.html", title="", what="\udcff").body  # Redis may hold any bytes.
+
+
+def test_times_are_in_utc_and_numbers_in_groups() -> None:
+    time = TEMPLATES.get_template("ui.html").module.time  # type: ignore[attr-defined]  # The macro.
+    at = "2026-11-22T12:04:05.123Z"
+    assert time("2026-11-22T13:04:05.123+01:00") == f'<time datetime="{at}" title="{at}">22 Nov 12:04:05</time>'
+    assert "12:00:00.000Z" in time(NOW)
+    assert time(NOW.astimezone(timezone(timedelta(hours=2)))) == time(NOW)
+    assert (number(None), number(7), number(1_234_567)) == ("?", "7", "1\u202f234\u202f567")
+
+
+@pytest.fixture
+def go(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Jobs find 500 events. They replay 200 at a time, once this is set, and fail to erase any."""
+    go = threading.Event()
+
+    def begin(_: object, job: Job) -> jobs.Step:
+        def step(batch: Sequence[EventSummary]) -> list[bytes]:
+            assert batch[0] in {EVENTS[-1], EVENTS[299], EVENTS[99]}  # The oldest first.
+            assert go.wait(60)
+            if job.verb == "erase":
+                raise ZeroDivisionError
+            if batch[0] == EVENTS[99]:  # A stop during the last batch comes too late.
+                job.stopped.set()
+            return [b"replayed"] * len(batch)
+
+        return step
+
+    verb = Verb("replayed", begin, {"replayed": ""}, {"open": "open"})
+    monkeypatch.setattr(jobs, "VERBS", {"replay": verb, "erase": verb})
+    monkeypatch.setattr(jobs, "read_page", lambda *_: Page(EVENTS))
+    yield go
+    go.set()
+
+
+def added(queue: Jobs, verb: str = "replay") -> Job:
+    job = Job(verb, DEAD, "ada", fingerprint(EVENTS))
+    queue.add(job)
+    return job
+
+
+def test_jobs_run_one_after_the_other_and_stop_between_two_batches(go: threading.Event) -> None:
+    queue = Jobs(None)  # type: ignore[arg-type]  # Nothing asks for either.
+    first, second, third = (added(queue) for _ in range(3))
+    until(lambda: first.stage is Stage.RUNNING, what="the first job")
+    assert (second.stage, third.stage) == (Stage.WAITING, Stage.WAITING)
+    assert "Stop" in shown("job.html", job=first)
+    first.stopped.set()
+    second.stopped.set()
+    go.set()
+    until(lambda: third.ended, what="the third job")
+    assert [job.stage for job in (first, second, third)] == [Stage.STOPPED, Stage.STOPPED, Stage.DONE]
+    assert [(job.worked, job.total) for job in (first, second, third)] == [(200, 500), (0, 0), (500, 500)]
+    assert "Replayed 200; stopped before the other 300." in shown("job.html", job=first)
+    assert queue.all() == [third, second, first]
+    queue.stop()
+
+
+def test_the_end_of_the_console_stops_those_that_wait_as_well(go: threading.Event) -> None:
+    queue = Jobs(None)  # type: ignore[arg-type]  # Nothing asks for either.
+    first, second = added(queue), added(queue)
+    until(lambda: first.stage is Stage.RUNNING, what="the first job")
+    ending = threading.Thread(target=queue.stop)
+    ending.start()
+    until(first.stopped.is_set)
+    go.set()
+    ending.join(60)
+    assert [job.stage for job in (first, second)] == [Stage.STOPPED] * 2
+    assert [job.worked for job in (first, second)] == [200, 0]
+
+
+def test_a_job_that_ends_badly_says_why_and_lets_the_next_ones_run_until_it_is_forgotten(go: threading.Event) -> None:
+    queue = Jobs(None)  # type: ignore[arg-type]  # Nothing asks for either.
+    go.set()
+    failed, *old = added(queue, "erase"), *(added(queue) for _ in range(60))
+    until(lambda: old[-1].ended, what="the jobs")
+    assert (failed.stage, failed.error, old[0].stage) == (Stage.FAILED, "ZeroDivisionError", Stage.DONE)
+    page = shown("job.html", job=failed)
+    assert "ZeroDivisionError" in page
+    assert ">Stop<" not in page
+    last = added(queue)
+    assert queue.all() == [last, *reversed(old[10:])]
+    queue.stop()

@@ -1,0 +1,89 @@
+"""Counts of threads, of forks, and of several processes."""
+
+import os
+import signal
+import threading
+from functools import partial
+from pathlib import Path
+
+import pytest
+from prometheus_client.values import MultiProcessValue
+
+from credhook.metrics.counting import Count, Distribution, Level, exposition, forget, gathered, identity
+from support.process.forked_process import run
+
+
+def samples(one: Count | Distribution | Level) -> list[float]:
+    (family,) = one.metric.collect()
+    return [sample.value for sample in family.samples]
+
+
+def test_what_was_counted_is_there() -> None:
+    count = Count("test_count", "Counted.", ["who"], known=[("a",)])
+    times = Distribution("test_seconds", "Observed.", buckets=(0.1, 1))
+    level = Level("test_level", "Set last.")
+    assert (samples(count), samples(times), samples(level)) == ([0], [0] * 5, [0])
+    count.add("a", by=2)
+    count.add("b")
+    for value in (0.1, 0.5, 7):
+        times.observe(value)
+    level.set(9)
+    level.set(8)
+    assert (samples(count), samples(times), samples(level)) == ([2, 1], [1, 2, 3, 3, 7.6], [8])
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Of Python 3.12, about the threads of pytest.
+def test_a_fork_counts_though_threads_of_its_parent_were_counting() -> None:
+    """A lock that a thread holds at the fork would stay locked in the child for ever."""
+    count, over = Count("test_fork", "Counted by many.", ["who"]), threading.Event()
+
+    def work() -> None:
+        while not over.is_set():
+            count.add("a")
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(30):
+            child = os.fork()
+            if child == 0:
+                signal.alarm(20)
+                count.add("a")
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    ("processes", "files"),
+    [
+        ([("0", 1), ("1", 1), ("0", 1), ("0", 1)], ["counter_0.db", "counter_1.db"]),  # Each dies before the next.
+        ([("0", 1), ("0", 2), ("0", 3), ("0", 4)], ["counter_0-fork.db", "counter_0.db"]),
+    ],
+)
+def test_who_comes_after_a_dead_process_or_fork_counts_on_where_it_stood(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: list[tuple[str, int]], files: list[str]
+) -> None:
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    for place, pid in processes:  # A process is `1`, and anybody else its fork.
+        pids = [1]
+        value = MultiProcessValue(identity(place, partial(pids.__getitem__, -1)))  # type: ignore[no-untyped-call]
+        pids.append(pid)
+        value("counter", "test_places", "test_places_total", (), (), "Counted.").inc(1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == files
+    assert b"\ntest_places_total 4.0\n" in exposition(gathered(str(tmp_path)), ())
+
+
+def test_a_level_is_the_sum_over_the_processes_that_live(tmp_path: Path) -> None:
+    program = "import os; from credhook.metrics.counting import Level; level = Level('test_sum', 'Set.'); level.set(2)"
+    program += "; os.fork() and os.wait() or level.set(3)"
+    for place in "01":
+        environment = {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path), "PROMETHEUS_MULTIPROC_PLACE": place}
+        assert run("-c", program, env=environment).returncode == 0
+    assert b"\ntest_sum 10.0\n" in exposition(gathered(str(tmp_path)), ())
+    forget(str(tmp_path), 0)
+    assert b"\ntest_sum 5.0\n" in exposition(gathered(str(tmp_path)), ())

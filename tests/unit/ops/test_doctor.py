@@ -1,0 +1,113 @@
+"""The doctor's decisions, without Redis and network."""
+
+import re
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from credhook.ops.attention import Finding, split_remedy, warn
+from credhook.ops.doctor import _read_settings, line, of_answer, of_certificate, of_clock, of_endpoints
+from credhook.store import Keys
+from credhook.store.permissions import TRIALS, Part, command_of, rule
+from credhook.worker.api.models import Endpoint
+from support.checkout import ROOT
+
+
+def test_a_line_says_what_and_what_to_do_and_nothing_that_a_terminal_obeys() -> None:
+    shown = line(warn("a.b", "host \x1b[2J is odd", "mend it"))
+    assert shown == "warn    a.b                     host \\x1b[2J is odd; mend it"
+    assert split_remedy("one; two; three") == ("one", "two; three")
+
+
+def test_every_command_of_our_scripts_is_tried() -> None:
+    """Those of Python are few, and mostly the same; whoever adds a script finds its commands missing here."""
+    called = {
+        name
+        for top in ("credhook", "receiver", "worker")
+        for path in (ROOT / top).rglob("*.lua")
+        for name in re.findall(r"[(=] ?'([A-Z]{3,})'", path.read_text())
+    } - {"WRONGTYPE"}
+    assert len(called) > 40
+    assert called <= {trial.split()[0] for trial in TRIALS}
+
+
+@pytest.mark.parametrize("part", Part)
+def test_a_rule_names_a_command_only_to_a_redis_that_has_it(part: Part) -> None:
+    old, new = rule(part, Keys("q"), (6, 2)), rule(part, Keys("q"), (7, 2))
+    assert "+waitaof" not in old
+    assert ("+waitaof" in new) == (part is Part.RECEIVER)
+    assert "%R~credhook:*:open" not in old
+    others = {"%R~credhook:*:open", "%R~credhook:*:workers"} & set(new.split())
+    assert len(others) == (0 if part is Part.OPERATOR else 2)
+    assert ("&rq:pubsub:*" in new) == (part is not Part.RECEIVER)  # Workers hear the commands of RQ's tools.
+    assert ("~credhook:* " in old) == (part is Part.OPERATOR)  # The others see their own queue alone.
+    assert {command_of(trial) for trial in TRIALS} >= set(re.findall(r"\+(\S+)", new))
+
+
+def ending(days: float) -> Finding:
+    return of_certificate("certificate.redis", datetime.now(UTC) + timedelta(days=days), "renew it")
+
+
+ERRORS = b'{"errors": [{"id": "1"}]}'
+URL, ALSO = "https://inbox.example/webhooks", "the platform also delivers to https://"
+OLD = URL + "/" + "s" * 22
+FAILED, OFFERED = "openid4vc.issuance.failed", "openid4vc.issuance.offered"
+OURS = ("credhook-2-q", URL, [FAILED])
+
+
+def delivering(*registered: tuple[str, str, list[str] | None]) -> Finding:
+    endpoints = [Endpoint(id=id_, url=url, filter_types=types and tuple(types)) for id_, url, types in registered]
+    return of_endpoints(URL, frozenset([FAILED]), endpoints, "q")
+
+
+@pytest.mark.parametrize(
+    ("found", "verdict", "words"),
+    [
+        (delivering(), "fail", "delivers nothing to"),
+        (delivering(("credhook-1-r", OLD, [FAILED])), "fail", "delivers nothing to"),
+        (delivering(("credhook-2-q", URL, [OFFERED])), "fail", "handlers want openid4vc.issuance.failed, which"),
+        (delivering(("credhook-2-q", URL, [OFFERED]), ("by-hand", OLD, [FAILED])), "fail", "handlers want"),
+        (delivering(("credhook-2-q", URL, [FAILED, OFFERED])), "warn", "delivers more than handlers want"),
+        (delivering(("by-hand", URL, None)), "warn", "delivers more than handlers want"),
+        (delivering(OURS), "ok", "delivers what handlers want"),
+        (delivering(OURS, ("credhook-1-r", OLD, [FAILED])), "ok", "delivers what handlers want"),
+        (delivering(OURS, ("credhook-1-q", OLD, [FAILED])), "warn", ALSO + "inbox.example/webhooks/ssss…, perhaps"),
+        (delivering(OURS, ("by-hand", OLD, [FAILED])), "warn", "also delivers to"),
+        (delivering(OURS, ("credhook-1-q", "https://old.example/x", [FAILED])), "warn", ALSO + "old.example/x"),
+        (delivering(OURS, ("credhook-1-q", URL, [FAILED])), "warn", "or it twice"),
+        (of_clock(0), "ok", "agrees"),
+        (of_clock(-5), "ok", "within 5 s"),
+        (of_clock(6), "warn", "6 s ahead of this host's let both follow an NTP server"),
+        (of_clock(-3_600), "warn", "3600 s behind this host's let both follow an NTP server"),
+        (ending(-0.1), "fail", "has expired"),
+        (ending(0.5), "warn", "left: 0) renew it"),
+        (ending(13.9), "warn", "left: 13) renew it"),
+        (ending(14.1), "ok", "valid until"),
+        (of_answer(400, ERRORS), "ok", "a receiver"),
+        (of_answer(404, ERRORS), "fail", "no deliveries at this path"),
+        (of_answer(500, ERRORS), "fail", "answers 500"),
+        (of_answer(400, b"<html>"), "fail", "is no receiver"),
+        (of_answer(400, b'{"errors": []}'), "fail", "is no receiver"),
+        (of_answer(400, b"[]"), "fail", "is no receiver"),
+        (of_answer(301, b""), "fail", "answers 301"),
+    ],
+)
+def test_what_is_not_well_has_a_remedy(found: Finding, verdict: str, words: str) -> None:
+    assert (found.verdict, bool(found.remedy)) == (verdict, verdict != "ok"), found
+    assert words in f"{found.what} {found.remedy}"
+    assert ("credhook endpoints" in found.remedy) == (found.name == "platform.endpoints" and verdict != "ok")
+
+
+@pytest.mark.parametrize(
+    ("part", "names"),
+    [
+        ("receiver", "WEBHOOK_SECRETS PATH_SECRET INSECURE"),
+        ("worker", "HANDLERS API_URL TOKEN_URL CLIENT_ID CLIENT_SECRET"),
+    ],
+)
+def test_one_setting_of_a_process_is_enough_for_its_check(part: str, names: str) -> None:
+    for name in names.split():
+        with pytest.MonkeyPatch.context() as environment:
+            assert _read_settings(f"settings.{part}")[1].verdict == "skipped"
+            environment.setenv(f"CREDHOOK_{name}", "1")
+            assert _read_settings(f"settings.{part}")[1].verdict != "skipped", name

@@ -1,0 +1,53 @@
+"""What the receiver's process does beside its requests: it looks at Redis, and ends with its parent."""
+
+import asyncio
+import os
+from contextlib import suppress
+from typing import Any
+from unittest.mock import AsyncMock, Mock
+
+import uvicorn
+from structlog.testing import capture_logs
+
+from credhook.receiver.command import _watch, end_with_parent
+from credhook.store.health import Check
+from support.waiting import until_async
+
+WELL = Check("reachable", passed=True, remedy="")
+UNWELL = Check("reachable", passed=False, remedy="start it")
+WARNED = Check("maxmemory", passed=False, remedy="set it", warning=True)
+
+
+async def test_a_redis_that_is_unwell_is_looked_at_more_often() -> None:
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        assert inbox.unavailable == ("" if waits[6:] else "it does not answer")
+        if len(waits) == 12:  # The inbox meets an outage that ends before the next look.
+            inbox.unavailable = "it did not answer"
+
+    found = [(check,) for check in (*[UNWELL] * 6, WELL, WELL, UNWELL, UNWELL, WELL, WARNED, WARNED)]
+    examine = AsyncMock(side_effect=[*found, asyncio.CancelledError])
+    inbox = Mock(unavailable="it does not answer", examine=examine)
+    inbox.end_outage.side_effect = lambda: setattr(inbox, "unavailable", "")
+    with capture_logs() as logs, suppress(asyncio.CancelledError):
+        await _watch(inbox, sleep)
+    assert waits == [1.0] * 6 + [10.0] * 2 + [1.0] * 2 + [10.0] * 3
+    events: list[Any] = [entry["event"] for entry in logs]
+    assert events == [*["redis_unsafe", "redis_safe"] * 2, "redis_warning"]
+
+
+async def test_the_server_ends_with_its_parent_and_the_pipe_is_not_watched_after_that() -> None:
+    lifeline, held_by_parent = os.pipe()
+    server = uvicorn.Server(uvicorn.Config(lambda: None))
+    try:
+        end_with_parent(lifeline, server)
+        await asyncio.sleep(0)
+        assert not server.should_exit
+        os.close(held_by_parent)
+        await until_async(lambda: server.should_exit)
+        # Else its callback would run in each turn of the loop while requests drain.
+        assert not asyncio.get_running_loop().remove_reader(lifeline)
+    finally:
+        os.close(lifeline)

@@ -1,0 +1,84 @@
+"""What a refused sender can do to the log, and what it is told."""
+
+import json
+from typing import Any
+from uuid import UUID
+
+import httpx
+from prometheus_client import REGISTRY
+from structlog.testing import capture_logs
+
+from credhook.events import Malformed
+from credhook.logs import FloodGuard
+from credhook.receiver.app import MAX_LOGGED, RefusalLog, RouteNotFound, create_app
+from credhook.receiver.inbox import StoreUnavailable
+from credhook.receiver.settings import ReceiverSettings
+from credhook.receiver.signature import BadHeaders, OutsideTolerance, Unauthenticated
+from support.receiver.signing import OTHER_SECRET, SECRET, body, headers
+
+
+def test_each_refusal_is_logged_until_they_become_a_flood_and_all_are_counted() -> None:
+    refusals = RefusalLog()
+    with capture_logs() as logs:
+        bodies = [refusals.refuse(Unauthenticated("no signature matches", "check the keys")).body for _ in range(1_000)]
+        refusals.refuse(Unauthenticated("another reason", ""))
+        refusals.refuse(StoreUnavailable("TimeoutError"))
+        refusals.refuse(OutsideTolerance("the timestamp is too old", ""))
+        for refusal in (RouteNotFound("a path"), Malformed("a body"), BadHeaders("a header")):
+            refusals.refuse(refusal)
+        refusals.refuse(BadHeaders("a probe's"), [(b"user-agent", b"credhook-doctor")])
+    assert len(logs) == MAX_LOGGED + 7  # A reason that floods the log hides no other one.
+    assert logs[0]["hint"] == "check the keys"
+    assert refusals.counts == {"signature": 1_001, "clock": 1, "path": 1, "body": 1, "headers": 1}
+    ids = {json.loads(bytes(body))["errors"][0]["id"] for body in bodies}
+    assert len(ids) == 1_000
+    assert {UUID(each).version for each in ids} == {4}
+
+
+def test_the_id_that_a_proxy_has_given_is_logged_and_nothing_else_that_strangers_write_there() -> None:
+    made = "4a3c1c0e-5b1d-4a53-9d0c-3f2a9c1e77b1"
+    sent = [made, made.replace("-", ""), "Ada-Lovelace", made + "0", "", "Ä" * 32]
+    with capture_logs() as logs:
+        for value in sent:
+            RefusalLog().refuse(RouteNotFound("a path"), [(b"x-request-id", value.encode("latin-1"))])
+    assert [line.get("request_id") for line in logs] == [*sent[:2], None, None, None, None]
+    with capture_logs() as logs:  # The webhook-id of an authentic delivery is no stranger's.
+        for refusal in (Malformed("a body"), StoreUnavailable("TimeoutError"), RouteNotFound("a path")):
+            RefusalLog().refuse(refusal, [(b"webhook-id", b"m1")])
+    assert [line.get("webhook_id") for line in logs] == ["m1", "m1", None]
+
+
+async def test_a_defect_of_ours_is_a_500_so_that_the_sender_keeps_the_delivery() -> None:
+    no_inbox: Any = None
+    settings: Any = ReceiverSettings
+    secrets = {"CREDHOOK_WEBHOOK_SECRETS": SECRET, "CREDHOOK_PATH_SECRET": f"{'o' * 22} {'p' * 22}"}
+    app, content = create_app(settings(**secrets), no_inbox, RefusalLog()), body()
+    with capture_logs() as logs:
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://inbox") as client:
+            good, wrong = headers("m1", content), headers("m1", content, secret=OTHER_SECRET)
+            posts = [
+                await client.post(f"/webhooks/{letter * 22}", content=content, headers=sent)
+                for letter, sent in (("o", {"webhook-id": "m1"}), ("p", wrong), ("o", good), ("p", good))
+            ]
+            nowhere = [(await client.post(path, content=content)).json()["errors"] for path in ("/webhooks/o", "/o")]
+            answers = [*posts[2:], await client.get("/readyz")]
+    assert [error.pop("id") for (error,) in nowhere]
+    assert nowhere[0] == nowhere[1]
+    assert [answer.status_code for answer in posts[:2]] == [400, 401]  # A path secret is no signature.
+    for answer in answers:
+        (error,) = answer.json()["errors"]
+        assert (answer.status_code, error["code"]) == (500, "INTERNAL_SERVER_ERROR")
+        assert "NoneType" not in answer.text
+    assert [line["event"] for line in logs if line["event"] != "delivery_refused"] == ["receiver_failed"] * 3
+    assert REGISTRY.get_sample_value("credhook_refusals_total", {"rule": "defect", "status": "500"})
+
+
+def test_a_kind_is_admitted_again_after_a_minute_and_kinds_are_counted_apart() -> None:
+    now = 0.0
+    guard = FloodGuard(1, lambda: now)
+    assert [guard.admit("a"), guard.admit("a"), guard.admit("b")] == [{}, None, {}]
+    now += 60
+    assert [guard.admit("a"), guard.admit("a"), guard.admit("b")] == [{"unlogged_before": 1}, None, {}]
+    now += 60
+    assert guard.admit("a") == {"unlogged_before": 1}  # Since its last line, not in all.

@@ -1,0 +1,100 @@
+"""A guard is asked before each request to the API, and its permit is told how the request ended."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import cycle
+from unittest.mock import Mock
+
+import httpx
+import pytest
+
+from credhook.worker.api.client import AsyncApi
+from credhook.worker.api.errors import ApiError, Unauthorized
+from credhook.worker.api.token import ClientCredentials
+from support.platform.token_endpoint import Book, BrokenBody, client
+
+# The token endpoint stands on the API's own origin and below its path: only the request itself tells them apart.
+API_URL = "https://platform.example"
+TOKEN_PATH = "/me-creds/token"
+GOOD = {"data": {"id": "p", "status": "verified"}}
+STALE = cycle([httpx.Response(401), httpx.Response(200, json=GOOD)])
+TOKEN = {"access_token": "t", "expires_in": 300, "token_type": "Bearer"}
+
+Answer = Callable[[httpx.Request], httpx.Response]
+
+
+def guarded(answer: Callable[[httpx.Request], object], book: Book) -> AsyncApi:
+    return client(answer, ClientCredentials(API_URL + TOKEN_PATH, "me", "s3cret"), url=API_URL, guard=book)
+
+
+async def call(answer: Answer, book: Book, *, granted: int = 2) -> None:
+    """Call the API once. So many tokens are granted, and then none."""
+    tokens = iter([*[httpx.Response(200, json=TOKEN)] * granted, httpx.Response(400)])
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        return next(tokens) if request.url.path == TOKEN_PATH else answer(request)
+
+    async with guarded(handle, book) as api:
+        await api.presentations.get("p")
+
+
+@pytest.mark.parametrize(
+    ("answer", "word"),
+    [
+        (lambda _: httpx.Response(200, json=GOOD, headers={"retry-after": "3"}), (200, None)),
+        (lambda _: httpx.Response(200, text="junk"), (200, None)),
+        (lambda _: httpx.Response(200, content=b" " * 5_000_000), (200, None)),
+        (lambda _: httpx.Response(404), (404, None)),
+        (lambda _: httpx.Response(302, headers={"location": "/"}), (302, None)),
+        (lambda _: httpx.Response(401), (401, None)),
+        (lambda _: httpx.Response(401, headers={"retry-after": "3"}), (401, 3.0)),
+        (lambda _: httpx.Response(429, headers={"retry-after": "20"}), (429, 20.0)),
+        (lambda _: httpx.Response(429, headers={"retry-after": "soon"}), (429, None)),
+        (lambda _: httpx.Response(503), (503, None)),
+        (lambda _: httpx.Response(200, stream=BrokenBody(httpx.ReadError("x"))), ("ReadError",)),
+        (Mock(side_effect=httpx.ConnectError("x")), ("ConnectError",)),
+        (Mock(side_effect=httpx.ReadTimeout("x")), ("timeout",)),
+        (Mock(side_effect=ConnectionResetError("x")), ("ConnectionResetError",)),
+        (Mock(side_effect=httpx.LocalProtocolError("x")), ("cancelled",)),
+        (Mock(side_effect=httpx.UnsupportedProtocol("x")), ("cancelled",)),
+        (lambda _: next(STALE), (200, None)),  # The 401 is not told, and its retry goes by the same permit.
+    ],
+)
+async def test_the_guard_hears_once_what_each_request_came_to(answer: Answer, word: tuple[object, ...]) -> None:
+    book = Book()
+    with suppress(ApiError):
+        await call(answer, book)
+    assert (book.acquired, book.heard) == (["presentations.get"], [word])
+
+
+@pytest.mark.parametrize("granted", [0, 1])
+async def test_without_a_first_token_nobody_asks_and_a_401_after_which_there_is_none_says_nothing(granted: int) -> None:
+    book = Book()
+    with pytest.raises(Unauthorized):
+        await call(lambda _: httpx.Response(401), book, granted=granted)
+    assert book.acquired == ["presentations.get"] * granted
+    assert book.heard == [("cancelled",)] * granted
+
+
+@pytest.mark.parametrize("waits_for", ["the rest of its answer", "a fresh token"])
+async def test_a_call_that_is_cancelled_says_nothing(waits_for: str) -> None:
+    book, reached, tokens = Book(), asyncio.Event(), iter([TOKEN])
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path == TOKEN_PATH and (token := next(tokens, None)):
+            return httpx.Response(200, json=token)
+        if request.url.path != TOKEN_PATH and waits_for == "a fresh token":
+            return httpx.Response(401)
+        reached.set()
+        return httpx.Response(200, stream=BrokenBody())
+
+    async with guarded(answer, book) as api:
+        calling = asyncio.create_task(api.presentations.get("p"))
+        await reached.wait()
+        await asyncio.sleep(0)
+        calling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+        await api._auth.aclose()
+    assert book.heard == [("cancelled",)]
