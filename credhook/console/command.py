@@ -25,6 +25,7 @@ from credhook.settings import StoreSettings, in_force, matching
 from credhook.store.connection import BRIEFLY
 from credhook.store.errors import StoreError
 from credhook.store.health import unanswered
+from credhook.store.selection import UnknownCause
 from credhook.supervisor import stop_on
 
 log = structlog.get_logger("credhook.console")
@@ -130,7 +131,7 @@ def create_console(settings: ConsoleSettings, login: auth.Login) -> Starlette:
             auth.guard(sessions, settings.url),
             Middleware(RequestBodyLimitMiddleware, max_body_size=auth.MAX_FORM_BYTES),
         ],
-        exception_handlers=dict.fromkeys((HTTPException, click.ClickException, StoreError), _problem),
+        exception_handlers=dict.fromkeys((HTTPException, UnknownCause, StoreError), _problem),
     )
     app.state.jobs = queue
     return app
@@ -139,8 +140,8 @@ def create_console(settings: ConsoleSettings, login: auth.Login) -> Starlette:
 async def _problem(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         status, what = error.status_code, error.detail
-    elif isinstance(error, click.ClickException):
-        status, what = 404, error.message
+    elif isinstance(error, UnknownCause):
+        status, what = 404, str(error)
     else:
         status, what = 503, unanswered(error)
     return pages.page(request, "problem.html", status, title=HTTPStatus(status).phrase.capitalize(), what=what)

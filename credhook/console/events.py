@@ -16,10 +16,19 @@ from starlette.routing import Route
 from credhook.console.pages import page
 from credhook.events import EVENT_TYPES
 from credhook.store import State
+from credhook.store.history import entry_lines, event_with_history, heading, records, time_of
+from credhook.store.selection import (
+    CAUSE_ID,
+    Cursor,
+    Page,
+    Selection,
+    an_id,
+    event_type,
+    moment,
+    read_page,
+    valid,
+)
 from credhook.store.store import SyncStore
-from credhook.worker.commands import search
-from credhook.worker.commands.history import entry_lines, event_with_history, heading, records, time_of
-from credhook.worker.commands.search import Cursor, Page, Selection
 
 #: Events on a page.
 _PAGE_EVENTS: Final = 50
@@ -39,17 +48,17 @@ def selection(query: Sequence[tuple[str, str]], now: datetime) -> Selection:
     """
     given = [(name, value.strip()) for name, value in query if value.strip()]
     read: dict[str, Callable[[str], Any]] = {
-        "resource": search.an_id,
-        "cause": partial(search.valid, search.CAUSE_ID.fullmatch, "cause's id"),
-        "handler": partial(search.valid, _HANDLER.fullmatch, "handler's name"),
-        "since": partial(search.moment, now=now),
-        "until": partial(search.moment, now=now),
+        "resource": an_id,
+        "cause": partial(valid, CAUSE_ID.fullmatch, "cause's id"),
+        "handler": partial(valid, _HANDLER.fullmatch, "handler's name"),
+        "since": partial(moment, now=now),
+        "until": partial(moment, now=now),
         "after": Cursor.read,
     }
     found = Selection(
         states=frozenset(State(value) for name, value in given if name == "state"),
-        types=frozenset(search.event_type(value) for name, value in given if name == "type"),
-        ids=tuple(search.an_id(value) for name, value in given if name == "id"),
+        types=frozenset(event_type(value) for name, value in given if name == "type"),
+        ids=tuple(an_id(value) for name, value in given if name == "id"),
         **{name: read[name](value) for name, value in given if name in read},
     )
     if found.since and found.until and found.since >= found.until:
@@ -87,7 +96,7 @@ def routes(store: SyncStore) -> list[Route]:
         except ValueError as error:
             problem = str(error)
         else:
-            found = search.read_page(store, replace(chosen, limit=_PAGE_EVENTS), patience=_PATIENCE_EVENTS)
+            found = read_page(store, replace(chosen, limit=_PAGE_EVENTS), patience=_PATIENCE_EVENTS)
         same = [(name, value) for name, value in query if name != "after" and value]
         context: dict[str, Any] = {
             "rows": list(records(store, [event.webhook_id for event in found.events])),

@@ -14,7 +14,6 @@ from enum import StrEnum
 from functools import partial
 from typing import Final, NamedTuple
 
-import click
 import structlog
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -26,11 +25,11 @@ from credhook.console.auth import read_form, session_of
 from credhook.console.events import address, in_words, selection
 from credhook.console.pages import page
 from credhook.store import State
+from credhook.store.bulk import BATCH, batched, sentence
+from credhook.store.erase import ERASED, NOT_ERASED, Erasure
+from credhook.store.replay import NOT_REPLAYED, REPLAYED, How, Replay, Settled
+from credhook.store.selection import EventSummary, Selection, UnknownCause, fingerprint, read_page
 from credhook.store.store import SyncStore
-from credhook.worker.commands.batches import BATCH, batched, sentence
-from credhook.worker.commands.bulk import ERASED, NOT_ERASED, NOT_REPLAYED, REPLAYED, Erasure
-from credhook.worker.commands.search import EventSummary, Selection, fingerprint, read_page
-from credhook.worker.queue.replay import How, Replay, Settled
 
 log = structlog.get_logger("credhook.console")
 
@@ -39,6 +38,10 @@ _MAX_FINISHED: Final = 50
 
 #: Works on a batch of events, and returns the outcome of each.
 Step = Callable[[Sequence[EventSummary]], Sequence[bytes]]
+
+
+class EventsChanged(Exception):
+    """Other events are selected than those that were counted."""
 
 
 class Stage(StrEnum):
@@ -102,8 +105,9 @@ class Job:
         try:
             self.stage = self._work(store)
         except Exception as error:  # noqa: BLE001
-            # A cause may have been forgotten meanwhile: click's message says so, and names no event.
-            self.error = error.message if isinstance(error, click.ClickException) else type(error).__name__
+            # These messages name no event. Others may.
+            is_shown = isinstance(error, UnknownCause | EventsChanged)
+            self.error = str(error) if is_shown else type(error).__name__
             self.stage = Stage.FAILED
         self.ended = datetime.now(UTC)
         done = sum(self.outcomes[name] for name in VERBS[self.verb].done)
@@ -118,7 +122,7 @@ class Job:
         self.stage = Stage.RUNNING
         events = read_page(store, self.chosen).events[::-1]  # The oldest first.
         if fingerprint(events) != self.counted:
-            raise click.ClickException("the events have changed since they were counted: count them again")
+            raise EventsChanged("the events have changed since they were counted: count them again")
         self.total = len(events)
         step = VERBS[self.verb].begin(store, self)
         for batch in batched(events, BATCH):

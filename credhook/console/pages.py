@@ -15,8 +15,9 @@ from starlette.routing import Route
 
 from credhook.ops.attention import age, elsewhere, look_at
 from credhook.ops.status import arriving, verdict
+from credhook.store.causes import causes
+from credhook.store.history import written
 from credhook.store.store import SyncStore
-from credhook.worker.commands.history import causes, written
 
 #: Causes on the page, the latest failures first.
 _MAX_CAUSES: Final = 200

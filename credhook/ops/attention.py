@@ -252,8 +252,8 @@ def _queues(fleet: Fleet) -> Iterator[Problem]:
     taken = {worker.queue for worker in fleet.workers}
     for queue in sorted(fleet.others.keys() - taken):
         remedy = (
-            f"set the right CREDHOOK_QUEUE and run `credhook events move --from {queue}`, or start `credhook worker` "
-            f"with CREDHOOK_QUEUE={queue}"
+            f"set the right CREDHOOK_QUEUE for its receivers, and start `credhook worker` with CREDHOOK_QUEUE={queue} "
+            "until the queue is empty"
         )
         yield f"{elsewhere(fleet.others[queue])} in the queue {queue}, and no worker takes from it", remedy
     if not written or not taken:

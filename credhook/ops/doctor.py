@@ -28,6 +28,7 @@ from credhook.settings import StoreSettings, credentials, settings_errors, valid
 from credhook.store import health
 from credhook.store.connection import BRIEFLY
 from credhook.store.errors import STORE_ERRORS, Forbidden
+from credhook.store.history import plain
 from credhook.store.permissions import Part, refused, rule
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import ApiError, hint
@@ -35,8 +36,7 @@ from credhook.worker.api.http.transport import shared_ssl_context
 from credhook.worker.api.models import Endpoint
 from credhook.worker.commands.api import PATIENCE
 from credhook.worker.commands.endpoints import filter_of, is_at, plan, shown
-from credhook.worker.commands.history import plain
-from credhook.worker.commands.search import open_store
+from credhook.worker.commands.options import open_store
 from credhook.worker.handlers.loading import CannotLoad, load
 from credhook.worker.settings import EndpointSettings, WorkerSettings
 

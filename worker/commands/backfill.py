@@ -31,8 +31,8 @@ from credhook.store.store import AsyncStore
 from credhook.worker.api.client import AsyncApi, pages, retried
 from credhook.worker.api.errors import ApiError
 from credhook.worker.api.models import ListedResource
-from credhook.worker.commands.batches import bar
-from credhook.worker.commands.search import MOMENT, TYPE, open_store
+from credhook.worker.commands.bulk import bar
+from credhook.worker.commands.options import MOMENT, TYPE, open_store
 from credhook.worker.handlers.loading import load
 from credhook.worker.platform.circuit_breaker import CircuitBreaker
 from credhook.worker.settings import WorkerSettings

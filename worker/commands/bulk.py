@@ -6,41 +6,27 @@ import os
 import socket
 import sys
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Final, cast
+from itertools import count
+from typing import Any, Final
 
 import click
 
 from credhook.store import State
-from credhook.store.job import job_id
-from credhook.store.store import SyncStore
-from credhook.worker.commands import search
-from credhook.worker.commands.batches import ask, batched, report, work_through
-from credhook.worker.commands.history import plain
-from credhook.worker.commands.search import EventSummary, Selection
-from credhook.worker.queue.replay import How, Replay, Settled
+from credhook.store.bulk import BulkResult, sentence, work_through
+from credhook.store.erase import ERASED, NOT_ERASED, Erasure
+from credhook.store.history import plain
+from credhook.store.replay import NOT_REPLAYED, REPLAYED, How, Replay, Settled
+from credhook.store.selection import EventSummary, Selection, absent, read_page
+from credhook.worker.commands import options
 from credhook.worker.settings import HandlerSettings
 
-#: The script's outcome → words for an event that was replayed, or was left.
-REPLAYED: Final = {"replayed": ""}
-NOT_REPLAYED: Final = {
-    "open": "open",
-    "unknown_type": "of unknown type",
-    "no_resource": "whose id cannot be fetched",
-    "unrelated": "that the handler does not want",
-    "elsewhere": "of another queue",
-    "changed": "changed meanwhile",
-    "missing": "not in the store",
-    "unreadable": "whose record cannot be read",
-}
-#: The script's outcome → words for an event that was erased, or was left.
-ERASED: Final = {"erased": "", "held": "while a worker had it"}
-NOT_ERASED: Final = {"changed": "changed meanwhile", "missing": "not in the store"}
 #: Options of commands that change many events.
 _BULK: Final = (
-    *search.OPTIONS,
-    search.ALL,
+    *options.OPTIONS,
+    options.ALL,
     click.option("--dry-run", is_flag=True, help="Only count the selected events, by state and type."),
     click.option(
         "--expect", type=click.IntRange(0), metavar="N", help="Change nothing unless --dry-run counts N events now."
@@ -50,7 +36,7 @@ _BULK: Final = (
 
 
 @click.command()
-@search.selecting(*_BULK)
+@options.selecting(*_BULK)
 @click.option(
     "--handler",
     "only_handler",
@@ -92,19 +78,19 @@ def replay(
     """  # noqa: D301  Click wants the character itself.
     if (only_handler is not None) + hurry + renamed > 1:
         raise click.UsageError("--handler, --now and --renamed exclude each other")
-    with search.open_store() as store:
+    with options.open_store() as store:
         wanted = frozenset[str]() if only_handler is None else _types_wanted(only_handler)
-        events = search.read_page(store, selection).events[::-1]
+        events = read_page(store, selection).events[::-1]
         counted = events
         if wanted:
             counted = [event for event in events if event.type in wanted]
         elif only_handler is not None:
-            counted = search.read_page(store, replace(selection, handler=only_handler)).events
+            counted = read_page(store, replace(selection, handler=only_handler)).events
         _count(counted, dry_run=dry_run, expect=expect, as_json=as_json)
         again = sum(event.state == State.DONE for event in events)
         if again and only_handler is None and not yes:
             ask(f"Done already: {again} of the {len(events)} selected; all their handlers would run again.")
-        events += search.absent(store, selection)
+        events += absent(store, selection)
         how: How = ""
         if renamed:
             how = "renamed"
@@ -116,7 +102,9 @@ def replay(
             settled = [Settled(event.webhook_id, event.state) for event in batch]
             return put_back(settled, how=how, handler=only_handler or "", types=wanted)
 
-        report(work_through(events, step, "replaying"), "replayed", REPLAYED, NOT_REPLAYED, as_json=as_json)
+        with bar("replaying", len(events)) as progress:
+            result = work_through(events, step, progress.update)
+        report(result, "replayed", REPLAYED, NOT_REPLAYED, as_json=as_json)
 
 
 def _count(events: Sequence[EventSummary], *, dry_run: bool, expect: int | None, as_json: bool) -> None:
@@ -152,7 +140,7 @@ def _types_wanted(handler: str) -> frozenset[str]:
 
 
 @click.command()
-@search.selecting(*_BULK, search.BY_HANDLER)
+@options.selecting(*_BULK, options.BY_HANDLER)
 @click.option("--yes", is_flag=True, help="Do not ask first.")
 def erase(*, selection: Selection, dry_run: bool, expect: int | None, as_json: bool, yes: bool) -> None:
     """Erase events and all data that the store keeps for them.
@@ -162,66 +150,49 @@ def erase(*, selection: Selection, dry_run: bool, expect: int | None, as_json: b
     and its handlers run again. An event that a worker holds is erased as well; a handler that is running for it may
     still finish.
     """
-    with search.open_store() as store:
-        events = search.read_page(store, selection).events[::-1]
+    with options.open_store() as store:
+        events = read_page(store, selection).events[::-1]
         _count(events, dry_run=dry_run, expect=expect, as_json=as_json)
         if events and not yes:
             ask(f"Selected to be erased: {len(events)}; a repeated delivery would be accepted as new.")
-        events += search.absent(store, selection)
+        events += absent(store, selection)
         erasure = Erasure(store, selection)
-        result = work_through(events, erasure, "erasing")
+        with bar("erasing", len(events)) as progress:
+            result = work_through(events, erasure, progress.update)
         if not result.stopped:
             erasure.finish(events)
         report(result, "erased", ERASED, NOT_ERASED, as_json=as_json)
 
 
-class Erasure:
-    """Erases the selected events, a few hundred in one script. Each step raises RedisError if Redis fails."""
+def bar(what: str, total: int | None = None) -> AbstractContextManager[Any]:
+    """Return a progress bar, hidden unless standard error is a terminal. Its `update` advances it by a number."""
+    steps = count() if total is None else None  # click wants to know how far it is, or else something to count.
+    hidden = not sys.stderr.isatty()
+    return click.progressbar(steps, length=total, label=what, show_pos=True, file=sys.stderr, hidden=hidden)
 
-    def __init__(self, store: SyncStore, selection: Selection) -> None:
-        self._store = store
-        self._selection = selection
 
-    def __call__(self, batch: Sequence[EventSummary]) -> Sequence[bytes]:
-        """Erase these events and return the outcome of each."""
-        arguments: list[str] = []
-        for event in batch:
-            # An event that was selected by its state is kept if it has left that state since.
-            state = event.state if self._selection.states else ""
-            arguments += event.webhook_id, job_id(self._store.queue, event.webhook_id), state
-        return cast(Sequence[bytes], self._store.run("erase", arguments))
+def report(result: BulkResult, verb: str, done: Mapping[str, str], left: Mapping[str, str], *, as_json: bool) -> None:
+    """Print the number of events that were done and left, with the verb in the past tense. Exit if none could.
 
-    def finish(self, events: Sequence[EventSummary]) -> None:
-        """Erase what lies outside the records: of events whose record named no index, and of the selected resource."""
-        if strays := {event.webhook_id for event in events if event.state in {State.UNREADABLE, ""}}:
-            self._forget(strays)
-        if self._selection.resource is not None:
-            self._forget_resource(self._selection.resource)
+    `done` and `left` map outcomes to words that follow their number, or "".
+    """
+    finished = sum(result.outcomes[name] for name in done)
+    remaining = {name: result.outcomes[name] for name in left if result.outcomes[name]}
+    if as_json:
+        click.echo(json.dumps({verb: finished, "left": remaining, "complete": not result.stopped}))
+    elif not result.stopped:
+        click.echo(sentence(result.outcomes, verb, done, left))
+    if result.stopped:
+        # The last batch may have been done, and its reply lost.
+        raise click.ClickException(
+            f"{verb} at least {finished} of {result.total}; run the command again for the others. {result.stopped}"
+        )
+    if remaining and not finished:
+        sys.exit(1)
 
-    def _forget(self, strays: Collection[str]) -> None:
-        """Remove the events from every event index and from RQ's started jobs, and free their locks."""
-        store, redis = self._store, self._store.redis
-        names, jobs = {one.encode() for one in strays}, {job_id(store.queue, one).encode() for one in strays}
-        pipeline = redis.pipeline(transaction=False)
-        for page in batched(names, search.PAGE):
-            for key in store.keys.event_indexes():
-                pipeline.zrem(key, *page)
-        for resource, lock in redis.hscan_iter(store.keys.locks, count=search.PAGE):
-            if lock.rsplit(b" ", 3)[0] in names:
-                pipeline.hdel(store.keys.locks, resource)
-        for execution, _ in redis.zscan_iter(store.keys.started, count=search.PAGE):
-            if execution.partition(b":")[0] in jobs:
-                pipeline.zrem(store.keys.started, execution)
-        pipeline.execute()
 
-    def _forget_resource(self, resource: str) -> None:
-        """Erase what handlers have seen of the resource, and the conflicting deliveries that name it."""
-        keys, redis = self._store.keys, self._store.redis
-        redis.delete(keys.resource + resource)
-        for page in batched(redis.scan_iter(match=keys.conflict + "*", count=search.PAGE), search.PAGE):
-            pipeline = redis.pipeline(transaction=False)
-            for key in page:
-                pipeline.hkeys(key)
-            for key, fields in zip(page, pipeline.execute(), strict=True):
-                if theirs := [field for field in fields if field.partition(b" ")[2] == resource.encode()]:
-                    redis.hdel(key, *theirs)
+def ask(consequence: str) -> None:
+    """Return if the operator agrees to the consequence. Otherwise exit."""
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"{consequence} There is no terminal to ask at: say --yes if that is meant")
+    click.confirm(f"{consequence} Go on?", abort=True, err=True)

@@ -19,13 +19,13 @@ from urllib.parse import SplitResult, urlsplit
 import click
 
 from credhook.events import EVENT_TYPES
+from credhook.store.history import plain
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import ApiError, InvalidRequest, NotFound
 from credhook.worker.api.models import Endpoint, EndpointRequest
 from credhook.worker.api.operations import Endpoints
 from credhook.worker.commands.api import call
 from credhook.worker.commands.events import print_table
-from credhook.worker.commands.history import plain
 from credhook.worker.handlers.loading import load
 from credhook.worker.settings import EndpointSettings, HandlerSettings
 

@@ -13,14 +13,13 @@ import click
 from pydantic import BaseModel, ConfigDict, Field
 
 from credhook.store import MOST_CAUSES
+from credhook.store.causes import causes as read_causes
 from credhook.store.errors import STORE_ERRORS
+from credhook.store.history import event_with_history, lines, plain, records, time_of
+from credhook.store.selection import Selection, read_page
 from credhook.store.store import SyncStore
-from credhook.worker.commands import search
+from credhook.worker.commands import options
 from credhook.worker.commands.bulk import erase, replay
-from credhook.worker.commands.history import causes as read_causes
-from credhook.worker.commands.history import event_with_history, lines, plain, records, time_of
-from credhook.worker.commands.move import move
-from credhook.worker.commands.search import Selection
 
 #: Events that `list` prints without --limit.
 _LIMIT: Final = 100
@@ -64,21 +63,21 @@ class _Events(click.Group):
         return command
 
 
-@click.group(cls=_Events, commands=[erase, move, replay])
+@click.group(cls=_Events, commands=[erase, replay])
 def events() -> None:
-    """List, show, watch, export, replay, erase and move events, and accept missing ones."""
+    """List, show, watch, export, replay and erase events, and accept missing ones."""
 
 
 @events.command("list")
-@search.selecting(*search.OPTIONS, search.BY_HANDLER)
+@options.selecting(*options.OPTIONS, options.BY_HANDLER)
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object per line. Pass its `cursor` to --after for the rest."
 )
 def list_events(*, selection: Selection, as_json: bool) -> None:
     """Print events, newest first; 100 of them unless --limit says otherwise."""
     limited = but(selection, limit=selection.limit or _LIMIT)
-    with search.open_store() as store:
-        page = search.read_page(store, limited, patience=None if as_json else _READ_LIMIT)
+    with options.open_store() as store:
+        page = read_page(store, limited, patience=None if as_json else _READ_LIMIT)
         cursors = {event.webhook_id: str(event.cursor) for event in page.events}
         found = list(records(store, cursors))
     if as_json:
@@ -95,14 +94,14 @@ def list_events(*, selection: Selection, as_json: bool) -> None:
 
 
 @events.command("show")
-@click.argument("webhook_id", type=search.AN_ID)
+@click.argument("webhook_id", type=options.AN_ID)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def show_event(webhook_id: str, *, as_json: bool) -> None:
     """Print everything known about one event: deliveries, attempts, handlers, replays, deaths of its workers.
 
     An event that was done at the first attempt has no history. Times are in UTC.
     """
-    with search.open_store() as store:
+    with options.open_store() as store:
         record = event_with_history(store, webhook_id)
     if record is None:
         raise click.ClickException(f"the store has no event {webhook_id}")
@@ -136,7 +135,7 @@ class EventChange(BaseModel):
 
 
 @events.command()
-@search.selecting(*search.WATCHING)
+@options.selecting(*options.WATCHING)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 def tail(*, selection: Selection, as_json: bool) -> None:
     """Print each change of an event from now on, until Ctrl-C.
@@ -145,7 +144,7 @@ def tail(*, selection: Selection, as_json: bool) -> None:
     since the event was received, the error, and when the next attempt is. Changes are not stored. If
     the connection to Redis is lost, changes in between are not shown, and a line tells you.
     """
-    with search.open_store() as store, suppress(KeyboardInterrupt):
+    with options.open_store() as store, suppress(KeyboardInterrupt):
         click.echo(f"watching {store.keys.queue}; Ctrl-C ends it", err=True)
         for change in _changes(store):
             if _is_selected(change, selection):
@@ -215,7 +214,7 @@ def causes(*, limit: int, as_json: bool) -> None:
     that have the cause now; `failures` counts the attempts that it made fail. `credhook events list`, `replay` and
     `erase` take a cause as --cause.
     """
-    with search.open_store() as store:
+    with options.open_store() as store:
         found = read_causes(store, limit=limit)
     if as_json:
         for cause in found:

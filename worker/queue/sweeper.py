@@ -22,7 +22,7 @@ from credhook.store.job import event_of, job_id
 from credhook.store.store import SyncStore
 from credhook.worker import metrics
 from credhook.worker.queue.leases import IN_TRANSIT_MS, put_back
-from credhook.worker.queue.replay import Unhandled
+from credhook.worker.queue.unhandled import Unhandled
 
 log = structlog.get_logger("credhook.sweeper")
 

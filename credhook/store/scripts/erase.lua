@@ -9,7 +9,7 @@
 --
 -- ARGV: webhook-id and job's id of each event, and the state in which it was selected, or '' if its state does not matter.
 -- Reply: what became of each event: erased; held, erased while a worker had it; missing; or changed, left since it is
---   no longer in that state. If the record does not say of which resource it is, the index keeps the id: see bulk.py.
+--   no longer in that state. If the record does not say of which resource it is, the index keeps the id: see erase.py.
 
 --! include causes.lua
 --! include lock.lua

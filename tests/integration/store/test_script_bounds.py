@@ -12,14 +12,15 @@ from credhook.events import EVENT_TYPES
 from credhook.receiver.inbox import MAX_GROUP
 from credhook.sandbox.local.environment import local_redis
 from credhook.store import State
-from credhook.worker.commands.batches import BATCH, batched
-from credhook.worker.commands.bulk import Erasure
-from credhook.worker.commands.search import Selection, read_page
+from credhook.store.bulk import BATCH, batched
+from credhook.store.erase import Erasure
+from credhook.store.replay import Replay, Settled
+from credhook.store.selection import Selection, read_page
 from credhook.worker.queue.claims import Claimant, Claims, Settlement
 from credhook.worker.queue.failure import Failure
 from credhook.worker.queue.leases import note_death, put_back
-from credhook.worker.queue.replay import Replay, Settled, Unhandled
 from credhook.worker.queue.sweeper import Sweeper
+from credhook.worker.queue.unhandled import Unhandled
 from support.store.store_shapes import DEAD_WORKER, RETENTION, MeasuredStore, fill_shape
 from support.store.stores import INDEX, run_accept
 from support.worker.claiming import COMPLETED

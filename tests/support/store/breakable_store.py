@@ -7,9 +7,9 @@ from pydantic import SecretStr
 from redis import Redis
 
 from credhook.store import State
+from credhook.store.replay import Replay, Settled
 from credhook.worker.attempt.details import Snapshots
 from credhook.worker.queue.claims import Claim, Claimant, Claims, Settlement
-from credhook.worker.queue.replay import Replay, Settled
 from credhook.worker.queue.sweeper import Sweeper
 from support.store.accepting import everything
 from support.store.failing_scripts import FailingStore

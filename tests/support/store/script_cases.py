@@ -11,10 +11,10 @@ from rq.serializers import JSONSerializer
 
 from credhook.store import State
 from credhook.store.announcements import ANNOUNCEMENT_SECONDS, MISSED_SECONDS
+from credhook.store.erase import Erasure
 from credhook.store.lease import EXPORTER_LEASE_SECONDS, ExporterLease
+from credhook.store.selection import EventSummary, Selection, read_page
 from credhook.store.store import Script
-from credhook.worker.commands.bulk import Erasure
-from credhook.worker.commands.search import EventSummary, Selection, read_page
 from credhook.worker.platform.circuit import Circuit
 from credhook.worker.platform.circuit_breaker import PROBE_BEGINS_SECONDS
 from credhook.worker.platform.rate_limit import RateLimit

@@ -7,8 +7,8 @@ from redis.asyncio import Redis as AsyncRedis
 
 from credhook.events import Event
 from credhook.store import State
-from credhook.worker.commands import bulk
-from credhook.worker.commands.search import EventSummary, Selection
+from credhook.store.erase import Erasure
+from credhook.store.selection import EventSummary, Selection
 from credhook.worker.queue.claims import Claim, Claimant, Claims, Settlement
 from credhook.worker.queue.leases import note_death
 from credhook.worker.queue.sweeper import Sweeper
@@ -68,7 +68,7 @@ class EventQueue:
         return len(note_death(store_on(self.redis), name, "1" if own_fault else "0"))
 
     def erase(self, event_id: str) -> None:
-        bulk.Erasure(store_on(self.redis), Selection())([EventSummary(event_id, "", "", 0)])
+        Erasure(store_on(self.redis), Selection())([EventSummary(event_id, "", "", 0)])
 
     def record(self, event_id: str) -> dict[str, str]:
         return record(self.redis, event_id)

@@ -19,7 +19,7 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 
 from credhook.receiver.inbox import MAX_GROUP
-from credhook.worker.commands.batches import batched
+from credhook.store.bulk import batched
 from support.platform.platform_settings import leading_to
 from support.process.growing_files import whole_lines
 from support.process.serving import Process

@@ -19,10 +19,10 @@ from credhook.ops.fleet import Fleet, PlatformState, ReceiverProcess, RedisServe
 from credhook.ops.status import arriving
 from credhook.store import State
 from credhook.store.announcements import PlatformKeys
+from credhook.store.causes import Cause
 from credhook.store.counts import EventCounts
 from credhook.store.health import Check
-from credhook.worker.commands.history import Cause
-from credhook.worker.commands.search import Cursor, EventSummary, Page, Selection, fingerprint
+from credhook.store.selection import Cursor, EventSummary, Page, Selection, fingerprint
 from support.waiting import until
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -144,7 +144,7 @@ def test_a_cause_can_be_replayed_while_events_have_it(unsettled: int, given_up: 
 
 
 def test_a_page_that_found_no_event_leads_further_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("credhook.worker.commands.search.read_page", lambda *_, patience: Page([], Cursor(7), patience))
+    monkeypatch.setattr("credhook.console.events.read_page", lambda *_, patience: Page([], Cursor(7), patience))
     show, _ = events.routes(None)  # type: ignore[arg-type]  # Nothing is asked of it.
     query = "state=dead&type=issuance.failed&resource=r&handler=h.f&cause=0123abcd&since=2h&until=1h&id=a&id=b"
     request = Request(

@@ -18,6 +18,7 @@ from support.checkout import ROOT
 
 #: The folders at the top that `credhook/` holds a link to.
 LINKED = ("receiver", "worker", "sandbox")
+LINKED_NAMES = tuple(f"credhook.{room}" for room in LINKED)
 
 
 def modules() -> dict[str, Path]:
@@ -82,6 +83,13 @@ def test_the_three_never_know_each_other() -> None:
     rooms = {(tops[name], tops[target]) for name, target in edges}
     assert not rooms & {(one, other) for one in LINKED for other in LINKED if one != other}
     assert ("sandbox", "credhook") not in rooms
+
+
+def test_store_imports_neither_worker_nor_click() -> None:
+    """The store is a library: commands, console and checks use it alike."""
+    of_store = {target for name, targets in graph().items() if ".store" in name for target in targets}
+    assert not [target for target in of_store if target.startswith(LINKED_NAMES)]
+    assert not [name for name, path in MODULES.items() if ".store" in name and "click" in packages(path)]
 
 
 def packages(path: Path) -> set[str]:

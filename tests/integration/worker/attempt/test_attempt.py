@@ -16,6 +16,7 @@ from redis.exceptions import RedisError, ResponseError
 from structlog.testing import capture_logs
 
 from credhook.store import GAVE_UP, TOOK, State
+from credhook.store.replay import Replay, Settled
 from credhook.worker.api.errors import Unavailable
 from credhook.worker.api.token import ClientCredentials
 from credhook.worker.attempt.attempt import DONE, Attempt, Interruption
@@ -23,7 +24,6 @@ from credhook.worker.attempt.details import Snapshots
 from credhook.worker.attempt.retry import GiveUp, Retry
 from credhook.worker.handlers.registry import Handlers, Registry
 from credhook.worker.queue.claims import Claims
-from credhook.worker.queue.replay import Replay, Settled
 from credhook.worker.wiring import build_worker
 from support.platform.token_endpoint import behind
 from support.process.fake_children import Clock

@@ -15,8 +15,8 @@ from structlog.testing import capture_logs
 
 from credhook import Backoff, GiveUp, Retry
 from credhook.store import State
+from credhook.store.replay import Replay, Settled
 from credhook.worker.attempt.attempt import Attempt
-from credhook.worker.queue.replay import Replay, Settled
 from support.store.accepting import record
 from support.store.stores import HISTORY, INDEX, store_on
 from support.waiting import until_async

@@ -10,9 +10,9 @@ from click.testing import CliRunner, Result
 from redis import Redis
 
 from credhook.store import State
-from credhook.worker.commands import search
+from credhook.store import selection as search
+from credhook.store.causes import standing as still_standing
 from credhook.worker.commands.events import causes as command
-from credhook.worker.commands.history import standing as still_standing
 from support.store.stored_events import plant, plant_many
 from support.store.stores import EVENT, INDEX, store_on
 from support.worker.events_command import Run, listed

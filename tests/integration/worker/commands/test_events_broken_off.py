@@ -10,7 +10,8 @@ from click.testing import CliRunner
 from redis import Redis
 
 from credhook.store import State
-from credhook.worker.commands.batches import BulkResult, report
+from credhook.store.bulk import BulkResult
+from credhook.worker.commands.bulk import report
 from support.redis.redis_proxy import redis_proxy
 from support.store.accepting import record
 from support.store.stored_events import plant, plant_many

@@ -11,7 +11,7 @@ from redis.exceptions import ConnectionError  # noqa: A004  Redis's own.
 from structlog.testing import capture_logs
 
 from credhook.store.announcements import announced
-from credhook.worker.commands.history import records
+from credhook.store.history import records
 from credhook.worker.handlers.registry import Handlers, Registry
 from credhook.worker.process.heartbeat import Heartbeat
 from credhook.worker.queue.leases import reclaim

@@ -16,13 +16,13 @@ from credhook.store import State
 from credhook.store.connection import BRIEFLY, open_redis, open_redis_sync
 from credhook.store.counts import counts_of
 from credhook.store.errors import is_unwell
+from credhook.store.history import records
 from credhook.store.lease import ExporterLease
+from credhook.store.replay import Replay, Settled
 from credhook.worker.attempt.details import state_of
-from credhook.worker.commands.history import records
 from credhook.worker.queue.claims import Claim, Claimant, Claims, Settlement
 from credhook.worker.queue.failure import WORKER_DIED, Failure
 from credhook.worker.queue.leases import put_back, reclaim, reclaim_all
-from credhook.worker.queue.replay import Replay, Settled
 from support.redis.redis_proxy import redis_proxy
 from support.redis.redis_server import configured
 from support.store.failing_scripts import POWER_CUT, FailingStore, Sabotage

@@ -13,12 +13,13 @@ from structlog.testing import capture_logs
 
 from credhook.backoff import Backoff
 from credhook.store import State
+from credhook.store.replay import Replay, Settled
 from credhook.worker.attempt.attempt import Attempt, Interruption
 from credhook.worker.attempt.retry import GiveUp, Retry
 from credhook.worker.platform.shared_circuit import circuit_key
-from credhook.worker.queue import replay
-from credhook.worker.queue.replay import Replay, Settled, Unhandled
+from credhook.worker.queue import unhandled
 from credhook.worker.queue.sweeper import Sweeper
+from credhook.worker.queue.unhandled import Unhandled
 from support.store.accepting import accept, record
 from support.store.stored_events import plant
 from support.store.stores import EVENT, INDEX, job_id, store_on
@@ -253,8 +254,8 @@ async def test_a_handler_that_catches_up_does_not_wait_for_one_that_does_not_run
 def test_what_is_wanted_here_is_put_back_round_by_round_in_the_order_in_which_it_came(
     redis_client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replay, "PAGE", 4)
-    monkeypatch.setattr(replay, "BATCH", 3)
+    monkeypatch.setattr(unhandled, "PAGE", 4)
+    monkeypatch.setattr(unhandled, "BATCH", 3)
     for number in range(12):  # Of one type there are more than of the other.
         kind = COMPLETED if number % 3 else OFFERED
         plant(redis_client, f"m{number:02}", State.UNHANDLED, kind, age=100 - number, error="NoHandler")
@@ -271,7 +272,7 @@ def test_what_is_wanted_here_is_put_back_round_by_round_in_the_order_in_which_it
 def test_those_for_a_handler_of_other_workers_do_not_hide_the_ones_behind_them(
     redis_client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replay, "PAGE", 2)
+    monkeypatch.setattr(unhandled, "PAGE", 2)
     for number in range(5):
         plant(redis_client, f"a{number}", State.UNHANDLED, OFFERED, only="other.handle")
         redis_client.zadd(INDEX.unhandled + OFFERED, {f"a{number}": number})

@@ -5,8 +5,8 @@ import pytest
 from click.testing import CliRunner
 
 from credhook.store import LATEST_MS, Keys, State
+from credhook.store.selection import Cursor, EventSummary, Selection, event_type, moment
 from credhook.worker.commands.events import events
-from credhook.worker.commands.search import Cursor, EventSummary, Selection, event_type, moment
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 INDEX = Keys("q")

@@ -1,4 +1,4 @@
-"""Select events by the options of a command or the address of a page, and find them, newest first."""
+"""Select events by their facts, and find them, newest first. Commands and the console share this."""
 
 import difflib
 import functools
@@ -7,23 +7,16 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from itertools import islice
 from typing import Any, Final, NamedTuple, Self, cast
 
-import click
-
 from credhook.events import EVENT_TYPES
-from credhook.settings import StoreSettings
 from credhook.store import LATEST_MS, OTHER, Keys, State
-from credhook.store.connection import BRIEFLY
-from credhook.store.errors import StoreError
-from credhook.store.health import unanswered
+from credhook.store.causes import standing
 from credhook.store.store import SyncStore
-from credhook.worker.commands.history import standing
 
 #: What the id of a cause looks like.
 CAUSE_ID: Final = re.compile(r"[0-9a-f]{8}")
@@ -43,6 +36,10 @@ _FEW: Final = 10_000
 
 #: The webhook-id of an event that may match, and its time in the index, in ms.
 Candidate = tuple[bytes, int]
+
+
+class UnknownCause(LookupError):
+    """The store has no cause of this id. The message says where to find the ids."""
 
 
 class Cursor(NamedTuple):
@@ -193,76 +190,6 @@ def valid(is_valid: Callable[[str], object], what: str, text: str) -> str:
 an_id: Final = functools.partial(valid, re.compile(r"[^\ud800-\udfff]+").fullmatch, "id")
 
 
-class _Parsed(click.ParamType[Any]):
-    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
-        self.name = name
-        self._parse = parse
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        try:
-            return self._parse(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
-MOMENT: Final = _Parsed("time", lambda text: moment(text, datetime.now(UTC)))
-TYPE: Final = _Parsed("type", event_type)
-AN_ID: Final = _Parsed("id", an_id)
-_CAUSE: Final = _Parsed("id", functools.partial(valid, CAUSE_ID.fullmatch, "id of a cause; see `credhook causes`"))
-
-_STATES: Final = [state.value for state in State]
-_STATE_HELP: Final = "Only events in this state; repeat it for several."
-_TYPE_HELP: Final = "Only events of this type, such as verification.data; repeat it for several."
-_SINCE_HELP: Final = "Only events received since then: ISO 8601, or an age: 2h, 7d."
-#: Options about facts that never change, which `tail` takes as well.
-WATCHING: Final = (
-    click.option("--state", "states", multiple=True, type=click.Choice(_STATES), help=_STATE_HELP),
-    click.option("--type", "types", multiple=True, type=TYPE, help=_TYPE_HELP),
-    click.option("--resource", type=AN_ID, help="Only events of this issuance or presentation."),
-    click.option("--id", "ids", multiple=True, type=AN_ID, help="Only this event; repeat it for several."),
-)
-OPTIONS: Final = (
-    *WATCHING,
-    click.option("--since", type=MOMENT, help=_SINCE_HELP),
-    click.option("--until", type=MOMENT, help="Only events received before then."),
-    click.option("--cause", type=_CAUSE, help="Only events with this cause of failure; see `credhook causes`."),
-    click.option("--limit", type=click.IntRange(1), help="At most this many, the newest."),
-    click.option("--after", type=_Parsed("cursor", Cursor.read), help="Continue where an earlier page ended."),
-)
-ALL: Final = click.option("--all", "everything", is_flag=True, help="Every event, if no other option selects some.")
-#: `replay` has an option of the same name that does more.
-BY_HANDLER: Final = click.option(
-    "--handler",
-    metavar="NAME",
-    help="Only events that this handler has ended for, or is awaited for, such as accounts.open_account.",
-)
-
-
-def selecting(*options: Callable[..., Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that gives a command these options. The command receives a `selection` instead of them.
-
-    With the option `--all`, an empty selection is refused without it.
-    """
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(command)
-        def decorated(**given: Any) -> None:
-            selected = {field.name: given.pop(field.name) for field in fields(Selection) if field.name in given}
-            selected |= {"states": frozenset(map(State, selected["states"])), "types": frozenset(selected["types"])}
-            selection, everything = Selection(**selected), given.pop("everything", True)
-            if selection.since and selection.until and selection.since >= selection.until:
-                raise click.UsageError("--since should be earlier than --until")
-            if selection.is_empty and not everything:
-                raise click.UsageError(
-                    "say which events, or --all; `credhook events list` with the same options shows them"
-                )
-            command(selection=selection, **given)
-
-        return functools.reduce(lambda inner, option: option(inner), reversed(options), decorated)
-
-    return decorate
-
-
 class Page(NamedTuple):
     """Events that match, newest first.
 
@@ -276,29 +203,13 @@ class Page(NamedTuple):
     looked_back_to: int | None = None
 
 
-@contextmanager
-def open_store() -> Iterator[SyncStore]:
-    """Open the store that the settings name.
-
-    A failed command is not sent again: if only its reply was lost, the second try would find the work done already.
-
-    Raises:
-        click.ClickException: Redis does not answer.
-    """
-    store = StoreSettings().open_store_sync(**BRIEFLY)
-    try:
-        store.check_schema(write=False)
-        yield store
-    except StoreError as error:
-        raise click.ClickException(unanswered(error)) from error
-    finally:
-        store.redis.close()
-
-
 def read_page(store: SyncStore, selection: Selection, *, patience: int | None = None) -> Page:
     """Return the events that match, each once, up to the limit.
 
     With `patience`, look at no more candidates than about so many.
+
+    Raises:
+        UnknownCause: the store does not have the selected cause.
     """
     limit, after, found, looked = selection.limit, selection.after, dict[str, EventSummary](), 0
     candidates, newest_first = _candidates(store, selection)
@@ -343,13 +254,13 @@ def _candidates(store: SyncStore, selection: Selection) -> tuple[Iterator[Candid
     """Return the events that may match, and whether the newest come first.
 
     Raises:
-        click.UsageError: the store does not have the cause.
+        UnknownCause: the store does not have the cause.
     """
     named: Iterable[str] | None = selection.ids or None
     if selection.cause:
         named = standing(store, selection.cause)
         if named is None:
-            raise click.UsageError(f"there is no cause {selection.cause}; `credhook causes` lists them")
+            raise UnknownCause(f"there is no cause {selection.cause}; `credhook causes` lists them")
         if selection.ids:
             named = set(selection.ids).intersection(named)
     if named is not None:

@@ -9,9 +9,9 @@ from redis import Redis
 
 from credhook.events import EVENT_TYPES
 from credhook.store import State
+from credhook.store import selection as search
+from credhook.store.selection import Selection, read_page
 from credhook.worker.commands import events as commands
-from credhook.worker.commands import search
-from credhook.worker.commands.search import Selection, read_page
 from credhook.worker.queue.sweeper import Sweeper
 from support.platform.platform_settings import leading_to
 from support.store.accepting import accept, everything, record

@@ -1,14 +1,14 @@
-"""Read events, their histories and the causes of failures from the store, for programs and for people."""
+"""Read events and their histories, for programs and for people."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final
 
-from credhook.store import BLAMED, HANDLER, HISTORY_ENTRIES, LATEST_MS, LONGEST_WAIT, ONLY, TRACE, State, ending
+from credhook.store import BLAMED, HANDLER, HISTORY_ENTRIES, LATEST_MS, ONLY, TRACE, State, ending
+from credhook.store.bulk import batched
 from credhook.store.store import SyncStore
 from credhook.tracing import trace_id
-from credhook.worker.commands.batches import batched
 
 #: Records fetched in one round trip.
 _PAGE: Final = 500
@@ -29,7 +29,7 @@ def records(store: SyncStore, webhook_ids: Iterable[str]) -> Iterator[dict[str, 
             if isinstance(fields, Exception):  # Another program wrote this key: it is no hash.
                 yield describe(webhook_id, {"state": State.UNREADABLE, "error": "Unreadable: no hash"})
             elif fields:
-                text = {_text(name): _text(value) for name, value in fields.items()}
+                text = {text_of(name): text_of(value) for name, value in fields.items()}
                 yield describe(webhook_id, text | attempts.get(webhook_id, {}), lease=lease)
 
 
@@ -48,7 +48,7 @@ def _attempts_under_way(store: SyncStore, replies: Sequence[Any]) -> dict[str, d
 
 def describe(webhook_id: str, fields: dict[str, str], *, lease: float | None = None) -> dict[str, Any]:
     """Return a record as people read it. Pure."""
-    received, settled = _number(fields.get("received")), _number(fields.get("settled"))
+    received, settled = number_of(fields.get("received")), number_of(fields.get("settled"))
     ended = {name.removeprefix(HANDLER): ending(how) for name, how in fields.items() if name.startswith(HANDLER)}
     return {
         "webhook_id": webhook_id,
@@ -57,11 +57,11 @@ def describe(webhook_id: str, fields: dict[str, str], *, lease: float | None = N
         "state": fields.get("state"),
         "received_at": time_of(received),
         "settled_at": time_of(settled),
-        "next_attempt_at": time_of(_number(fields.get("due"))),
+        "next_attempt_at": time_of(number_of(fields.get("due"))),
         "leased_until": None if lease is None else time_of(int(lease)),
         "milliseconds": settled - received if settled is not None and received is not None else None,
         # The record of an event that was settled at its first attempt omits the number, to save memory.
-        "attempts": _number(fields.get("attempts", str(int("settled" in fields)))),
+        "attempts": number_of(fields.get("attempts", str(int("settled" in fields)))),
         "error": fields.get("error"),
         "only": fields.get(ONLY),
         "backfilled": "backfilled" in fields,
@@ -72,12 +72,13 @@ def describe(webhook_id: str, fields: dict[str, str], *, lease: float | None = N
     }
 
 
-def _text(value: bytes) -> str:
+def text_of(value: bytes) -> str:
     """Return the value as text. Bytes that are no UTF-8 are escaped."""
     return value.decode(errors="backslashreplace")
 
 
-def _number(text: str | None) -> int | None:
+def number_of(text: str | None) -> int | None:
+    """Return the number, or None if the text is not one."""
     return int(text) if text and text.isdecimal() else None
 
 
@@ -107,7 +108,7 @@ def event_with_history(store: SyncStore, webhook_id: str) -> dict[str, Any] | No
     pipeline.lrange(store.keys.history + webhook_id, 0, -1)
     pipeline.hgetall(store.keys.conflict + webhook_id)
     entries, conflicts = pipeline.execute()
-    came = [(_text(what).partition(" "), int(when)) for what, when in conflicts.items()]
+    came = [(text_of(what).partition(" "), int(when)) for what, when in conflicts.items()]
     return record | {
         "history": [_entry(line) for line in entries],
         "conflicts": [{"at": time_of(at), "type": kind, "resource_id": resource} for (kind, _, resource), at in came],
@@ -206,74 +207,3 @@ def _after(before: str, what: object, behind: str = "") -> str:
 
 def _shown(at: str | None) -> str:
     return at.removesuffix("Z").replace("T", " ") if at else "?"
-
-
-class Cause(NamedTuple):
-    """A cause of failures. worker/queue/failure.py decides which failures share one.
-
-    Attributes:
-        id: eight hexadecimal digits.
-        handler: the handler that failed, `fetch`, or `worker` if processes died.
-        error: class and status, if there is a status.
-        at: the author's function that failed last.
-        open: events that have the cause now and will be tried again.
-        given_up: events that have the cause now and are dead or data_gone.
-        failures: attempts that it made fail, including those of events that are done now.
-        since, version: the versions of credhook that failed first and last.
-    """
-
-    id: str
-    handler: str
-    error: str
-    at: str
-    open: int
-    given_up: int
-    failures: int
-    first: str | None
-    last: str | None
-    since: str
-    version: str
-
-
-def causes(store: SyncStore, *, limit: int) -> list[Cause]:
-    """Return the causes, the latest failure first."""
-    latest = cast(
-        list[tuple[bytes, float]], store.redis.zrange(store.keys.causes, 0, limit - 1, desc=True, withscores=True)
-    )
-    ids, now = [name.decode() for name, _ in latest], store.clock()
-    forgotten, overdue = now - store.retention * 1_000, now - max(store.retention, LONGEST_WAIT) * 1_000
-    pipeline = store.redis.pipeline(transaction=False)
-    for cause_id in ids:
-        pipeline.hgetall(store.keys.cause(cause_id))
-        pipeline.zcount(store.keys.standing(cause_id), "-inf", f"({-overdue}")
-        pipeline.zcount(store.keys.standing(cause_id), forgotten, "+inf")
-    replies = pipeline.execute()
-    found = []
-    for cause_id, (_, last), fields, still_open, given_up in zip(
-        ids, latest, replies[::3], replies[1::3], replies[2::3], strict=True
-    ):
-        if fields:
-            text = {_text(name): _text(value) for name, value in fields.items()}
-            where, since, version = (text.get(name, "") for name in ("at", "since", "version"))
-            counts = still_open, given_up, _number(text.get("failures")) or 0
-            times = time_of(_number(text.get("first"))), time_of(int(last))
-            found.append(Cause(cause_id, text["who"], text.get("what", ""), where, *counts, *times, since, version))
-    return found
-
-
-def standing(store: SyncStore, cause_id: str) -> list[str] | None:
-    """Return the webhook-ids of the events that have the cause now, or None if there is no such cause."""
-    who = cast("bytes | None", store.redis.hget(store.keys.cause(cause_id), "who"))
-    if who is None:
-        return None
-    found = []
-    members = (member.decode() for member, _ in store.redis.zscan_iter(store.keys.standing(cause_id), count=_PAGE))
-    for page in batched(members, _PAGE):
-        pipeline = store.redis.pipeline(transaction=False)
-        for member in page:
-            pipeline.hmget(store.keys.event + member, "state", BLAMED + who.decode())
-        # The record decides: after a crash the index can hold settled events.
-        for member, (state, cause) in zip(page, pipeline.execute(), strict=True):
-            if state not in {None, State.DONE.value.encode()} and cause == cause_id.encode():
-                found.append(member)
-    return found

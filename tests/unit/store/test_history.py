@@ -1,6 +1,6 @@
 """An event and its history, as `credhook events show` and the console tell them."""
 
-from credhook.worker.commands.history import describe, lines
+from credhook.store.history import describe, lines
 
 FIELDS = {
     "type": "a.type", "resource": "r1", "state": "waiting", "error": "a.b: ValueError", "only": "a.f",

@@ -1,0 +1,66 @@
+"""Erase events, and all data that the store keeps for them."""
+
+from collections.abc import Collection, Sequence
+from typing import Final, cast
+
+from credhook.store import State
+from credhook.store.bulk import batched
+from credhook.store.job import job_id
+from credhook.store.selection import PAGE, EventSummary, Selection
+from credhook.store.store import SyncStore
+
+#: The script's outcome → words for an event that was erased, or was left.
+ERASED: Final = {"erased": "", "held": "while a worker had it"}
+NOT_ERASED: Final = {"changed": "changed meanwhile", "missing": "not in the store"}
+
+
+class Erasure:
+    """Erases the selected events, a few hundred in one script. Each step raises RedisError if Redis fails."""
+
+    def __init__(self, store: SyncStore, selection: Selection) -> None:
+        self._store = store
+        self._selection = selection
+
+    def __call__(self, batch: Sequence[EventSummary]) -> Sequence[bytes]:
+        """Erase these events and return the outcome of each."""
+        arguments: list[str] = []
+        for event in batch:
+            # An event that was selected by its state is kept if it has left that state since.
+            state = event.state if self._selection.states else ""
+            arguments += event.webhook_id, job_id(self._store.queue, event.webhook_id), state
+        return cast(Sequence[bytes], self._store.run("erase", arguments))
+
+    def finish(self, events: Sequence[EventSummary]) -> None:
+        """Erase what lies outside the records: of events whose record named no index, and of the selected resource."""
+        if strays := {event.webhook_id for event in events if event.state in {State.UNREADABLE, ""}}:
+            self._forget(strays)
+        if self._selection.resource is not None:
+            self._forget_resource(self._selection.resource)
+
+    def _forget(self, strays: Collection[str]) -> None:
+        """Remove the events from every event index and from RQ's started jobs, and free their locks."""
+        store, redis = self._store, self._store.redis
+        names, jobs = {one.encode() for one in strays}, {job_id(store.queue, one).encode() for one in strays}
+        pipeline = redis.pipeline(transaction=False)
+        for page in batched(names, PAGE):
+            for key in store.keys.event_indexes():
+                pipeline.zrem(key, *page)
+        for resource, lock in redis.hscan_iter(store.keys.locks, count=PAGE):
+            if lock.rsplit(b" ", 3)[0] in names:
+                pipeline.hdel(store.keys.locks, resource)
+        for execution, _ in redis.zscan_iter(store.keys.started, count=PAGE):
+            if execution.partition(b":")[0] in jobs:
+                pipeline.zrem(store.keys.started, execution)
+        pipeline.execute()
+
+    def _forget_resource(self, resource: str) -> None:
+        """Erase what handlers have seen of the resource, and the conflicting deliveries that name it."""
+        keys, redis = self._store.keys, self._store.redis
+        redis.delete(keys.resource + resource)
+        for page in batched(redis.scan_iter(match=keys.conflict + "*", count=PAGE), PAGE):
+            pipeline = redis.pipeline(transaction=False)
+            for key in page:
+                pipeline.hkeys(key)
+            for key, fields in zip(page, pipeline.execute(), strict=True):
+                if theirs := [field for field in fields if field.partition(b" ")[2] == resource.encode()]:
+                    redis.hdel(key, *theirs)
