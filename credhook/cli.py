@@ -6,7 +6,6 @@ Exit codes: 0 done; 1 failed; 2 wrong usage or a wrong setting; 3 (only `endpoin
 """
 
 import importlib
-import os
 import sys
 from typing import Final
 
@@ -15,7 +14,7 @@ import structlog
 from pydantic import ValidationError
 
 from credhook.logs import configure_logs
-from credhook.settings import correction, credentials, settings_errors, unknown_settings
+from credhook.settings import correction, names_set, settings_errors, unknown_settings
 
 #: Name → the module in which the command has this name, and the line that `credhook --help` prints without an import.
 COMMANDS: Final = {
@@ -78,7 +77,7 @@ def main(args: list[str] | None = None) -> None:
     try:
         configure_logs()
         of_child = {"--fd", "--supervised"}.intersection(sys.argv if args is None else args)
-        names = () if of_child else unknown_settings({*os.environ, *credentials()})  # Its parent has named them.
+        names = () if of_child else unknown_settings(names_set())  # Its parent has named them.
         if names:
             structlog.get_logger("credhook").warning("unknown_settings", hint="; ".join(map(correction, names)))
         cli(args, prog_name="credhook")

@@ -1,82 +1,49 @@
-"""Settings that all processes share, checks of values, and error messages for wrong and unknown settings."""
+"""The settings of every process, read once from its environment, and messages for wrong and unknown settings.
+
+One module holds all classes, so that every command can tell whether a variable of the environment is a setting.
+"""
 
 import difflib
 import os
 import re
 import ssl
-from collections.abc import Iterable
-from contextlib import suppress
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, TypeVar
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
-    AliasGenerator,
+    BeforeValidator,
     Field,
     SecretStr,
     ValidationError,
+    ValidationInfo,
     field_serializer,
+    field_validator,
     model_validator,
 )
+from pydantic.fields import FieldInfo
 from pydantic_core import InitErrorDetails, PydanticCustomError
-from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SecretsSettingsSource, SettingsConfigDict, SettingsError
 
+from credhook.events import ISSUANCE, PRESENTATION
 from credhook.store.address import RedisAddress
 
 if TYPE_CHECKING:
     from credhook.store.store import AsyncStore, SyncStore
+    from credhook.webhook_keys import Key
 
-#: Every variable with our prefix that any process reads. A process imports only its own settings, so all are listed.
-KNOWN: Final = frozenset(
-    [
-        "CREDHOOK_ADMIN",
-        "CREDHOOK_API_URL",
-        "CREDHOOK_AUDIENCE",
-        "CREDHOOK_CLIENT_CERTFILE",
-        "CREDHOOK_CLIENT_ID",
-        "CREDHOOK_CLIENT_KEYFILE",
-        "CREDHOOK_CLIENT_SECRET",
-        "CREDHOOK_CONCURRENCY",
-        "CREDHOOK_CONSOLE_SESSION",
-        "CREDHOOK_CONSOLE_TOKEN",
-        "CREDHOOK_CONSOLE_URL",
-        "CREDHOOK_DEV",
-        "CREDHOOK_DURABILITY",
-        "CREDHOOK_FETCH_TIMEOUT",
-        "CREDHOOK_GRACE",
-        "CREDHOOK_HANDLERS",
-        "CREDHOOK_HANDLER_TIMEOUT",
-        "CREDHOOK_INSECURE",
-        "CREDHOOK_ISSUANCE_PATH",
-        "CREDHOOK_LEASE",
-        "CREDHOOK_LOG",
-        "CREDHOOK_LOG_LEVEL",
-        "CREDHOOK_MATCH_IDS",
-        "CREDHOOK_MAX_ATTEMPTS",
-        "CREDHOOK_MAX_BODY",
-        "CREDHOOK_PATH_SECRET",
-        "CREDHOOK_PRESENTATION_PATH",
-        "CREDHOOK_PUBLIC_URL",
-        "CREDHOOK_QUEUE",
-        "CREDHOOK_RATE",
-        "CREDHOOK_REDIS_CERTFILE",
-        "CREDHOOK_REDIS_KEYFILE",
-        "CREDHOOK_RESOURCE",
-        "CREDHOOK_RETENTION",
-        "CREDHOOK_SANDBOX_URL",
-        "CREDHOOK_SCOPE",
-        "CREDHOOK_SNAPSHOT_KEY",
-        "CREDHOOK_TLS_CERTFILE",
-        "CREDHOOK_TLS_KEYFILE",
-        "CREDHOOK_TOKEN_AUTH",
-        "CREDHOOK_TOKEN_URL",
-        "CREDHOOK_TOLERANCE",
-        "CREDHOOK_WEBHOOK_PATH",
-        "CREDHOOK_WEBHOOK_SECRETS",
-    ]
-)
+#: The folder of secrets, as systemd names it. Each file in it has the name of a setting.
+_FOLDER: Final = "CREDENTIALS_DIRECTORY"
+#: What is removed around a value: blanks, line ends, byte order marks, characters of no width.
+_AROUND: Final = re.compile(r"^[\s\ufeff\u200b\u2060]+|[\s\ufeff\u200b\u2060]+$")
+#: A value between quotation marks.
+_QUOTED: Final = re.compile(r"""(?s)["'`\xab\xbb\u2018-\u201f].*["'`\xab\xbb\u2018-\u201f]""")
 #: Kubernetes sets these in every container for a Service whose name begins with `credhook`.
 _OF_KUBERNETES: Final = re.compile(r"CREDHOOK_(\w+_)?(SERVICE_(HOST|PORT)\w*|PORT(_\d+_(TCP|UDP|SCTP)\w*)?)")
 
@@ -146,50 +113,111 @@ def _checked_redis(value: SecretStr) -> SecretStr:
     return value
 
 
-def credentials() -> dict[str, Path]:
-    """Return the files of the folder that `CREDENTIALS_DIRECTORY` names, as systemd does, by their names in upper case.
+#: Marks a setting that holds several values with blanks between them. Line breaks between them are blanks, too.
+_WORDS: Final = "several values"
+
+
+class _SecretFiles(SecretsSettingsSource):
+    """Reads settings from the files of a folder. A file that cannot be read is an error that names it."""
+
+    def __call__(self) -> dict[str, Any]:
+        with _naming(_FOLDER, self.secrets_dir, "folder"):
+            return super().__call__()
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        name = str(field.validation_alias)
+        with _naming(name, f"{self.secrets_dir}/{name}", "file of UTF-8 text"):
+            text, key, is_complex = super().get_field_value(field, field_name)
+        return text or None, key, is_complex
+
+
+@contextmanager
+def _naming(name: str, path: object, kind: str) -> Iterator[None]:
+    """Turn an error or a warning of pydantic-settings into an error of setting `name`, without any part of the file."""
+    try:
+        with warnings.catch_warnings(action="error"):
+            yield
+    except (OSError, UnicodeError, SettingsError, UserWarning) as error:
+        if isinstance(error.__cause__, ValidationError):
+            raise error.__cause__ from None
+        why = str(error) if isinstance(error, UserWarning | SettingsError) else type(error).__name__
+        shown = {"path": str(path), "kind": kind, "why": why}
+        message = PydanticCustomError("secret", "{path} should be a readable {kind} ({why})", shown)
+        details = InitErrorDetails(type=message, loc=(name,), input=None)
+        raise ValidationError.from_exception_data("Settings", [details]) from None
+
+
+def names_set() -> set[str]:
+    """Return the names of all environment variables that have a value, and of the files that hold secrets.
 
     Raises:
-        ValidationError: the folder cannot be read.
+        ValidationError: the folder of secrets cannot be read.
     """
-    folder = os.environ.get(variable := "CREDENTIALS_DIRECTORY")
-    try:
-        return {path.name.upper(): path for path in Path(folder).iterdir() if path.is_file()} if folder else {}
-    except OSError as error:
-        raise _unreadable(variable, f"{folder} should be a readable folder", error) from None
-
-
-def _credential(name: str, path: Path) -> str:
-    """Return the text of a credential. Editors end a file with a line break, which is no part of the secret."""
-    try:
-        return path.read_bytes().decode().rstrip("\r\n")
-    except (OSError, UnicodeError) as error:
-        raise _unreadable(name, f"{path} should be a readable file of UTF-8 text", error) from None
-
-
-def _unreadable(name: str, should: str, error: Exception) -> ValidationError:
-    """Return the error. It holds no part of a file, which an error of decoding does."""
-    message = PydanticCustomError("credential", "{should} ({error})", {"should": should, "error": type(error).__name__})
-    return ValidationError.from_exception_data("Settings", [InitErrorDetails(type=message, loc=(name,), input=None)])
+    folder = os.environ.get(_FOLDER)
+    with _naming(_FOLDER, folder, "folder"):
+        files = {path.name.upper() for path in Path(folder).iterdir() if path.is_file()} if folder else set()
+    return files | {name for name, value in os.environ.items() if value}
 
 
 class Settings(BaseSettings):
-    """Settings from the environment. The variable of a field is `CREDHOOK_` and its name, unless the field names it."""
+    """Settings from the environment. The variable of a field is `CREDHOOK_` and its name, unless the field names it.
+
+    A value is cleaned here, once: what the checks have seen is what the process uses.
+    """
 
     model_config = SettingsConfigDict(
         frozen=True,
         env_ignore_empty=True,
         hide_input_in_errors=True,
-        alias_generator=AliasGenerator(validation_alias=lambda name: f"CREDHOOK_{name.upper()}"),
+        # A process builds the validators of its own settings only. It knows the names of all.
+        defer_build=True,
     )
 
     @classmethod
+    def __pydantic_init_subclass__(cls, **options: Any) -> None:
+        """Name the variables of the fields. An alias generator would run when validators are built."""
+        super().__pydantic_init_subclass__(**options)
+        for name, field in cls.model_fields.items():
+            field.validation_alias = field.validation_alias or f"CREDHOOK_{name.upper()}"
+
+    @classmethod
     def settings_customise_sources(cls, settings_cls: type[BaseSettings], *_: Any, **sources: Any) -> tuple[Any, ...]:
-        """Return the sources of values: what the environment lacks may be in a credential of the variable's name."""
-        files, names = EnvSettingsSource(settings_cls), {str(f.validation_alias) for f in cls.model_fields.values()}
-        read = {name: _credential(name, path) for name, path in credentials().items() if name in names}
-        files.env_vars = {name.lower(): text for name, text in read.items() if text}
+        """Return the sources of values: what the environment lacks may be in a file of the variable's name."""
+        files = _SecretFiles(settings_cls, os.environ.get(_FOLDER) or None)
         return sources["init_settings"], sources["env_settings"], files
+
+    @model_validator(mode="before")
+    @classmethod
+    def _strip(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Remove what editors, shells and YAML leave around a value. A value of nothing else is not set."""
+        texts = {name: _AROUND.sub("", value) if isinstance(value, str) else value for name, value in values.items()}
+        return {name: value for name, value in texts.items() if value != ""}
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_what_nobody_sees(cls, value: object, info: ValidationInfo) -> object:
+        if not isinstance(value, str):
+            return value
+        if _QUOTED.fullmatch(value):
+            raise ValueError("should have no quotation marks around it")
+        if _WORDS in cls.model_fields[str(info.field_name)].metadata:
+            value = " ".join(value.split())
+        if hidden := next((character for character in value if not character.isprintable()), ""):
+            raise ValueError(f"should be one line of visible characters; it holds U+{ord(hidden):04X}")
+        return value
+
+
+class LogSettings(Settings):
+    """Settings of log lines."""
+
+    log: Literal["console", "json"] | None = Field(
+        None,
+        description="`console` or `json`. Default: `console` on a terminal, `json` elsewhere.",
+    )
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value),
+    ] = Field("info", description="`debug`, `info`, `warning` or `error`.")
 
 
 class QueueSettings(Settings):
@@ -261,6 +289,324 @@ class StoreSettings(QueueSettings):
         return Store(open_redis_sync(self._redis, **options), self.queue, retention=self.retention)
 
 
+class ReceiverSettings(StoreSettings):
+    """Everything `credhook receiver` reads."""
+
+    host: str = Field("127.0.0.1", validation_alias="HOST", description="Address that the receiver binds.")
+    port: int = Field(8000, ge=0, le=65_535, validation_alias="PORT", description="Port that the receiver binds.")
+    tls_certfile: ExistingFile | None = Field(
+        None,
+        description="PEM certificate chain; with it the receiver speaks HTTPS itself. Default: a proxy does.",
+    )
+    tls_keyfile: ExistingFile | None = Field(
+        None,
+        description="PEM private key of the certificate, if it is not in the same file.",
+    )
+    webhook_path: Annotated[
+        str,
+        matching(r"(/[A-Za-z0-9._~-]+)+", "should begin with / and hold letters, digits and . _ ~ - between slashes"),
+    ] = Field("/webhooks", description="Path that deliveries are posted to.")
+    webhook_secrets: Annotated[SecretStr | None, _WORDS] = Field(
+        None,
+        description="Space-separated `whsec_…` (HMAC) and `whpk_…` (ed25519 public) keys; all are accepted, "
+        "so that keys can be rotated.",
+    )
+    path_secret: Annotated[
+        SecretStr | None,
+        _WORDS,
+        matching(
+            r"[A-Za-z0-9_-]{22,128}( [A-Za-z0-9_-]{22,128})*",
+            "should be 22 to 128 letters, digits, - and _; "
+            "python -c 'import secrets; print(secrets.token_urlsafe(32))' makes one",
+        ),
+    ] = Field(
+        None,
+        description="Unguessable last path segment, `/webhooks/<secret>`, for a sender that does not sign: "
+        "22 or more letters, digits, `-` and `_`. Of several, separated by spaces, all are accepted.",
+    )
+    insecure: bool = Field(
+        False,
+        description="`1` starts the receiver with neither keys nor a path secret. For local trials only.",
+    )
+    tolerance: int = Field(
+        300,
+        ge=1,
+        le=86_400,
+        description="Seconds that a signature's timestamp may lie in the past or the future; less than half of "
+        "`CREDHOOK_RETENTION`.",
+    )
+    max_body: int = Field(
+        65_536,
+        ge=1_024,
+        le=1_048_576,
+        description="Bytes that a delivery's body may have.",
+    )
+    durability: Annotated[
+        str, matching(r"strict|standard|replicated(:[1-9])?", "should be strict, standard, replicated or replicated:N")
+    ] = Field(
+        "strict",
+        description="What a 202 means: `strict` (on disk), `replicated` (on a replica; `replicated:2` on two) or "
+        "`standard` (in memory).",
+    )
+
+    @field_validator("webhook_secrets")
+    @classmethod
+    def _keys_are_readable(cls, value: SecretStr | None) -> SecretStr | None:
+        from credhook.webhook_keys import parse_key  # It imports cryptography, which other processes do not need.
+
+        for number, text in enumerate(value.get_secret_value().split() if value else (), 1):
+            try:
+                parse_key(text)
+            except ValueError as wrong:  # Name the key by its number, without any part of it.
+                raise ValueError(f"key {number}: {wrong}") from None
+        return value
+
+    @model_validator(mode="after")
+    def _protects(self) -> Self:
+        # A timestamp may also lie in the future, so a delivery may be valid for twice the tolerance.
+        if 2 * self.tolerance >= self.retention:
+            raise ValueError(
+                f"CREDHOOK_TOLERANCE: should be less than half of CREDHOOK_RETENTION, which is {self.retention} s: "
+                "a captured delivery could be sent again once its id is forgotten"
+            )
+        if not (self.keys or self.path_secret or self.insecure):
+            raise ValueError(
+                "CREDHOOK_WEBHOOK_SECRETS: should hold at least one key, or CREDHOOK_PATH_SECRET a secret, "
+                "to refuse strangers; CREDHOOK_INSECURE=1 starts without"
+            )
+        check_certificate(self.tls_certfile, self.tls_keyfile, "TLS")
+        return self
+
+    @property
+    def keys(self) -> tuple["Key", ...]:
+        """Return the keys that verify signatures."""
+        from credhook.webhook_keys import parse_key
+
+        return tuple(map(parse_key, self.webhook_secrets.get_secret_value().split())) if self.webhook_secrets else ()
+
+
+#: Scheme, authority and path of a URL, without characters that need to be encoded.
+_URL: Final = re.compile(r"""(?i)https?://[^\s/?#@\\"'<>]+(/[^\s?#\\"'<>]*)?""")
+
+
+def _http_url(value: str) -> str:
+    """Refuse a URL that cannot be called, and drop the trailing slash so that paths can be appended."""
+    parts = urlsplit(value)
+    if not (_URL.fullmatch(value) and parts.hostname and parts.port != 0 and "@" not in value):
+        raise ValueError("should be an http:// or https:// URL without credentials, query or fragment")
+    return value.rstrip("/")
+
+
+def _separated_by(separator: str | None) -> BeforeValidator:
+    """Split a text at the separator, or at white space if it is None, and drop empty parts."""
+    return BeforeValidator(
+        lambda value: tuple(filter(None, map(str.strip, value.split(separator)))) if isinstance(value, str) else value
+    )
+
+
+HttpUrl = Annotated[str, AfterValidator(_http_url)]
+#: Segments of RFC 3986, 3.3, with nothing that is encoded or resolved.
+DetailPath = Annotated[
+    str,
+    matching(
+        r"(?=[^{}]*\{id\}[^{}]*$)(/(?!\.{1,2}(/|$))([A-Za-z0-9_.~!$&'()*+,;=:@-]|\{id\})+)+",
+        "should be a path that begins with /, holds {id} once, and has no . or .. as a part",
+    ),
+]
+#: RFC 6749, 3.3.
+_SCOPE: Final = r"[\x21\x23-\x5b\x5d-\x7e]+"
+Scope = Annotated[
+    str,
+    _WORDS,
+    matching(
+        f"{_SCOPE}( {_SCOPE})*",
+        "should be scopes of RFC 6749: visible ASCII without quotes and backslashes, one space between",
+    ),
+]
+#: RFC 8707, 2.
+ResourceUri = Annotated[
+    str,
+    matching(
+        r"[A-Za-z][A-Za-z0-9+.-]*:[\x21\x22\x24-\x7e]+",
+        "should be absolute URIs without a fragment, separated by spaces",
+    ),
+]
+
+
+class PlatformSettings(Settings):
+    """Settings of the platform's API and of our credentials. `credhook endpoints` and `credhook api` need no others."""
+
+    api_url: HttpUrl = Field(
+        description="Root of the platform's API, `{base_url}` in its specification.",
+    )
+    token_url: HttpUrl = Field(
+        description="The identity provider's token endpoint, whole.",
+    )
+    client_id: str = Field(description="OAuth 2.0 client id.")
+    client_secret: SecretStr = Field(description="OAuth 2.0 client secret.")
+    token_auth: Literal["post", "basic"] = Field(
+        "post",
+        description="How client id and secret go to the token endpoint: `post` in the form (`client_secret_post`), "
+        "`basic` in a header (`client_secret_basic`).",
+    )
+    scope: Scope | None = Field(
+        None,
+        description="Scopes that the token is asked for, separated by spaces. Default: what the server gives.",
+    )
+    audience: str | None = Field(
+        None,
+        description="Audience that the token is asked for, where the server wants one.",
+    )
+    resource: Annotated[tuple[ResourceUri, ...], NoDecode, _WORDS, _separated_by(None)] = Field(
+        (),
+        description="Absolute URIs that the token is asked for (RFC 8707), separated by spaces.",
+    )
+    client_certfile: ExistingFile | None = Field(
+        None,
+        description="PEM certificate chain that the platform and its token endpoint are shown, where they ask for one.",
+    )
+    client_keyfile: ExistingFile | None = Field(
+        None,
+        description="PEM private key of that certificate, not encrypted, if it is not in the same file.",
+    )
+    issuance_path: DetailPath = Field(
+        ISSUANCE.path,
+        description="Path of an issuance's details below the API URL.",
+    )
+    presentation_path: DetailPath = Field(
+        PRESENTATION.path,
+        description="Path of a presentation's details below the API URL.",
+    )
+    fetch_timeout: float = Field(
+        10.0,
+        gt=0,
+        le=3_600,
+        allow_inf_nan=False,
+        description="Seconds that one request to the platform may take, an hour at most.",
+    )
+    match_ids: bool = Field(
+        True,
+        description="`0` accepts details that carry another id than the one asked for, "
+        "from a platform that names them otherwise.",
+    )
+
+    @model_validator(mode="after")
+    def _certificate_is_usable(self) -> Self:
+        check_certificate(self.client_certfile, self.client_keyfile, "CLIENT")
+        if trusted := os.environ.get("SSL_CERT_FILE"):
+            try:
+                ssl.create_default_context(cafile=trusted)
+            except OSError:
+                raise ValueError(f"SSL_CERT_FILE: {trusted} should be a readable file of PEM certificates") from None
+        return self
+
+
+class EndpointSettings(QueueSettings):
+    """Settings of our endpoint on the platform. `credhook endpoints plan`, `apply` and `doctor` need them."""
+
+    public_url: Annotated[
+        str,
+        matching(r"https://[^\s/?#@]+(/[^\s?#]*)?", "should be an https:// URL without credentials, query or fragment"),
+    ] = Field(
+        description="The receiver's https URL as the platform reaches it, path and path secret included.",
+    )
+
+
+class HandlerSettings(Settings):
+    """Setting of the handlers to load. `credhook handlers` needs no other."""
+
+    handlers: Annotated[tuple[str, ...], NoDecode, _WORDS, _separated_by(",")] = Field(
+        (),
+        description="`module` or `module:object`, comma-separated. "
+        "Default: every `credhook.handlers` entry point that is installed, or else a handler that logs.",
+    )
+
+
+class WorkerSettings(PlatformSettings, HandlerSettings, StoreSettings):
+    """Everything `credhook worker` reads."""
+
+    handler_timeout: float = Field(
+        60.0,
+        gt=0,
+        description="Seconds that one handler may take for one event.",
+    )
+    max_attempts: int = Field(
+        12,
+        ge=1,
+        le=100,
+        description="Attempts at one event before it is kept as `dead`. The default ends after 8 hours on average.",
+    )
+    concurrency: int = Field(
+        100,
+        ge=1,
+        le=1_000,
+        description="Events that one worker process has under way at most.",
+    )
+    grace: float = Field(
+        20.0,
+        ge=0,
+        le=3_600,
+        description="Seconds that events under way get after SIGTERM; then they are handed back to the queue.",
+    )
+    lease: float = Field(
+        15.0,
+        ge=1,
+        le=300,
+        description="Seconds that a claim lasts unless renewed. The events of a dead process are requeued sooner: when "
+        "its supervisor sees it die, or after 6 seconds of silence (0.4 of this if that is more).",
+    )
+    rate: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Requests per second that all workers together make to the platform, with bursts of one second's "
+        "worth; while Redis does not answer, no new ones. Default: no limit but the platform's own.",
+    )
+    snapshot_key: Annotated[
+        SecretStr | None,
+        _WORDS,
+        # 32 hexadecimal digits are 128 bits.
+        matching(r"\S{32,}( \S{32,})*", "should be keys of 32 or more characters, separated by spaces"),
+    ] = Field(
+        None,
+        description="Keeps presented data sealed in Redis, for a day at most, until every handler has run: 32 or more "
+        "random characters. Of several, separated by spaces, the first seals and all open. Default: it is not kept.",
+    )
+
+
+def _origin(value: str) -> str:
+    if not (re.fullmatch(r"https://[^\s/?#@]+/?", value) and urlsplit(value).hostname):
+        raise ValueError("should be an https:// URL without a path")
+    return value.rstrip("/").lower()
+
+
+class ConsoleSettings(StoreSettings):
+    """Settings of `credhook console`. Its endpoints page also reads the settings of `credhook endpoints`."""
+
+    token: Annotated[
+        SecretStr | None,
+        # 22 characters of base64 are 128 bits.
+        matching(r"(?s).{22,}", "should be 22 or more random characters, such as `openssl rand -hex 16` prints"),
+    ] = Field(
+        None,
+        validation_alias="CREDHOOK_CONSOLE_TOKEN",
+        description="Password of the console: 22 or more random characters. Default: the console prints a one-time "
+        "login link.",
+    )
+    url: Annotated[str, AfterValidator(_origin)] | None = Field(
+        None,
+        validation_alias="CREDHOOK_CONSOLE_URL",
+        description="The https URL of the console behind a proxy. Default: this machine's own addresses.",
+    )
+    session: int = Field(
+        43_200,
+        ge=60,
+        le=30 * 86_400,
+        validation_alias="CREDHOOK_CONSOLE_SESSION",
+        description="Seconds that a login lasts.",
+    )
+
+
 def in_force(settings: BaseSettings) -> dict[str, Any]:
     """Return the settings that differ from their defaults, by their variables, for the log. Secrets are stars."""
     shown, fields = settings.model_dump(mode="json"), type(settings).model_fields
@@ -279,13 +625,24 @@ def settings_errors(invalid: ValidationError) -> list[str]:
     return lines
 
 
+#: Variables that `credhook dev` sets for the processes that it starts. The sandbox reads the second one.
+_OF_DEV: Final = frozenset({"CREDHOOK_DEV", "CREDHOOK_SANDBOX_URL"})
+
+
+def known_settings(of: type[Settings] = Settings) -> frozenset[str]:
+    """Return every variable with our prefix that a process reads."""
+    names = {str(field.validation_alias) for field in of.model_fields.values()}
+    return _OF_DEV.union(names, *map(known_settings, of.__subclasses__()))
+
+
 def unknown_settings(environment: Iterable[str]) -> list[str]:
     """Return the variables that have our prefix but are not settings."""
     ours = {name: name.upper() for name in environment if name.upper().startswith("CREDHOOK_")}
-    return sorted(name for name, upper in ours.items() if upper not in KNOWN and not _OF_KUBERNETES.fullmatch(upper))
+    known = known_settings()
+    return sorted(name for name, upper in ours.items() if upper not in known and not _OF_KUBERNETES.fullmatch(upper))
 
 
 def correction(name: str) -> str:
     """Return a message that a variable is not a setting, with the closest setting."""
-    near = difflib.get_close_matches(name.upper(), sorted(KNOWN), n=1, cutoff=0.8)
+    near = difflib.get_close_matches(name.upper(), sorted(known_settings()), n=1, cutoff=0.8)
     return f"{name} is not a setting; " + (f"did you mean {near[0]}?" if near else "deploy/README.md lists them")

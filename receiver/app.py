@@ -23,9 +23,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from credhook.events import Event, Malformed
 from credhook.listener.server import RETRY_AFTER, errors_body
 from credhook.logs import FloodGuard
-from credhook.receiver import metrics
+from credhook.receiver import PROBE, metrics
 from credhook.receiver.inbox import Inbox, Outcome, StoreUnavailable
-from credhook.receiver.settings import PROBE, ReceiverSettings
 from credhook.receiver.signature import (
     ID,
     BadHeaders,
@@ -35,6 +34,7 @@ from credhook.receiver.signature import (
     authenticate,
     read_headers,
 )
+from credhook.settings import ReceiverSettings
 
 if TYPE_CHECKING:
     from credhook.receiver.tracing import DeliveryTracer

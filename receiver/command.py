@@ -27,8 +27,7 @@ from credhook.metrics.figures import TargetFigures
 from credhook.receiver import metrics
 from credhook.receiver.app import RefusalLog, create_app
 from credhook.receiver.inbox import Inbox
-from credhook.receiver.settings import ReceiverSettings
-from credhook.settings import in_force
+from credhook.settings import ReceiverSettings, in_force
 from credhook.store.announcements import ANNOUNCEMENT_SECONDS, ReceiverAnnouncement, fingerprint, version
 from credhook.store.errors import STORE_ERRORS
 from credhook.store.health import Check, SharedExamination

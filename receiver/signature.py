@@ -4,19 +4,13 @@ Standard Webhooks signs `id.timestamp.body`. A body is a JSON object, so it begi
 brace behind the dot could shift the boundaries of that text, so a signed id may not hold these.
 """
 
-import base64
 import binascii
-import hmac
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from standardwebhooks.webhooks import hmac_data
-
 from credhook.events import LONGEST_ID
+from credhook.webhook_keys import Key
 
 #: The three headers of Standard Webhooks; the platform's specification names only the first.
 ID, TIMESTAMP, SIGNATURE = b"webhook-id", b"webhook-timestamp", b"webhook-signature"
@@ -31,9 +25,6 @@ _SIGNED: Final = {
     # A sender that rotates keys signs with each of them. More than ten keys at once are not plausible.
     SIGNATURE: re.compile(rb"[^ ]*( [^ ]*){0,9}"),
 }
-
-#: Bytes of each kind of key. Standard Webhooks asks for 24 to 64 of HMAC.
-_KEY_BYTES: Final = {"whsec": range(24, 65), "whpk": range(32, 33)}
 
 Headers = Iterable[tuple[bytes, bytes]]
 
@@ -60,52 +51,6 @@ class Unauthenticated(Exception):
 
 class OutsideTolerance(Unauthenticated):
     """The timestamp is too far from this host's clock."""
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """A key that verifies signatures.
-
-    Attributes:
-        version: of its signatures: `v1` for HMAC-SHA256, `v1a` for ed25519.
-        made: returns True if the key made this signature of these bytes.
-    """
-
-    version: bytes
-    made: Callable[[bytes, bytes], bool] = field(repr=False)
-
-
-def parse_key(text: str) -> Key:
-    """Read one key of `CREDHOOK_WEBHOOK_SECRETS`, with or without base64's padding.
-
-    `whsec_<base64>` is a shared secret, `whpk_<base64>` a public key of ed25519.
-
-    Raises:
-        ValueError: the key is malformed, or anyone could sign for it. The message holds no part of the key.
-    """
-    kind, _, encoded = text.partition("_")
-    if kind not in _KEY_BYTES:
-        raise ValueError("every key should begin with whsec_ or whpk_")
-    try:
-        raw = base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
-    except ValueError:
-        raise ValueError(f"a {kind}_ key should be base64; keys are separated by spaces") from None
-    if len(raw) not in _KEY_BYTES[kind]:
-        raise ValueError(f"a whsec_ key should hold 24 to 64 bytes, a whpk_ key 32; this {kind}_ key holds {len(raw)}")
-    if kind == "whsec":
-        return Key(b"v1", lambda signature, signed: hmac.compare_digest(hmac_data(raw, signed), signature))
-    if not any(raw):  # Everybody can sign for a placeholder of zeros.
-        raise ValueError("a whpk_ key should not be zeros; ask the sender for its own")
-    public_key = Ed25519PublicKey.from_public_bytes(raw)
-
-    def made(signature: bytes, signed: bytes) -> bool:
-        try:
-            public_key.verify(signature, signed)
-        except InvalidSignature:
-            return False
-        return True
-
-    return Key(b"v1a", made)
 
 
 class SignedHeaders(NamedTuple):

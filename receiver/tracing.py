@@ -12,8 +12,8 @@ from opentelemetry.trace.propagation import set_span_in_context
 
 from credhook.events import Event
 from credhook.receiver.inbox import Inbox, Outcome, StoreUnavailable
-from credhook.receiver.settings import ReceiverSettings
 from credhook.receiver.signature import Headers
+from credhook.settings import ReceiverSettings
 from credhook.tracing import NOT_CHOSEN
 from credhook.tracing.spans import extract, fail, inject, link
 

@@ -11,6 +11,7 @@ import structlog
 
 from credhook import tracing
 from credhook.backoff import Backoff, Waits
+from credhook.settings import WorkerSettings
 from credhook.store.errors import STORE_ERRORS
 from credhook.store.store import AsyncStore
 from credhook.worker.api.client import AsyncApi, SyncApi, transport_from
@@ -21,7 +22,6 @@ from credhook.worker.attempt.processor import Clients, Processor
 from credhook.worker.handlers.registry import Handlers, Registry, is_async
 from credhook.worker.platform.circuit_breaker import CircuitBreaker
 from credhook.worker.queue.claims import Claimant, Claims
-from credhook.worker.settings import WorkerSettings
 
 log = structlog.get_logger("credhook.worker")
 

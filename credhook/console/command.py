@@ -1,14 +1,11 @@
 """`credhook console`: its settings, the application, and the server."""
 
-import re
 import sys
 from http import HTTPStatus
-from typing import Annotated, Final
-from urllib.parse import urlsplit
+from typing import Final
 
 import click
 import structlog
-from pydantic import AfterValidator, Field, SecretStr
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -21,7 +18,7 @@ from starlette.staticfiles import StaticFiles
 from credhook.console import auth, endpoints, events, jobs, pages
 from credhook.listener.admin import bind_setting
 from credhook.listener.server import Listener, Server
-from credhook.settings import StoreSettings, in_force, matching
+from credhook.settings import ConsoleSettings, in_force
 from credhook.store.connection import BRIEFLY
 from credhook.store.errors import StoreError
 from credhook.store.health import unanswered
@@ -35,39 +32,6 @@ _GRACE_SECONDS: Final = 5
 _MAX_CONNECTIONS: Final = 200
 #: Seconds until a page must have come: one that counts a million events takes its time.
 _PAGE_SECONDS: Final = 300.0
-
-
-def _origin(value: str) -> str:
-    if not (re.fullmatch(r"https://[^\s/?#@]+/?", value) and urlsplit(value).hostname):
-        raise ValueError("should be an https:// URL without a path")
-    return value.rstrip("/").lower()
-
-
-class ConsoleSettings(StoreSettings):
-    """Settings of `credhook console`. Its endpoints page also reads the settings of `credhook endpoints`."""
-
-    token: Annotated[
-        SecretStr | None,
-        # 22 characters of base64 are 128 bits.
-        matching(r"(?s).{22,}", "should be 22 or more random characters, such as `openssl rand -hex 16` prints"),
-    ] = Field(
-        None,
-        validation_alias="CREDHOOK_CONSOLE_TOKEN",
-        description="Password of the console: 22 or more random characters. Default: the console prints a one-time "
-        "login link.",
-    )
-    url: Annotated[str, AfterValidator(_origin)] | None = Field(
-        None,
-        validation_alias="CREDHOOK_CONSOLE_URL",
-        description="The https URL of the console behind a proxy. Default: this machine's own addresses.",
-    )
-    session: int = Field(
-        43_200,
-        ge=60,
-        le=30 * 86_400,
-        validation_alias="CREDHOOK_CONSOLE_SESSION",
-        description="Seconds that a login lasts.",
-    )
 
 
 @click.command()

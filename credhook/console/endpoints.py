@@ -13,14 +13,13 @@ from starlette.routing import Route
 
 from credhook.console.auth import read_form, session_of
 from credhook.console.pages import page
-from credhook.settings import settings_errors
+from credhook.settings import EndpointSettings, HandlerSettings, PlatformSettings, settings_errors
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import ApiError
 from credhook.worker.api.models import Endpoint
 from credhook.worker.commands.api import PATIENCE
 from credhook.worker.commands.endpoints import Plan, apply, described, filter_of, lines, plan, shown
 from credhook.worker.handlers.loading import CannotLoad, load
-from credhook.worker.settings import EndpointSettings, HandlerSettings, PlatformSettings
 
 log = structlog.get_logger("credhook.console")
 

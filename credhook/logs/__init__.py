@@ -16,7 +16,6 @@ from collections.abc import Callable, MutableMapping
 from contextlib import suppress
 from typing import Any, Final
 
-import click
 import orjson
 import structlog
 
@@ -31,6 +30,7 @@ from credhook.logs.places import (
     places,
     runs_now,
 )
+from credhook.settings import LogSettings
 
 #: Control characters, and characters that reverse or hide text: they could forge a line or repaint the screen. Lone
 #: surrogates, since no stream takes them.
@@ -59,15 +59,8 @@ def configure_logs(stream: Any = None) -> None:
     `CREDHOOK_LOG` (`json` or `console`) overrides the choice. `CREDHOOK_LOG_LEVEL` is the threshold (default `info`).
     """
     stream = stream or sys.stderr
-    form = os.environ.get("CREDHOOK_LOG") or ("console" if stream.isatty() else "json")
-    level = (os.environ.get("CREDHOOK_LOG_LEVEL") or "info").upper()
-    for name, value, allowed in (
-        ("CREDHOOK_LOG", form, ("json", "console")),
-        ("CREDHOOK_LOG_LEVEL", level, ("DEBUG", "INFO", "WARNING", "ERROR")),
-    ):
-        if value not in allowed:
-            click.echo(f"credhook: {name}: should be one of {', '.join(allowed).lower()}", err=True)
-            sys.exit(2)
+    settings = LogSettings()
+    form, level = settings.log or ("console" if stream.isatty() else "json"), settings.log_level.upper()
     threshold = logging.getLevelNamesMapping()[level]
     renderer = _console(stream.isatty()) if form == "console" else _json_line
     shared: list[Any] = [

@@ -6,7 +6,6 @@ It checks the settings of this host, Redis and the fleet, the public URL as a se
 import asyncio
 import http.client
 import json
-import os
 import socket
 import ssl
 import sys
@@ -23,8 +22,16 @@ from pydantic import ValidationError
 from credhook.events import EVENT_TYPES
 from credhook.ops.attention import Finding, Verdict, fail, of_fleet, of_server, ok, skipped, split_remedy, warn
 from credhook.ops.fleet import read_fleet, read_server
-from credhook.receiver.settings import PROBE, ReceiverSettings
-from credhook.settings import StoreSettings, credentials, settings_errors, valid_until
+from credhook.receiver import PROBE
+from credhook.settings import (
+    EndpointSettings,
+    ReceiverSettings,
+    StoreSettings,
+    WorkerSettings,
+    names_set,
+    settings_errors,
+    valid_until,
+)
 from credhook.store import health
 from credhook.store.connection import BRIEFLY
 from credhook.store.errors import STORE_ERRORS, Forbidden
@@ -38,7 +45,6 @@ from credhook.worker.commands.api import PATIENCE
 from credhook.worker.commands.endpoints import filter_of, is_at, plan, shown
 from credhook.worker.commands.options import open_store
 from credhook.worker.handlers.loading import CannotLoad, load
-from credhook.worker.settings import EndpointSettings, WorkerSettings
 
 #: Seconds that one question may take. A shorter CREDHOOK_FETCH_TIMEOUT wins.
 _ANSWER_SECONDS: Final = 5.0
@@ -151,7 +157,7 @@ def check_all() -> Iterator[Finding]:
 def _read_settings(name: str) -> tuple[Any, Finding]:
     """Return the settings of one process, or None if they are wrong or do not apply."""
     kind, signs, absent = _SETTINGS[name]
-    if signs and not any(os.environ.get(sign) or sign in credentials() for sign in signs):
+    if signs and names_set().isdisjoint(signs):
         return None, skipped(name, absent)
     try:
         return kind(), ok(name, "they are valid")

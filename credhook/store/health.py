@@ -20,8 +20,6 @@ OLDEST: Final = (6, 2)
 CONFIG: Final = "[ans][aopt]*"
 #: Older versions lack `WAITAOF`, which returns once a write was fsynced.
 WAITAOF: Final = (7, 2)
-#: What `CREDHOOK_DURABILITY` may be: when an event counts as kept.
-DURABILITY: Final = r"strict|standard|replicated(:[1-9])?"
 #: Seconds that the result of a shared examination lasts.
 _EXAMINATION_SECONDS: Final = 1.0
 

@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar, Unpack
 import structlog
 
 from credhook.logs.places import NEVER_AWAITED, dropped_coroutine, leaves, loaded_from, members, places
+from credhook.settings import WorkerSettings
 from credhook.testing.fake_platform import ApiCall, FakeApi
 from credhook.worker.api.client import AsyncApi, SyncApi
 from credhook.worker.api.errors import Unavailable
@@ -25,7 +26,6 @@ from credhook.worker.attempt import running
 from credhook.worker.attempt.retry import BACKOFF, Defer, GiveUp, after_handler, error_text
 from credhook.worker.handlers.registry import Context, FetchedEvent, Handler, Handlers, definition, plugins_of
 from credhook.worker.platform.circuit import Circuit, outcome_of
-from credhook.worker.settings import WorkerSettings
 
 #: Without the second handler, Python would print its lines in test runs that do not capture them.
 log = logging.getLogger("credhook.testing")

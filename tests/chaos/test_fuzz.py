@@ -19,7 +19,7 @@ from starlette.types import ASGIApp
 from credhook.events import EVENT_TYPES, Event
 from credhook.receiver.app import RefusalLog, create_app
 from credhook.receiver.inbox import Outcome
-from credhook.receiver.settings import ReceiverSettings
+from credhook.settings import ReceiverSettings
 from support.receiver.signing import SECRET, body, sign
 
 Headers = list[tuple[bytes, bytes]]

@@ -13,18 +13,19 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from pydantic import ValidationError
 
-from credhook.console.command import ConsoleSettings
-from credhook.receiver.settings import ReceiverSettings
 from credhook.settings import (
-    KNOWN,
+    ConsoleSettings,
+    EndpointSettings,
+    ReceiverSettings,
     StoreSettings,
+    WorkerSettings,
     check_certificate,
     correction,
     in_force,
+    known_settings,
     settings_errors,
     unknown_settings,
 )
-from credhook.worker.settings import EndpointSettings, WorkerSettings
 from support.checkout import ROOT
 from support.process.commands import credhook
 from support.process.forked_process import run
@@ -86,18 +87,28 @@ WRONG: dict[type[Any], dict[str, tuple[str, ...]]] = {
     },
     WorkerSettings: {
         "CREDHOOK_API_URL": ("ftp://x", "https://user:pw@x", "https://user:1/hush@x", "https://api.example:99999"),
-        "CREDHOOK_TOKEN_URL": ("https://x?a=b", "https://x#f", "https:///x", "https://x:0", "https://@x"),
+        "CREDHOOK_TOKEN_URL": (
+            "https://x y",
+            "https://x'",
+            "https://x/a b",
+            "https://x\\y",
+            "https://x?a=b",
+            "https://x#f",
+            "https:///x",
+            "https://x:0",
+            "https://@x",
+        ),
         "CREDHOOK_TOKEN_AUTH": ("jwt",),
-        "CREDHOOK_SCOPE": ("read  write", 'a"b'),
+        "CREDHOOK_SCOPE": ('read "write', 'a"b'),
         "CREDHOOK_RESOURCE": ("https://one.example two", "https://one.example#part"),
         "CREDHOOK_CLIENT_CERTFILE": ("/nowhere/cert.pem", "-----BEGIN CERTIFICATE-----" + 300 * "MIIB", __file__),
         "CREDHOOK_CLIENT_KEYFILE": ("/nowhere/key.pem",),
         "CREDHOOK_MATCH_IDS": ("perhaps",),
         "CREDHOOK_ISSUANCE_PATH": (
             *("/credentials", "/../{id}", "/a/./{id}", "/{id}/..", "/%2e%2e/{id}", "/a?x={id}", "/a/{id}#f"),
-            *("/ä/{id}", "/a b/{id}", "/a\\..\\{id}", "/a\r\nX: y/{id}", "/a/{id}\n", "a/{id}", "/{id}/{x}"),
+            *("/ä/{id}", "/a b/{id}", "/a\\..\\{id}", "/a\r\nX: y/{id}", "a/{id}", "/{id}/{x}"),
         ),
-        "CREDHOOK_SNAPSHOT_KEY": ("k" * 31, f"{'k' * 32} {'l' * 31}", "   "),
+        "CREDHOOK_SNAPSHOT_KEY": ("k" * 31, f"{'k' * 32} {'l' * 31}"),
     },
     EndpointSettings: {"CREDHOOK_PUBLIC_URL": ("http://i/w", "https://me@i/w", "https:///w", "https://i?x")},
     ConsoleSettings: {
@@ -127,6 +138,63 @@ def test_a_wrong_value_is_one_line_with_its_name_and_without_the_value(
     assert value not in line.removeprefix(name) or value == __file__  # The name of a file that is there.
 
 
+# What editors, shells and YAML leave around a value, in the environment or in a file.
+
+AROUND = ["{}\n", "{}\r\n", "\ufeff{}", "  {}\t", "\n{}\xa0", "\u200b{}\ufeff\n"]
+INSIDE = ["{}\n{}", "{}\r{}", "{}\t{}", "{}\ufeff{}", "{}\x00{}", '"{}"', "'{}'", "`{}`", '"{}\u201d', "\u201c{}\u201d"]
+CLEANED = {
+    **PLATFORM,
+    "REDIS_URL": "redis://redis.example:6380/1",
+    "CREDHOOK_QUEUE": "other",
+    "CREDHOOK_LEASE": "20",
+    "CREDHOOK_MATCH_IDS": "0",
+    "CREDHOOK_ISSUANCE_PATH": "/a/{id}",
+    "CREDHOOK_HANDLERS": "accounts",
+    "CREDHOOK_AUDIENCE": "them",
+    "CREDHOOK_TOKEN_AUTH": "basic",
+    "CREDHOOK_SNAPSHOT_KEY": "k" * 32,
+}
+#: Settings of several values, which may stand on lines of their own.
+SEPARATED = {"CREDHOOK_HANDLERS", "CREDHOOK_SNAPSHOT_KEY"}
+
+
+@pytest.mark.parametrize("form", AROUND, ids=ascii)
+@pytest.mark.parametrize("place", ["environment", "file"])
+def test_a_value_is_used_without_what_is_around_it(
+    form: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clean = made(WorkerSettings, CLEANED)
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    for name, value in CLEANED.items():
+        if place == "environment":
+            monkeypatch.setenv(name, form.format(value))
+        else:
+            (tmp_path / name).write_bytes(form.format(value).encode())
+    assert WorkerSettings() == clean
+
+
+@pytest.mark.parametrize("form", INSIDE, ids=ascii)
+def test_a_hidden_character_or_a_quotation_mark_is_refused(form: str) -> None:
+    wrong = {name: form.format(value, value) for name, value in CLEANED.items() if name not in SEPARATED}
+    refused = dict(line.split(": ", 1) for line in lines(WorkerSettings, CLEANED | wrong))
+    assert refused.keys() == wrong.keys()
+    assert all(re.match(r"should (be one line|have no quotation)", message) for message in refused.values())
+
+
+@pytest.mark.parametrize("blank", ["", " ", "\n", "\ufeff\r\n"])
+def test_a_blank_value_is_not_set(blank: str) -> None:
+    assert made(WorkerSettings, PLATFORM | {"CREDHOOK_RATE": blank}).rate is None
+    (line,) = lines(WorkerSettings, PLATFORM | {"CREDHOOK_CLIENT_SECRET": blank})
+    assert line.startswith("CREDHOOK_CLIENT_SECRET: is not set")
+
+
+def test_several_values_may_stand_on_lines_of_their_own() -> None:
+    keys = f"{'k' * 32}\r\n{'l' * 32}\n"
+    settings = made(WorkerSettings, PLATFORM | {"CREDHOOK_SNAPSHOT_KEY": keys, "CREDHOOK_HANDLERS": "a,\n  b:c\n"})
+    assert settings.snapshot_key.get_secret_value() == f"{'k' * 32} {'l' * 32}"
+    assert settings.handlers == ("a", "b:c")
+
+
 # Secrets in files, as systemd, Docker and Kubernetes mount them.
 
 
@@ -144,7 +212,7 @@ def test_what_the_environment_lacks_is_read_from_files(folder: Path, monkeypatch
         (folder / "..data" / name).write_bytes(content)
         (folder / name).symlink_to(f"..data/{name}")
     settings = WorkerSettings()
-    assert settings.client_secret.get_secret_value() == " hush "
+    assert settings.client_secret.get_secret_value() == "hush"
     assert (settings.client_id, settings.redis_address) == ("me", "redis://127.0.0.1:6379/0")
     assert "hush" not in f"{settings!r}{in_force(settings)}"
 
@@ -155,7 +223,9 @@ def test_what_the_environment_lacks_is_read_from_files(folder: Path, monkeypatch
         ("REDIS_URL", b"hush://", "should be redis://, "),
         ("REDIS_URL", b"redis://hush\xff", "/REDIS_URL should be a readable file of UTF-8 text (UnicodeDecodeError)"),
         ("CREDHOOK_ADMIN", b"hush", "should be host:port"),
-        ("CREDENTIALS_DIRECTORY", None, "/none should be a readable folder (FileNotFoundError)"),
+        ("REDIS_URL", b"redis://hu\nsh", "should be one line of visible characters; it holds U+000A"),
+        ("REDIS_URL", b"'redis://hush'", "should have no quotation marks around it"),
+        ("CREDENTIALS_DIRECTORY", None, '/none should be a readable folder (directory "'),
     ],
 )
 def test_a_wrong_file_is_one_line_with_its_name_and_without_the_value(
@@ -302,16 +372,10 @@ def test_the_receiver_holds_no_api_credentials_and_the_worker_no_signing_secrets
     assert not {name for name in WorkerSettings.model_fields if "webhook" in name or "path_secret" in name}
 
 
-def test_what_is_known_is_what_is_read() -> None:
-    read = {
-        str(one.validation_alias)
-        for settings in (ReceiverSettings, WorkerSettings, EndpointSettings, ConsoleSettings)
-        for one in settings.model_fields.values()
-    }
-    others = {"CREDHOOK_LOG", "CREDHOOK_LOG_LEVEL", "CREDHOOK_DEV", "CREDHOOK_SANDBOX_URL"}
-    assert {one for one in read if one.startswith("CREDHOOK_")} | others == KNOWN
+def test_known_settings_are_those_that_the_code_reads() -> None:
     texts = [path.read_text() for room in ("credhook", "receiver", "worker") for path in (ROOT / room).rglob("*.py")]
-    assert {name for text in texts for name in re.findall(r'environ\S*"(CREDHOOK_\w+)"', text)} <= KNOWN
+    read = {name for text in texts for name in re.findall(r'environ\S*"(CREDHOOK_\w+)"', text)}
+    assert read | {"CREDHOOK_LOG_LEVEL", "CREDHOOK_QUEUE", "CREDHOOK_CONSOLE_URL", "CREDHOOK_RATE"} <= known_settings()
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from credhook.worker.api.operations import AsyncSender, Call, Method, Page, Plat
 from credhook.worker.api.token import ClientCredentials, Token
 
 if TYPE_CHECKING:
-    from credhook.worker.settings import PlatformSettings
+    from credhook.settings import PlatformSettings
 
 R = TypeVar("R")
 

@@ -25,7 +25,7 @@ from credhook.worker.api.models import ResponseModel
 from credhook.worker.api.responses import parse
 
 if TYPE_CHECKING:
-    from credhook.worker.settings import PlatformSettings
+    from credhook.settings import PlatformSettings
 
 #: How the client authenticates: secret in the form (`client_secret_post`, as the specification has it) or in a header
 #: (`client_secret_basic`, which every OAuth server must support).

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Optional
 
 import structlog
 
+from credhook.settings import WorkerSettings
 from credhook.store import GAVE_UP, TOOK, State
 from credhook.store.errors import STORE_ERRORS
 from credhook.worker import metrics
@@ -31,7 +32,6 @@ from credhook.worker.platform.circuit_breaker import CircuitBreaker
 from credhook.worker.queue.claims import Claim, Claims, Settlement, is_stale
 from credhook.worker.queue.failure import WORKER, WORKER_DIED
 from credhook.worker.queue.leases import Leases
-from credhook.worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
     from credhook.worker.tracing import AttemptTracer

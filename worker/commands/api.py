@@ -18,6 +18,7 @@ import click
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
+from credhook.settings import PlatformSettings
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import ApiError, InvalidRequest, Unavailable
 from credhook.worker.api.models import (
@@ -30,7 +31,6 @@ from credhook.worker.api.models import (
     certificates_in,
 )
 from credhook.worker.api.operations import Call
-from credhook.worker.settings import PlatformSettings
 
 T = TypeVar("T")
 

@@ -23,6 +23,7 @@ from uuid import uuid4
 import click
 
 from credhook.events import ISSUANCE, PRESENTATION, RESOURCES, Event, Resource, is_resource_id, resource_of
+from credhook.settings import WorkerSettings
 from credhook.store import BACKFILLED
 from credhook.store.errors import StoreError
 from credhook.store.health import unanswered
@@ -35,7 +36,6 @@ from credhook.worker.commands.bulk import bar
 from credhook.worker.commands.options import MOMENT, TYPE, open_store
 from credhook.worker.handlers.loading import load
 from credhook.worker.platform.circuit_breaker import CircuitBreaker
-from credhook.worker.settings import WorkerSettings
 from credhook.worker.wiring import beside
 
 #: How long a backfill may take before the store forgets events of its window.

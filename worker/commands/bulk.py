@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import click
 
+from credhook.settings import HandlerSettings
 from credhook.store import State
 from credhook.store.bulk import BulkResult, sentence, work_through
 from credhook.store.erase import ERASED, NOT_ERASED, Erasure
@@ -21,7 +22,6 @@ from credhook.store.history import plain
 from credhook.store.replay import NOT_REPLAYED, REPLAYED, How, Replay, Settled
 from credhook.store.selection import EventSummary, Selection, absent, read_page
 from credhook.worker.commands import options
-from credhook.worker.settings import HandlerSettings
 
 #: Options of commands that change many events.
 _BULK: Final = (

@@ -19,6 +19,7 @@ from urllib.parse import SplitResult, urlsplit
 import click
 
 from credhook.events import EVENT_TYPES
+from credhook.settings import EndpointSettings, HandlerSettings
 from credhook.store.history import plain
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import ApiError, InvalidRequest, NotFound
@@ -27,7 +28,6 @@ from credhook.worker.api.operations import Endpoints
 from credhook.worker.commands.api import call
 from credhook.worker.commands.events import print_table
 from credhook.worker.handlers.loading import load
-from credhook.worker.settings import EndpointSettings, HandlerSettings
 
 #: No filter: the endpoint receives every event, also of future types.
 ALL: Final = frozenset[str]()

@@ -8,6 +8,7 @@ from typing import Any, Final
 import click
 
 from credhook.events import EVENT_TYPES, resource_of
+from credhook.settings import WorkerSettings
 from credhook.store.history import records
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import ApiError
@@ -15,7 +16,6 @@ from credhook.worker.api.models import Issuance, Presentation
 from credhook.worker.attempt.details import Snapshots, from_bytes
 from credhook.worker.commands.api import PATIENCE
 from credhook.worker.commands.options import AN_ID, open_store
-from credhook.worker.settings import WorkerSettings
 
 #: Fields of an issuance, a presentation and a credential that hold no personal data. All others are redacted.
 _KEPT: Final = {

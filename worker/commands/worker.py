@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import click
 
 from credhook.logs import in_development
+from credhook.settings import WorkerSettings
 from credhook.supervisor import FOLDER
 from credhook.worker.process.supervisor import Pipes, WorkerSupervisor
-from credhook.worker.settings import WorkerSettings
 
 
 @click.command()

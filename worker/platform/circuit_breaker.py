@@ -18,6 +18,7 @@ from typing import Final, Self
 
 import structlog
 
+from credhook.settings import WorkerSettings
 from credhook.store.errors import STORE_ERRORS
 from credhook.store.store import AsyncStore
 from credhook.worker import metrics
@@ -39,7 +40,6 @@ from credhook.worker.platform.shared_circuit import (
     SharedCircuit,
     circuit_key,
 )
-from credhook.worker.settings import WorkerSettings
 
 log = structlog.get_logger("credhook.worker")
 

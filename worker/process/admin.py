@@ -13,6 +13,7 @@ from rq.suspension import WORKERS_SUSPENDED
 from credhook.listener.admin import bind_setting, create_admin, serve_admin
 from credhook.metrics.counting import gathered
 from credhook.metrics.figures import TargetFigures, gauge
+from credhook.settings import WorkerSettings
 from credhook.store.announcements import WorkerAnnouncement, announced
 from credhook.store.errors import STORE_ERRORS
 from credhook.store.health import Check, SharedExamination
@@ -21,7 +22,6 @@ from credhook.store.permissions import Part, refused
 from credhook.store.store import AsyncStore
 from credhook.worker.platform.circuit import Phase
 from credhook.worker.platform.shared_circuit import circuit_in, circuit_key
-from credhook.worker.settings import WorkerSettings
 
 
 def start_admin(

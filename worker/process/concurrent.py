@@ -22,6 +22,7 @@ from rq.suspension import WORKERS_SUSPENDED
 from rq.worker import BaseWorker, WorkerStatus
 
 from credhook.backoff import Backoff, Waits
+from credhook.settings import WorkerSettings
 from credhook.store import State
 from credhook.store.errors import STORE_ERRORS, hint
 from credhook.store.store import SyncStore
@@ -32,7 +33,6 @@ from credhook.worker.attempt.attempt import Attempt, Interruption
 from credhook.worker.handlers.registry import Registry
 from credhook.worker.process.supervisor import HAND_BACK
 from credhook.worker.queue.claims import Claim, Claimant, Taken
-from credhook.worker.settings import WorkerSettings
 from credhook.worker.wiring import beside, build_worker
 
 log = structlog.get_logger("credhook.worker")

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Final, Optional
 
 import structlog
 
+from credhook.settings import WorkerSettings
 from credhook.store import announcements
 from credhook.store.errors import STORE_ERRORS
 from credhook.store.store import SyncStore
 from credhook.worker.handlers.registry import Registry
 from credhook.worker.platform.shared_circuit import circuit_key
 from credhook.worker.queue.leases import reclaim
-from credhook.worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
     from credhook.worker.process.concurrent import ConcurrentWorker

@@ -25,6 +25,7 @@ from rq.worker import WorkerStatus
 
 from credhook import tracing
 from credhook.logs import configure_logs
+from credhook.settings import WorkerSettings
 from credhook.store import State
 from credhook.store.job import FAILURE_TTL, event_of
 from credhook.store.store import SyncStore
@@ -37,7 +38,6 @@ from credhook.worker.attempt.attempt import Attempt
 from credhook.worker.handlers.loading import load
 from credhook.worker.handlers.registry import Registry
 from credhook.worker.process.supervisor import HAND_BACK
-from credhook.worker.settings import WorkerSettings
 from credhook.worker.wiring import build_worker
 
 log = structlog.get_logger("credhook.worker")

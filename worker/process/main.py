@@ -18,7 +18,7 @@ import structlog
 from credhook import tracing
 from credhook.backoff import Backoff, Waits
 from credhook.logs import in_development
-from credhook.settings import in_force
+from credhook.settings import WorkerSettings, in_force
 from credhook.store.errors import STORE_ERRORS, hint
 from credhook.store.permissions import Part, refused
 from credhook.store.store import SyncStore
@@ -30,7 +30,6 @@ from credhook.worker.process.heartbeat import Heartbeat
 from credhook.worker.process.supervisor import HAND_BACK, PULSE, Pipes
 from credhook.worker.queue.leases import reclaim_all
 from credhook.worker.queue.sweeper import Sweeper
-from credhook.worker.settings import WorkerSettings
 
 log = structlog.get_logger("credhook.worker")
 

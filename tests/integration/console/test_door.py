@@ -13,7 +13,8 @@ from redis import Redis
 from starlette.routing import Route
 
 from credhook.console.auth import Login
-from credhook.console.command import ConsoleSettings, create_console
+from credhook.console.command import create_console
+from credhook.settings import ConsoleSettings
 from credhook.store import State
 from support.console.console import TOKEN, Console, fields
 from support.store.stored_events import plant_many

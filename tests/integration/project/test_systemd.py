@@ -11,8 +11,8 @@ import pytest
 
 from credhook.receiver import command
 from credhook.sandbox.local.environment import free_port
+from credhook.settings import WorkerSettings
 from credhook.worker.process import supervisor
-from credhook.worker.settings import WorkerSettings
 from support.checkout import ROOT
 from support.process.serving import Process
 from support.receiver.signing import SECRET

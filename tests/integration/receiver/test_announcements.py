@@ -17,7 +17,7 @@ from credhook.events import Event
 from credhook.receiver.app import RefusalLog, create_app
 from credhook.receiver.command import Announcer
 from credhook.receiver.inbox import StoreUnavailable
-from credhook.receiver.settings import ReceiverSettings
+from credhook.settings import ReceiverSettings
 from credhook.store.announcements import announced
 from support.process.serving import receiver
 from support.receiver.signing import OTHER_SECRET, SECRET, body, headers

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from credhook.worker.settings import WorkerSettings
+from credhook.settings import WorkerSettings
 from support import plain
 from support.platform.platform_settings import leading_to
 

@@ -7,10 +7,10 @@ from types import MappingProxyType
 from typing import Any
 
 from credhook.events import Event
+from credhook.settings import WorkerSettings
 from credhook.worker.attempt.attempt import Attempt
 from credhook.worker.handlers.registry import Handlers, Registry
 from credhook.worker.queue.claims import Claim, Claimant, Settlement
-from credhook.worker.settings import WorkerSettings
 from credhook.worker.wiring import Parts, build_worker
 from support.platform.platform_settings import leading_to
 from support.store.accepting import inbox_on

@@ -5,7 +5,7 @@ from pydantic import SecretStr
 from starlette.datastructures import Headers
 
 from credhook.console.auth import Login, Sessions, is_loopback, objection
-from credhook.console.command import ConsoleSettings
+from credhook.settings import ConsoleSettings
 from support.process.fake_children import Clock
 
 URL = "https://console.example"

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import structlog
 
+from credhook.cli import main
 from credhook.logs import _MAX_PLACES, configure_logs
 from credhook.logs.places import is_authors, loaded_from, places, runs_now
 from credhook.store import State
@@ -130,9 +131,9 @@ def test_a_wrong_log_setting_ends_the_process_with_its_name(
 ) -> None:
     monkeypatch.setenv(name, value)
     with pytest.raises(SystemExit) as end:
-        configure_logs(io.StringIO())
+        main(["status"])
     assert end.value.code == 2
-    assert name in capsys.readouterr().err
+    assert capsys.readouterr().err.startswith(f"credhook: {name}: Input should be ")
 
 
 class Unspeakable:

@@ -15,9 +15,8 @@ from click import Context
 from credhook.cli import LazyGroup
 from credhook.ops.attention import REFUSING
 from credhook.receiver import command as receiver
-from credhook.receiver.settings import ReceiverSettings
+from credhook.settings import EndpointSettings, ReceiverSettings, WorkerSettings
 from credhook.worker.process import supervisor
-from credhook.worker.settings import EndpointSettings, WorkerSettings
 from support.checkout import ROOT
 
 DEPLOY = ROOT / "deploy"

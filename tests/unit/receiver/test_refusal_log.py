@@ -12,8 +12,8 @@ from credhook.events import Malformed
 from credhook.logs import FloodGuard
 from credhook.receiver.app import MAX_LOGGED, RefusalLog, RouteNotFound, create_app
 from credhook.receiver.inbox import StoreUnavailable
-from credhook.receiver.settings import ReceiverSettings
 from credhook.receiver.signature import BadHeaders, OutsideTolerance, Unauthenticated
+from credhook.settings import ReceiverSettings
 from support.receiver.signing import OTHER_SECRET, SECRET, body, headers
 
 

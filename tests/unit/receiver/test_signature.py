@@ -6,13 +6,12 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from credhook.receiver.signature import (
     BadHeaders,
-    Key,
     SignedHeaders,
     Unauthenticated,
     authenticate,
-    parse_key,
     read_headers,
 )
+from credhook.webhook_keys import Key, parse_key
 from support.receiver.signing import OTHER_SECRET, SECRET, sign
 
 NOW = 1_700_000_000

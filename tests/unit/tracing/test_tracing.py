@@ -14,8 +14,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, Tracer, get_current_span
 
 from credhook.events import Event
-from credhook.receiver.settings import ReceiverSettings
 from credhook.receiver.tracing import DeliveryTracer
+from credhook.settings import ReceiverSettings
 from credhook.store import REPLAYED
 from credhook.tracing import trace_id, wanted_exporter
 from credhook.tracing.spans import current_span, extract, inject, link

@@ -12,13 +12,13 @@ from unittest.mock import AsyncMock, Mock
 import httpx
 import pytest
 
+from credhook.settings import PlatformSettings
 from credhook.worker.api.client import MOST_PAGES, AsyncApi, SyncApi, transport_from
 from credhook.worker.api.errors import ApiError, InvalidRequest, InvalidResponse, Unavailable
 from credhook.worker.api.http.exchange import LONGEST_BODY, Request, Response
 from credhook.worker.api.http.httpx_transport import HttpxTransport
 from credhook.worker.api.models import UserRequest
 from credhook.worker.api.token import ClientCredentials
-from credhook.worker.settings import PlatformSettings
 from support.platform.platform_settings import leading_to
 from support.platform.token_endpoint import (
     TOKEN_URL,

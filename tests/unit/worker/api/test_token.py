@@ -10,12 +10,12 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
+from credhook.settings import PlatformSettings
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import ApiError, InvalidRequest, InvalidResponse, NotFound, Unauthorized, Unavailable
 from credhook.worker.api.http.exchange import Response
 from credhook.worker.api.models import Presentation
 from credhook.worker.api.token import ClientCredentials, Token, TokenAuth, granted
-from credhook.worker.settings import PlatformSettings
 from support.platform.token_endpoint import TOKEN_URL, CountedCredentials, Held, Platform, behind, client, credentials
 from support.process.fake_children import Clock
 from support.virtual_time import in_own_time
