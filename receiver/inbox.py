@@ -1,14 +1,11 @@
 """Store authenticated deliveries before they are acknowledged, many in one round trip to Redis.
 
-While one group is on its way, arriving requests wait for the next: the group commit of databases. If the script
-fails, the whole group is refused; events that it has written are then duplicates. A damaged record refuses its own
-delivery. A request whose client has gone is still written with its group.
+If the script fails, the whole group is refused; events that it has written are then duplicates. A damaged record
+refuses its own delivery. A request whose client has gone is still written with its group.
 """
 
-import asyncio
 import time
 from collections.abc import Callable, Sequence
-from contextvars import Context
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Final, NamedTuple
@@ -16,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import structlog
 
 from credhook.events import Event
+from credhook.group_commit import GroupCommit
 from credhook.receiver import metrics
 from credhook.store import Keys, lua
 from credhook.store.connection import REDIS_TIMEOUT, Command, RedisConnection
@@ -74,9 +72,6 @@ class Delivery(NamedTuple):
     trace: str | None = None
 
 
-_Waiting = tuple[Delivery, "asyncio.Future[Outcome]"]
-
-
 def accept_command(group: Sequence[Delivery], *, queue: str, retention: int) -> Command:
     """Return the command that runs the script for a group. Its reply has an outcome for each."""
     arguments = accept_arguments(group, queue=queue, retention=retention, now=datetime.now(UTC))
@@ -98,8 +93,7 @@ class Inbox:
         self._facts_until = 0.0
         #: Checks whether events would be kept now.
         self.examine = SharedExamination(store, durability=durability, refused=refused)
-        self._waiting: list[_Waiting] = []
-        self._writer: asyncio.Task[None] | None = None
+        self._commit = GroupCommit[Delivery, Outcome](self._write_group, limit=MAX_GROUP)
         #: Deliveries written since the start, and when the last was, in monotonic seconds.
         self.acknowledged, self.last_acknowledged = 0, 0.0
         #: Conflicts since the start, and when the last came, in monotonic seconds.
@@ -116,34 +110,30 @@ class Inbox:
         Raises:
             StoreUnavailable: it may or may not have been written; the same delivery may be accepted again safely.
         """
-        outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self._waiting.append((Delivery(delivery_id, event, trace), outcome))
-        if self._writer is None or self._writer.done():
-            # The writer serves all requests. An empty context keeps out the first one's trace and log fields.
-            self._writer = asyncio.create_task(self._write_all(), context=Context())
-        return await outcome
+        return await self._commit.write(Delivery(delivery_id, event, trace))
 
     async def aclose(self) -> None:
         """Write the waiting events, then close the connections."""
-        if self._writer:
-            await self._writer
+        await self._commit.drain()
         await self._connection.aclose()
         await self._store.redis.aclose()
 
-    async def _write_all(self) -> None:
-        while self._waiting:
-            metrics.WAITING.set(len(self._waiting))
-            group, self._waiting = self._waiting[:MAX_GROUP], self._waiting[MAX_GROUP:]
-            try:
-                outcomes = await self._write([delivery for delivery, _ in group])
-            except Exception as error:  # noqa: BLE001  A defect must reach all waiting requests, too.
-                # Refuse the waiting groups too: each would only run into the same time-out.
-                self._refuse(group + self._waiting, error)
-                self._waiting = []
-            else:
-                self._confirm(group, outcomes)
-                await asyncio.sleep(0)  # Let the answered senders' next requests join the next group.
-        metrics.WAITING.set(0)
+    async def _write_group(self, group: list[Delivery]) -> Sequence[Outcome | StoreUnavailable]:
+        metrics.WAITING.set(len(group) + self._commit.waiting)
+        try:
+            outcomes = await self._write(group)
+        except Exception as error:  # noqa: BLE001  A defect must reach all waiting requests, too.
+            refusal = self._begin_outage(error)
+            # The next groups would only run into the same time-out.
+            self._commit.refuse_waiting(refusal)
+            return [refusal] * len(group)
+        finally:
+            metrics.WAITING.set(self._commit.waiting)
+        self._report(group, outcomes)
+        if Outcome.UNREADABLE not in outcomes:
+            return outcomes
+        damaged = StoreUnavailable("the key of its record holds something else")
+        return [damaged if outcome is Outcome.UNREADABLE else outcome for outcome in outcomes]
 
     async def _write(self, group: list[Delivery]) -> list[Outcome]:
         metrics.GROUP_SIZE.observe(len(group))
@@ -200,34 +190,25 @@ class Inbox:
             log.info("redis_recovered", seconds=round(time.monotonic() - self._unavailable_since, 1))
             self.unavailable = ""
 
-    def _confirm(self, group: list[_Waiting], outcomes: list[Outcome]) -> None:
-        now = time.monotonic()
-        if kept := len(outcomes) - outcomes.count(Outcome.UNREADABLE):
-            self.acknowledged, self.last_acknowledged = self.acknowledged + kept, now
-        self.end_outage()
-        for (_, waiting), outcome in zip(group, outcomes, strict=True):
-            if waiting.done():  # Its request was cancelled; the event stays.
-                continue
-            if outcome is Outcome.UNREADABLE:
-                waiting.set_exception(StoreUnavailable("the key of its record holds something else"))
-            else:
-                waiting.set_result(outcome)
-        for outcome in set(outcomes):
-            deliveries = [delivery for (delivery, _), each in zip(group, outcomes, strict=True) if each is outcome]
-            metrics.DELIVERIES.add(outcome.value, by=len(deliveries))
-            if outcome is Outcome.CONFLICT:
-                self.conflicts, self.last_conflict = self.conflicts + len(deliveries), time.monotonic()
-            _log(outcome, deliveries)
-
-    def _refuse(self, group: list[_Waiting], error: Exception) -> None:
+    def _begin_outage(self, error: Exception) -> StoreUnavailable:
         if not isinstance(error, (*STORE_ERRORS, StoreUnavailable)):
             log.error("inbox_failed", exc_info=error)
         refusal = error if isinstance(error, StoreUnavailable) else StoreUnavailable(_reason(error), hint(error))
         self._unavailable_since = self._unavailable_since if self.unavailable else time.monotonic()
         self.unavailable = "; ".join(filter(None, (str(refusal), refusal.hint)))
-        for _, waiting in group:
-            if not waiting.done():
-                waiting.set_exception(refusal)
+        return refusal
+
+    def _report(self, group: list[Delivery], outcomes: list[Outcome]) -> None:
+        now = time.monotonic()
+        if kept := len(outcomes) - outcomes.count(Outcome.UNREADABLE):
+            self.acknowledged, self.last_acknowledged = self.acknowledged + kept, now
+        self.end_outage()
+        for outcome in set(outcomes):
+            deliveries = [delivery for delivery, each in zip(group, outcomes, strict=True) if each is outcome]
+            metrics.DELIVERIES.add(outcome.value, by=len(deliveries))
+            if outcome is Outcome.CONFLICT:
+                self.conflicts, self.last_conflict = self.conflicts + len(deliveries), now
+            _log(outcome, deliveries)
 
 
 def _reason(error: Exception) -> str:

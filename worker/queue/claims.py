@@ -18,12 +18,12 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
+from credhook.group_commit import GroupCommit
 from credhook.store import BLAMED, HANDLER, ONLY, PENDING, State, ending
 from credhook.store.errors import is_unwell
 from credhook.store.job import job_id
 from credhook.store.store import AsyncStore
 from credhook.worker.queue.failure import Failure
-from credhook.worker.queue.group_commit import GroupCommit, Operation, operation
 
 log = structlog.get_logger("credhook.worker")
 
@@ -37,6 +37,10 @@ URGENT_SHARE: Final = 3, 4
 _MOST_NAMED: Final = 10
 #: Milliseconds until a semaphore's key expires: longer than any run.
 _SEMAPHORE_LASTS_MS: Final = 86_400_000
+#: Operations in one script at most.
+MAX_GROUP: Final = 200
+#: For write.lua: the operation's name, the number of its arguments, and these.
+Operation = tuple[str | int | bytes, ...]
 
 #: Claims and settlements are tuples: frozen dataclasses take three times as long to make, and each event has both.
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
@@ -214,7 +218,10 @@ class Claims:
         self._worker = worker or Claimant("", "")
         self._store = store
         self._taken = 0
-        self._commit = GroupCommit(self._run, window=SETTLE_WINDOW_SECONDS)
+        # While Redis is away, full or read-only, operations wait: the fence decides if a claim still stands.
+        self._commit = GroupCommit[Operation, Any](
+            self._run, limit=MAX_GROUP, window_seconds=SETTLE_WINDOW_SECONDS, is_temporary=is_unwell
+        )
 
     async def claim(self, event_id: str) -> Claim | str:
         """Claim an event whose job RQ has popped, or return the reason in claim_event.lua why it cannot be claimed."""
@@ -301,3 +308,23 @@ class Claims:
     async def _run(self, operations: Sequence[Operation]) -> list[Any]:
         arguments = [self._store.retention, self._lease_ms, *self._worker, *chain.from_iterable(operations)]
         return await self._store.run("write", arguments)  # type: ignore[no-any-return]
+
+
+def operation(name: str, *arguments: str | int | Mapping[str, Any]) -> Operation:
+    """Return the operation as write.lua reads it: its name, the number of its arguments, and these.
+
+    Texts become UTF-8, although a handler's words may not be; mappings become JSON, or "" if they are empty.
+    """
+    return (
+        name,
+        len(arguments),
+        *[one if type(one) is int or (type(one) is str and one.isascii()) else _encoded(one) for one in arguments],
+    )
+
+
+def _encoded(argument: str | int | Mapping[str, Any]) -> int | bytes:
+    if isinstance(argument, str):
+        return argument.encode(errors="replace")
+    if isinstance(argument, int):
+        return int(argument)
+    return json.dumps(argument, ensure_ascii=False).encode(errors="replace") if argument else b""

@@ -1,8 +1,6 @@
 """Who wants traces, what a record keeps of one, and which contexts of senders are understood."""
 
-from collections.abc import Sequence
 from contextlib import suppress
-from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock
@@ -20,7 +18,6 @@ from credhook.store import REPLAYED
 from credhook.tracing import trace_id, wanted_exporter
 from credhook.tracing.spans import current_span, extract, inject, link
 from credhook.worker.api.http.exchange import Request, Response, Unanswered
-from credhook.worker.queue.group_commit import GroupCommit, Operation
 from credhook.worker.tracing import TracedTransport, WorkSpan
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -138,16 +135,3 @@ async def test_a_request_whose_path_has_no_template_is_named_by_its_method_alone
     assert "Canary" not in str(told)
     found = [(name, one["server.port"], one.get("error.type")) for name, one in told]
     assert found == [("GET", 443, None), ("GET", 80, "404"), ("GET", 443, "ConnectTimeout")]
-
-
-async def test_what_is_written_for_many_events_is_of_the_trace_of_none() -> None:
-    trace: ContextVar[str] = ContextVar("trace", default="none")
-    seen = []
-
-    async def run(operations: Sequence[Operation]) -> list[int]:
-        seen.append(trace.get())
-        return [1] * len(operations)
-
-    trace.set("one event's")
-    assert await GroupCommit(run).write(("x",)) == 1
-    assert seen == ["none"]

@@ -20,7 +20,7 @@ from credhook.store.history import records
 from credhook.store.lease import ExporterLease
 from credhook.store.replay import Replay, Settled
 from credhook.worker.attempt.details import state_of
-from credhook.worker.queue.claims import Claim, Claimant, Claims, Settlement
+from credhook.worker.queue.claims import Claim, Claimant, Claims, Settlement, operation
 from credhook.worker.queue.failure import WORKER_DIED, Failure
 from credhook.worker.queue.leases import put_back, reclaim, reclaim_all
 from support.redis.redis_proxy import redis_proxy
@@ -686,3 +686,8 @@ async def test_a_broken_settlement_spends_no_attempt_that_it_gave_back(queue: Ev
     assert (await queue.take_one("other")).event_id == "e2"
     after = queue.record("e1")
     assert (after["fence"], after["attempts"]) == (before["fence"], before["attempts"])
+
+
+def test_operation_is_its_name_and_its_arguments_as_redis_reads_them() -> None:
+    written: Any = operation("record", "msg_1", True, 7, {}, {"who": "ä"}, "a \udc80 b")
+    assert written == ("record", 6, "msg_1", 1, 7, b"", b'{"who": "\xc3\xa4"}', b"a ? b")

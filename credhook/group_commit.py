@@ -1,0 +1,140 @@
+"""Group commit, as databases have it: while one group is written, arriving operations wait and go out together.
+
+The receiver writes deliveries this way, and the worker the results of handlers. Each decides what an error means: an
+error among the replies is for its own caller, unless `is_temporary` says that the operation should be written again.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextvars import Context
+from typing import Final, Generic, TypeVar
+
+import structlog
+
+from credhook.backoff import Backoff, Waits
+
+log = structlog.get_logger("credhook.store")
+
+#: Waits between two tries to write while Redis is away.
+_BACKOFF: Final = Backoff(first=0.05, longest=1.0)
+
+Operation = TypeVar("Operation")
+Reply = TypeVar("Reply")
+#: An operation, the future of its reply, and whether the operation is `first`. A NamedTuple costs eight times as much.
+_Waiting = tuple[Operation, asyncio.Future[Reply], bool]
+
+
+class GroupCommit(Generic[Operation, Reply]):
+    """Operations of one process, on their way to Redis."""
+
+    def __init__(
+        self,
+        run: Callable[[list[Operation]], Awaitable[Sequence[Reply | Exception]]],
+        *,
+        limit: int,
+        window_seconds: float = 0.0,
+        is_temporary: Callable[[Exception], bool] = lambda _: False,
+    ) -> None:
+        """Write groups of up to `limit` operations by `run`, which returns or raises their errors.
+
+        `window_seconds`: how long operations that are `first` wait for others, since no caller is in a hurry.
+        `is_temporary`: tells the errors after which an operation waits, without limit, to be written again.
+        """
+        self._run = run
+        self._limit = limit
+        self._window_seconds = window_seconds
+        self._is_temporary = is_temporary
+        #: These go out before the others.
+        self._first: list[_Waiting[Operation, Reply]] = []
+        self._others: list[_Waiting[Operation, Reply]] = []
+        self._writer: asyncio.Task[None] | None = None
+        #: Starts the writer at the end of the window.
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Return how many operations wait for the next group."""
+        return len(self._first) + len(self._others)
+
+    def write(self, operation: Operation, *, first: bool = False) -> "asyncio.Future[Reply]":
+        """Write the operation with the next group, before others if it is `first`. Return the future of its reply."""
+        reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        (self._first if first else self._others).append((operation, reply, first))
+        if self._writer is None or self._writer.done():
+            if not first:
+                self._begin()
+            elif self._timer is None:
+                self._open_window()
+        return reply
+
+    def refuse_waiting(self, error: Exception) -> None:
+        """Give the error to all callers whose operations wait for the next group."""
+        waiting = self._first + self._others
+        self._first, self._others = [], []
+        for _, reply, _ in waiting:
+            _answer(reply, error)
+
+    async def drain(self) -> None:
+        """Return when all operations are written. Windows end at once."""
+        if self._timer:
+            self._begin()
+        while self._writer and not self._writer.done():
+            await self._writer
+            if self._timer:
+                self._begin()
+
+    def _open_window(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._window_seconds, self._begin)
+
+    def _begin(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+        # The writer serves all callers. An empty context keeps out the trace and the log fields of the first caller.
+        self._writer = asyncio.create_task(self._write_all(), context=Context())
+
+    async def _write_all(self) -> None:
+        waits = Waits(_BACKOFF)
+        while self.waiting:
+            group = self._take_group()
+            try:
+                outcomes: Sequence[Reply | Exception] = await self._run([operation for operation, _, _ in group])
+            except Exception as error:  # noqa: BLE001  All callers of the group must hear of it.
+                outcomes = [error] * len(group)
+            again: list[_Waiting[Operation, Reply]] = []
+            for waiting, outcome in zip(group, outcomes, strict=True):
+                if isinstance(outcome, Exception) and self._is_temporary(outcome):
+                    again.append(waiting)
+                    reason = type(outcome).__name__
+                else:
+                    _answer(waiting[1], outcome)
+            if again:
+                self._first[:0] = [waiting for waiting in again if waiting[2]]
+                self._others[:0] = [waiting for waiting in again if not waiting[2]]
+                wait = waits.next()
+                log.warning("store_unreachable", error=reason, waiting=len(again), retry_in=wait)
+                await asyncio.sleep(wait)
+                continue
+            waits.reset()
+            await asyncio.sleep(0)  # Let the next operations of the answered callers join the next group.
+            if self._first and not self._others:
+                self._open_window()
+                return
+
+    def _take_group(self) -> list[_Waiting[Operation, Reply]]:
+        # A full Redis lets a script pass that begins by freeing memory, so `first` operations begin it.
+        group = self._first[: self._limit]
+        self._first = self._first[self._limit :]
+        free = self._limit - len(group)
+        group += self._others[:free]
+        self._others = self._others[free:]
+        return group
+
+
+def _answer(reply: "asyncio.Future[Reply]", outcome: Reply | Exception) -> None:
+    if reply.done():  # Its caller was cancelled.
+        return
+    if isinstance(outcome, Exception):
+        reply.set_exception(outcome)
+    else:
+        reply.set_result(outcome)
