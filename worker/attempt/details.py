@@ -5,11 +5,13 @@ as `data_gone`. Snapshots keep presented data until every handler has run. The d
 `CREDHOOK_SNAPSHOT_KEY` is set. No snapshot outlives a day.
 """
 
-import secrets
+import base64
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -27,7 +29,7 @@ from credhook.worker.platform.circuit import PlatformPaused
 from credhook.worker.queue.claims import Claim
 
 if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    from cryptography.fernet import MultiFernet
 
 log = structlog.get_logger("credhook.worker")
 
@@ -36,8 +38,6 @@ LIFETIME: Final = 86_400
 #: Maximum size in bytes: a full Redis would accept no events.
 LARGEST: Final = 256 * 1024
 
-_NONCE_BYTES: Final = 12
-
 
 class Snapshots:
     """The snapshots of all open events."""
@@ -45,51 +45,50 @@ class Snapshots:
     def __init__(self, store: AsyncStore, key: SecretStr | None) -> None:
         """`key`: keys separated by spaces. The first seals, all open. None: nothing is kept."""
         self._store = store
-        self._ciphers = [_cipher(each) for each in key.get_secret_value().split()] if key else []
+        self._cipher = _cipher(key.get_secret_value().split()) if key else None
 
     async def keep(self, event_id: str, details: bytes) -> None:
         """Note that the event's data was seen, and seal it. An earlier snapshot is overwritten but keeps its expiry."""
         sealed = b""
-        if self._ciphers and len(details) > LARGEST:
+        if self._cipher and len(details) > LARGEST:
             log.warning("snapshot_too_large", webhook_id=event_id, bytes=len(details), most=LARGEST)
-        elif self._ciphers:
-            nonce = secrets.token_bytes(_NONCE_BYTES)
-            # The name is authenticated too: a snapshot moved to another event cannot be opened.
-            sealed = nonce + self._ciphers[0].encrypt(nonce, details, (self._store.keys.snapshot + event_id).encode())
+        elif self._cipher:
+            sealed = self._cipher.encrypt(self._label(event_id) + details)
         try:
             await self._store.run("keep", [event_id, sealed, LIFETIME])
         except STORE_ERRORS as error:  # The data is here now and may not be again: run the handlers.
-            if self._ciphers:  # Otherwise there is nothing to keep.
+            if self._cipher:  # Otherwise there is nothing to keep.
                 log.warning("snapshot_not_kept", webhook_id=event_id, error=type(error).__name__, hint=hint(error))
 
     async def find(self, event_id: str) -> bytes | None:
         """Return the details of an event, or None if there is no snapshot that our keys open."""
-        if not self._ciphers:
+        if not self._cipher:
             return None
-        name = self._store.keys.snapshot + event_id
         try:
-            sealed = await self._store.redis.get(name)
+            sealed = await self._store.redis.get(self._store.keys.snapshot + event_id)
         except STORE_ERRORS as error:
             log.warning("snapshot_unreadable", webhook_id=event_id, error=type(error).__name__)
             return None
         if not isinstance(sealed, bytes):
             return None
-        for cipher in self._ciphers:
-            with suppress(Exception):  # Another key; or shorter than a nonce.
-                return cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], name.encode())
+        with suppress(Exception):  # Another key sealed it, or it is damaged.
+            opened, label = self._cipher.decrypt(sealed), self._label(event_id)
+            if opened.startswith(label):
+                return opened.removeprefix(label)
         hint = "Add the key that sealed the snapshot to CREDHOOK_SNAPSHOT_KEY"
         log.warning("snapshot_unreadable", webhook_id=event_id, hint=hint)
         return None
 
+    def _label(self, event_id: str) -> bytes:
+        """Return what is sealed in front of the details: a snapshot moved to another event is not opened."""
+        return (self._store.keys.snapshot + event_id).encode() + b"\n"
 
-def _cipher(key: str) -> "AESGCM":
-    """Derive an AES-256-GCM key. HKDF is fast, so the secret itself must be hard to guess."""
-    from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # 6 MiB that most workers do not need.
-    from cryptography.hazmat.primitives.hashes import SHA256
-    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-    derivation = HKDF(SHA256(), 32, salt=None, info=b"credhook:snapshot")
-    return AESGCM(derivation.derive(key.encode()))
+def _cipher(keys: Sequence[str]) -> "MultiFernet":
+    """Return the cipher. A hash makes a key of Fernet's form; the secret itself must be hard to guess."""
+    from cryptography.fernet import Fernet, MultiFernet  # 6 MiB that most workers do not need.
+
+    return MultiFernet([Fernet(base64.urlsafe_b64encode(sha256(key.encode()).digest())) for key in keys])
 
 
 def to_bytes(details: Issuance | Presentation) -> bytes:
