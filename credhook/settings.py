@@ -583,27 +583,19 @@ def _origin(value: str) -> str:
 class ConsoleSettings(StoreSettings):
     """Settings of `credhook console`. Its endpoints page also reads the settings of `credhook endpoints`."""
 
-    token: Annotated[
+    password: Annotated[
         SecretStr | None,
-        # 22 characters of base64 are 128 bits.
-        matching(r"(?s).{22,}", "should be 22 or more random characters, such as `openssl rand -hex 16` prints"),
+        matching(r"(?s).{16,}", "should be 16 or more random characters, such as `openssl rand -hex 16` prints"),
     ] = Field(
         None,
-        validation_alias="CREDHOOK_CONSOLE_TOKEN",
-        description="Password of the console: 22 or more random characters. Default: the console prints a one-time "
-        "login link.",
+        validation_alias="CREDHOOK_CONSOLE_PASSWORD",
+        description="Password of the console: 16 or more random characters. Default: the console makes one and prints "
+        "a link that holds it.",
     )
     url: Annotated[str, AfterValidator(_origin)] | None = Field(
         None,
         validation_alias="CREDHOOK_CONSOLE_URL",
         description="The https URL of the console behind a proxy. Default: this machine's own addresses.",
-    )
-    session: int = Field(
-        43_200,
-        ge=60,
-        le=30 * 86_400,
-        validation_alias="CREDHOOK_CONSOLE_SESSION",
-        description="Seconds that a login lasts.",
     )
 
 

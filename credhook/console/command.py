@@ -1,5 +1,6 @@
-"""`credhook console`: its settings, the application, and the server."""
+"""`credhook console`: the application and its server."""
 
+import secrets
 import sys
 from http import HTTPStatus
 from typing import Final
@@ -41,7 +42,7 @@ def console(*, host: str, port: int) -> None:
     """Serve pages for operators: fleet, causes of failures, events, endpoints, replay and erase.
 
     The console serves browsers of this machine. Behind an https proxy, set CREDHOOK_CONSOLE_URL to its URL. Log in with
-    CREDHOOK_CONSOLE_TOKEN, or with the one-time link that the console prints.
+    your name and CREDHOOK_CONSOLE_PASSWORD, or open the link that the console prints.
     """
     settings = ConsoleSettings()
     if not auth.is_loopback(host) and not settings.url:
@@ -49,19 +50,22 @@ def console(*, host: str, port: int) -> None:
             f"--host {host} would serve pages unencrypted. Put an https proxy in front and set CREDHOOK_CONSOLE_URL to "
             "its URL, or use `ssh -L`"
         )
-    if not settings.token and not sys.stdout.isatty():
+    if not settings.password and not sys.stdout.isatty():
         raise click.UsageError(
-            "there is no terminal for the login link. Set CREDHOOK_CONSOLE_TOKEN, for example to the output of "
-            "`openssl rand -hex 16`"
+            "there is no terminal for the link with a password. Set CREDHOOK_CONSOLE_PASSWORD, for example to the "
+            "output of `openssl rand -hex 16`"
         )
     listener = bind_setting(f"{host}:{port}", "another --host or --port")
     shown = f"[{host.strip('[]')}]" if ":" in host else host
     address = settings.url or f"http://{shown}:{listener.getsockname()[1]}"
     log.info("console_started", url=address, settings=in_force(settings))
-    if settings.token:
-        click.echo(f"credhook console: {address}")
-    login = auth.Login(settings.token, hand_out=lambda code: click.echo(f"one-time login: {address}/login?code={code}"))
-    app = create_console(settings, login)
+    if settings.password:
+        password, link = settings.password.get_secret_value(), address
+    else:
+        password = secrets.token_urlsafe()
+        link = address.replace("://", f"://{auth.OPERATOR}:{password}@") + "/"
+    click.echo(f"credhook console: {link}")
+    app = create_console(settings, password)
     config = Listener(
         app,
         "console",
@@ -77,22 +81,20 @@ def console(*, host: str, port: int) -> None:
     log.info("console_stopped")
 
 
-def create_console(settings: ConsoleSettings, login: auth.Login) -> Starlette:
-    """Assemble the console; `login` checks passwords. The caller stops `state.jobs` at the end."""
+def create_console(settings: ConsoleSettings, password: str) -> Starlette:
+    """Assemble the console. The caller stops `state.jobs` at the end."""
     store = settings.open_store_sync(**BRIEFLY)
-    sessions = auth.Sessions(seconds=settings.session)
     queue = jobs.Jobs(store)
     app = Starlette(
         routes=[
             Mount("/static", StaticFiles(packages=[("credhook.console", "ui/static")])),
-            *auth.routes(login, sessions, settings.url),
             *pages.routes(store, settings.redis_address),
             *events.routes(store),
             *jobs.routes(store, queue),
             *endpoints.routes(),
         ],
         middleware=[
-            auth.guard(sessions, settings.url),
+            Middleware(auth.Guard, password=password, url=settings.url),
             Middleware(RequestBodyLimitMiddleware, max_body_size=auth.MAX_FORM_BYTES),
         ],
         exception_handlers=dict.fromkeys((HTTPException, UnknownCause, StoreError), _problem),

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from credhook.console.auth import read_form, session_of
+from credhook.console.auth import operator, read_form
 from credhook.console.pages import page
 from credhook.settings import EndpointSettings, HandlerSettings, PlatformSettings, settings_errors
 from credhook.worker.api.client import AsyncApi
@@ -49,7 +49,7 @@ async def _apply(request: Request) -> Response:
             steps = await _plan(await api.endpoints.list())
             if form.get("seen") != digest(steps):
                 return await _page(request, "The endpoints have changed since this plan was shown. Look again.")
-            who = session_of(request).who
+            who = operator(request)
             log.info("console_endpoints", who=who, create=int(steps.keep is None), delete=len(steps.delete))
             await apply(api, steps)
     except _FAILURES as error:

@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from credhook.console.auth import read_form, session_of
+from credhook.console.auth import operator, read_form
 from credhook.console.events import address, in_words, selection
 from credhook.console.pages import page
 from credhook.store import State
@@ -213,7 +213,7 @@ def routes(store: SyncStore, jobs: Jobs) -> list[Route]:
         if verb == "erase" and form.get("typed", "").replace(" ", "") != form.get("total"):
             problem = "Type the number of events exactly as it is shown."
             return await run_in_threadpool(confirm, request, verb, chosen, problem)
-        job = Job(verb, chosen, session_of(request).who, form.get("counted", ""))
+        job = Job(verb, chosen, operator(request), form.get("counted", ""))
         jobs.add(job)
         return RedirectResponse(f"/jobs/{job.id}", 303)
 
@@ -227,7 +227,7 @@ def routes(store: SyncStore, jobs: Jobs) -> list[Route]:
     async def stop(request: Request) -> Response:
         await read_form(request)
         job = jobs.get(request.path_params["id"])
-        log.info("console_job_stopped", who=session_of(request).who, job=job.id)
+        log.info("console_job_stopped", who=operator(request), job=job.id)
         job.stopped.set()
         return RedirectResponse(f"/jobs/{job.id}", 303)
 

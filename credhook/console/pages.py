@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
+from credhook.console.auth import operator
 from credhook.ops.attention import age, elsewhere, look_at
 from credhook.ops.status import arriving, verdict
 from credhook.store.causes import causes
@@ -33,7 +34,7 @@ _EVENTS_OF: Final = {
 
 def page(request: Request, template: str, status: int = 200, **context: Any) -> HTMLResponse:
     """Render a page. `context` holds its `title` and what else the template shows."""
-    around = {"path": request.url.path, "session": getattr(request.state, "session", None), "now": datetime.now(UTC)}
+    around = {"path": request.url.path, "operator": operator(request), "now": datetime.now(UTC)}
     text = TEMPLATES.get_template(template).render(around | context)
     # An id in Redis may hold bytes that are not Unicode.
     return HTMLResponse(text.encode(errors="backslashreplace"), status)

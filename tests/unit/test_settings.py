@@ -112,9 +112,8 @@ WRONG: dict[type[Any], dict[str, tuple[str, ...]]] = {
     },
     EndpointSettings: {"CREDHOOK_PUBLIC_URL": ("http://i/w", "https://me@i/w", "https:///w", "https://i?x")},
     ConsoleSettings: {
-        "CREDHOOK_CONSOLE_TOKEN": ("x" * 21,),
+        "CREDHOOK_CONSOLE_PASSWORD": ("x" * 15,),
         "CREDHOOK_CONSOLE_URL": ("http://c.example", "https://c.example/path", "https://user@c.example"),
-        "CREDHOOK_CONSOLE_SESSION": ("59", "2592001"),
     },
 }
 

@@ -10,11 +10,10 @@ import pytest
 from redis import Redis
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
-from selenium.webdriver.common.keys import Keys
 
 from credhook.store import State
 from support.console.browser import chromium, press, text
-from support.console.console import TOKEN, Console
+from support.console.console import Console
 from support.redis.redis_server import MortalRedis
 from support.store.stored_events import HANDLED, plant, plant_many
 from support.store.stores import INDEX
@@ -44,19 +43,14 @@ def eventful(redis_client: Redis) -> None:
 
 
 def logged_in(browser: Chrome, running: Console) -> Chrome:
-    browser.delete_all_cookies()
-    browser.get(f"{running.url}/login")
-    browser.find_element(By.NAME, "token").send_keys(TOKEN)
-    browser.find_element(By.NAME, "who").send_keys("ada", Keys.ENTER)
-    until(lambda: browser.find_elements(By.CSS_SELECTOR, "header"), what="the first page")
+    """Open the link with the password. The browser remembers the password for this console."""
+    browser.get(running.link())
+    assert browser.find_element(By.CSS_SELECTOR, ".who").text == "ada"
     return browser
 
 
 def shown(browser: Chrome, running: Console) -> Iterator[str]:
-    """Show every page, one after the other: the login's to a stranger, and the others after a login."""
-    browser.delete_all_cookies()
-    browser.get(f"{running.url}/login")
-    yield "/login"
+    """Show every page, one after the other."""
     logged_in(browser, running)
     for path in PAGES:
         browser.get(f"{running.url}{path}")
@@ -80,7 +74,7 @@ def test_a_cause_is_replayed_from_its_count_to_its_end(
 
 
 def test_nothing_that_the_pages_hold_breaks_their_own_rules(running: Console, browser: Chrome) -> None:
-    assert len(list(shown(browser, running))) > 10
+    assert len(list(shown(browser, running))) == len(PAGES)
     log = [entry["message"] for entry in browser.get_log("browser")]  # type: ignore[no-untyped-call]
     assert [message for message in log if "favicon" not in message and "/nowhere" not in message] == []
 
@@ -92,7 +86,7 @@ def test_a_phone_scrolls_no_page_sideways(running: Console, browser: Chrome) -> 
         widths = {path: browser.execute_script(width) for path in shown(browser, running)}
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-    assert widths == dict.fromkeys(["/login", *PAGES], 390)
+    assert widths == dict.fromkeys(PAGES, 390)
 
 
 def test_a_live_page_goes_on_once_redis_is_back(browser: Chrome, tmp_path: Path) -> None:
@@ -102,6 +96,22 @@ def test_a_live_page_goes_on_once_redis_is_back(browser: Chrome, tmp_path: Path)
         until(lambda: text(browser, "h1") == "Service unavailable", what="the problem")
         server.start()
         until(lambda: text(browser, "h1") == "Causes", what="the page")
+
+
+def test_page_refreshes_after_the_link_with_the_password(
+    browser: Chrome, running: Console, redis_client: Redis
+) -> None:
+    browser.get("about:blank")
+    logged_in(browser, running)
+    plant(redis_client, "unhandled", State.UNHANDLED)
+    until(lambda: "unhandled" in text(browser, ".tiles"), what="the new figure")
+
+
+def test_page_whose_refresh_is_refused_is_loaded_again(browser: Chrome, running: Console) -> None:
+    logged_in(browser, running)
+    # Without credentials the console refuses the request, as when its password has changed.
+    browser.execute_script("window.old = true; const send = fetch; fetch = url => send(url, {credentials: 'omit'})")
+    until(lambda: browser.execute_script("return !window.old"), what="the new page")
 
 
 @pytest.fixture(scope="module")

@@ -202,9 +202,8 @@ def test_after_a_cause_is_mended_what_waits_is_due_at_once(ada: httpx.Client, re
 @pytest.mark.parametrize("verb", ["replay", "erase"])
 def test_never_all_events_at_once(ada: httpx.Client, redis_client: Redis, verb: str) -> None:
     plant_many(redis_client, 3, State.DEAD)
-    token = fields(ada.get("/").text, "/logout")
     for data in ({}, {"until": ""}, {"typed": "3", "counted": "3"}, {"after": "AAAAAAAAAAAAAAAA"}):
-        assert ada.post(f"/{verb}", data=token | data).status_code == 400
+        assert ada.post(f"/{verb}", data=data).status_code == 400
     assert ada.get(f"/{verb}").status_code == 400
     assert redis_client.zcard(INDEX.dead) == 3
 
@@ -225,10 +224,9 @@ def test_a_job_goes_on_when_the_browser_leaves_and_ends_in_order_with_the_proces
 
 def test_a_job_can_be_stopped(running: Console, ada: httpx.Client, redis_client: Redis) -> None:
     plant_many(redis_client, 20_000, State.DEAD)
-    token = fields(ada.get("/").text, "/logout")
     job = act(ada, "replay", ("state", "dead")).url  # It takes a hundred times as long as the next request.
-    assert ada.post(f"{job.path}/stop", data=token).status_code == 200
-    assert ada.post("/jobs/unknown/stop", data=token).status_code == 404
+    assert ada.post(f"{job.path}/stop").status_code == 200
+    assert ada.post("/jobs/unknown/stop").status_code == 404
     assert "job-stopped" in ended(ada, job)
     assert [line["who"] for line in running.told(event="console_job_stopped")] == ["ada"]
     assert 0 < redis_client.zcard(INDEX.dead) <= 20_000
@@ -281,7 +279,7 @@ def test_handlers_that_want_no_type_are_no_reason_for_an_endpoint(
     assert "Apply" not in page
 
 
-def test_without_a_token_a_terminal_is_shown_a_link_that_is_good_once(tmp_path: Path, redis_url: str) -> None:
+def test_terminal_without_a_password_is_shown_a_link_that_opens_the_console(tmp_path: Path, redis_url: str) -> None:
     leader, follower = pty.openpty()
     port = free_port()
     process = Forked[bytes](
@@ -290,23 +288,14 @@ def test_without_a_token_a_terminal_is_shown_a_link_that_is_good_once(tmp_path: 
         stdout=follower, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     os.close(follower)
-    said = ""
-
-    def link(number: int) -> str:
-        nonlocal said
-        while len(found := re.findall(r"one-time login: (\S+)\r\n", said)) < number:
-            said += os.read(leader, 4_096).decode()
-        return str(found[number - 1])
-
+    shown = ""
     try:
-        first = link(1)
-        url = f"http://[::1]:{port}"
-        with plain.Client(headers={"origin": url}) as browser:
-            page = browser.get(first)  # A preview of the link changes nothing.
-            form = fields(page.text, "/login")
-            assert browser.post(f"{url}/login", data=form).status_code == 303
-            assert "used already" in browser.post(f"{url}/login", data=form).text
-            assert link(2) != first
+        while not (link := re.search(r"credhook console: (http://operator:[\w-]{43}@\[::1\]:(\d+)/)\r\n", shown)):
+            shown += os.read(leader, 4_096).decode()
+        assert link[2] == str(port)
+        page = until(lambda: plain.get(link[1]), what="the first page")
+        assert page.status_code == 200
+        assert "Logged in as operator" in page.text
     finally:
         process.terminate()
         assert process.wait(60) == 0
@@ -316,9 +305,9 @@ def test_without_a_token_a_terminal_is_shown_a_link_that_is_good_once(tmp_path: 
 @pytest.mark.parametrize(
     ("arguments", "url", "said"),
     [
-        ((), "", "Set CREDHOOK_CONSOLE_TOKEN"),
+        ((), "", "Set CREDHOOK_CONSOLE_PASSWORD"),
         (("--host", "0.0.0.0"), "", "ssh -L"),
-        (("--host", "0.0.0.0"), "https://console.example", "Set CREDHOOK_CONSOLE_TOKEN"),  # Behind a proxy.
+        (("--host", "0.0.0.0"), "https://console.example", "Set CREDHOOK_CONSOLE_PASSWORD"),  # Behind a proxy.
         (("--port", "70000"), "", "--port"),
     ],
 )

@@ -2,11 +2,10 @@
 
 import json
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from html import unescape
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 
@@ -15,7 +14,7 @@ from support import plain
 from support.process.serving import Process
 from support.waiting import until
 
-TOKEN = "Canary-token-0123456789abcdef"
+PASSWORD = "Canary-password-0123456789:é"
 
 
 class Console(Process):
@@ -24,21 +23,24 @@ class Console(Process):
     def __init__(self, folder: Path, redis_url: str, **settings: str) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        environment = {"REDIS_URL": redis_url, "CREDHOOK_CONSOLE_TOKEN": TOKEN} | settings
+        environment = {"REDIS_URL": redis_url, "CREDHOOK_CONSOLE_PASSWORD": PASSWORD} | settings
         command = ("-m", "credhook", "console", "--port", str(self.port))
         super().__init__(folder / "console.log", *command, environment=environment)
-        until(lambda: self.answers(f"{self.url}/login"), what="the console's door")
+        until(lambda: self.answers(f"{self.url}/jobs", auth=("ada", PASSWORD)), what="the console")
 
     def visitor(self) -> httpx.Client:
-        """Somebody who has not logged in."""
+        """Return a browser whose user does not know the password."""
         return plain.Client(base_url=self.url, headers={"origin": self.url}, follow_redirects=True)
 
-    @contextmanager
-    def operator(self) -> Iterator[httpx.Client]:
-        """Somebody who has."""
-        with self.visitor() as client:
-            client.post("/login", data={"token": TOKEN, "who": "ada"}).raise_for_status()
-            yield client
+    def operator(self, name: str = "ada") -> httpx.Client:
+        """Return a browser whose user has logged in."""
+        client = self.visitor()
+        client.auth = httpx.BasicAuth(name, PASSWORD)
+        return client
+
+    def link(self, name: str = "ada") -> str:
+        """Return the address of the first page with name and password, as the console prints it."""
+        return self.url.replace("://", f"://{name}:{quote(PASSWORD, safe='')}@") + "/"
 
     def told(self, **fields: str) -> list[dict[str, Any]]:
         """The lines of its log that have these fields."""

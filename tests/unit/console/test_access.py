@@ -1,60 +1,61 @@
-"""Who may use the console: sessions, logins, and what a page of another site can do."""
+"""Who may use the console: names and passwords, and what a page of another site can do."""
+
+from base64 import b64encode
 
 import pytest
-from pydantic import SecretStr
 from starlette.datastructures import Headers
 
-from credhook.console.auth import Login, Sessions, is_loopback, objection
+from credhook.console.auth import authenticated, is_loopback, objection
 from credhook.settings import ConsoleSettings
-from support.process.fake_children import Clock
 
 URL = "https://console.example"
 
 
-def test_a_session_is_whose_it_was_begun_for_until_its_time_is_over() -> None:
-    clock = Clock()
-    sessions = Sessions(seconds=60, clock=clock)
-    cookie = sessions.begin("ada")
-    session = sessions.read(cookie)
-    assert session is not None
-    assert (session.who, session.until) == ("ada", 1_060)
-    assert session.form_token not in {"", cookie}  # Pages show it.
-    clock.now = 1_059.9
-    assert sessions.read(sessions.begin("eve"))
-    assert sessions.read(cookie) == session
-    clock.now = 1_060
-    assert sessions.read(cookie) is None
-    assert sessions.read(sessions.begin("bob"))
-    clock.now = 1_000  # What is over is forgotten.
-    assert sessions.read(cookie) is None
+PASSWORD = "p4ssw:rd of the té"
 
 
-def test_no_cookie_but_ours_is_read() -> None:
-    sessions = Sessions(seconds=60)
-    cookie = sessions.begin("ada")
-    assert len(cookie) >= 43
-    for forged in ("", "ada", cookie[:-1], cookie + "A", Sessions(seconds=60).begin("ada"), "\udc80"):
-        assert sessions.read(forged) is None
+def basic(text: str | bytes, scheme: str = "Basic") -> str:
+    return f"{scheme} {b64encode(text.encode() if isinstance(text, str) else text).decode()}"
 
 
-def test_wrong_tries_of_an_address_are_limited_for_a_minute_and_lock_nobody_out() -> None:
-    clock = Clock()
-    login = Login(SecretStr("right"), clock=clock)
-    for _ in range(3):
-        assert [login.failed("10.0.0.1") for _ in range(12)] == [0] * 10 + [60] * 2
-        assert [login.failed("10.0.0.2") for _ in range(5)] == [0] * 5
-        assert login.succeeds("right")
-        assert not login.succeeds("wrong")
-        clock.now += 59
-        assert login.failed("10.0.0.1") == 1
-        clock.now += 1
+@pytest.mark.parametrize(
+    ("typed", "name"),
+    [
+        ("ada", "ada"),
+        (" Zoë ", "Zoë"),
+        ("", "operator"),
+        ("n" * 50, "n" * 40),
+        (b"\xff", "\N{REPLACEMENT CHARACTER}"),
+    ],
+)
+def test_name_of_the_operator_is_the_name_that_was_typed(typed: str | bytes, name: str) -> None:
+    user = typed.encode() if isinstance(typed, str) else typed
+    assert authenticated(basic(user + f":{PASSWORD}".encode()), PASSWORD) == name
 
 
-def test_only_the_right_code_is_used_up() -> None:
-    codes = list[str]()
-    login = Login(None, hand_out=codes.append)
-    assert [login.succeeds(given) for given in ("wrong", codes[0], codes[0])] == [False, True, False]
-    assert len(set(codes)) == 2
+def test_scheme_is_read_without_case() -> None:
+    assert authenticated(basic(f"ada:{PASSWORD}", "BASIC"), PASSWORD) == "ada"
+
+
+@pytest.mark.parametrize(
+    "credentials",
+    [
+        "",
+        "Basic",
+        "Basic !",
+        "Basic \xe9",
+        basic("ada"),
+        basic(PASSWORD),
+        basic("ada:"),
+        basic(f"ada:{PASSWORD[:-1]}"),
+        basic(f"ada:{PASSWORD} "),
+        basic(f"ada:{PASSWORD}".encode("latin-1")),
+        basic(f"ada:{PASSWORD}", "Bearer"),
+        f"{basic(f'ada:{PASSWORD}')} more",
+    ],
+)
+def test_other_credentials_are_refused(credentials: str) -> None:
+    assert authenticated(credentials, PASSWORD) is None
 
 
 def test_only_addresses_of_this_machine_need_no_encryption() -> None:
@@ -70,6 +71,10 @@ def test_only_addresses_of_this_machine_need_no_encryption() -> None:
         ("GET", {"host": "console.example"}, None, True),
         ("GET", {"host": "console.example"}, URL, False),
         ("GET", {"host": "other.example"}, URL, True),
+        *(("GET", {"sec-fetch-site": one}, URL, False) for one in ("same-origin", "none")),
+        ("GET", {"sec-fetch-site": "cross-site", "sec-fetch-dest": "document"}, URL, False),  # A link.
+        *(("GET", {"sec-fetch-site": one}, URL, True) for one in ("cross-site", "same-site")),
+        ("GET", {"sec-fetch-site": "cross-site", "sec-fetch-dest": "iframe"}, URL, True),
         *(("POST", {"origin": one}, URL, False) for one in ("http://localhost:8060", URL)),
         ("POST", {"sec-fetch-site": "same-origin"}, URL, False),
         ("POST", {"origin": "http://localhost:8060", "sec-fetch-site": "same-origin"}, URL, False),
@@ -92,6 +97,6 @@ def test_a_proxy_that_hides_its_own_name_is_told_what_to_set(url: str | None, to
     assert f"CREDHOOK_CONSOLE_URL {told}" in str(objection("POST", headers, url))
 
 
-def test_the_url_is_an_origin_and_22_characters_are_a_token() -> None:
-    settings = {"CREDHOOK_CONSOLE_TOKEN": "x" * 22, "CREDHOOK_CONSOLE_URL": "https://Console.Example:8443/"}
+def test_url_is_an_origin_and_16_characters_are_a_password() -> None:
+    settings = {"CREDHOOK_CONSOLE_PASSWORD": "x" * 16, "CREDHOOK_CONSOLE_URL": "https://Console.Example:8443/"}
     assert ConsoleSettings.model_validate(settings).url == "https://console.example:8443"

@@ -35,7 +35,7 @@ EVENTS = [EventSummary(str(number), "", "dead", 0) for number in range(500)]
 
 
 def shown(template: str, **context: Any) -> str:
-    around = {"title": "", "path": "/", "session": {"who": "ada", "form_token": "t"}, "now": NOW}
+    around = {"title": "", "path": "/", "operator": "ada", "now": NOW}
     return TEMPLATES.get_template(template).render(around | context)
 
 
@@ -147,9 +147,8 @@ def test_a_page_that_found_no_event_leads_further_back(monkeypatch: pytest.Monke
     monkeypatch.setattr("credhook.console.events.read_page", lambda *_, patience: Page([], Cursor(7), patience))
     show, _ = events.routes(None)  # type: ignore[arg-type]  # Nothing is asked of it.
     query = "state=dead&type=issuance.failed&resource=r&handler=h.f&cause=0123abcd&since=2h&until=1h&id=a&id=b"
-    request = Request(
-        {"type": "http", "method": "GET", "path": "/events", "query_string": query.encode(), "headers": []}
-    )
+    scope = {"type": "http", "method": "GET", "path": "/events", "query_string": query.encode(), "headers": []}
+    request = Request(scope | {"state": {"operator": "ada"}})
     text = show.endpoint(request).body.decode()
     assert f'rel="next" href="/events?{query}&after={Cursor(7)}">Look further back<' in unescape(text)
     inputs = re.findall(r'<input (?:type="(checkbox)" )?name="(\w+)" value="(?:openid4vc\.)?([^"]+)"([^>]*)>', text)

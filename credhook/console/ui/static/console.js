@@ -14,7 +14,7 @@ async function refresh() {
   if (document.hidden || inUse()) return;
   try {
     const answer = await fetch(location.href);
-    if (answer.redirected) return location.reload();  // The session has ended.
+    if (answer.status === 401) return location.reload();  // The console has a new password.
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById("main");
     if (inUse()) return;
     main.replaceChildren(...fresh.childNodes);
