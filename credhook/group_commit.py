@@ -12,6 +12,7 @@ from typing import Final, Generic, TypeVar
 import structlog
 
 from credhook.backoff import Backoff, Waits
+from credhook.store.errors import hint
 
 log = structlog.get_logger("credhook.store")
 
@@ -105,14 +106,14 @@ class GroupCommit(Generic[Operation, Reply]):
             for waiting, outcome in zip(group, outcomes, strict=True):
                 if isinstance(outcome, Exception) and self._is_temporary(outcome):
                     again.append(waiting)
-                    reason = type(outcome).__name__
+                    reason, advice = type(outcome).__name__, hint(outcome)
                 else:
                     _answer(waiting[1], outcome)
             if again:
                 self._first[:0] = [waiting for waiting in again if waiting[2]]
                 self._others[:0] = [waiting for waiting in again if not waiting[2]]
                 wait = waits.next()
-                log.warning("store_unreachable", error=reason, waiting=len(again), retry_in=wait)
+                log.warning("store_unreachable", error=reason, waiting=len(again), retry_in=wait, hint=advice)
                 await asyncio.sleep(wait)
                 continue
             waits.reset()

@@ -31,8 +31,6 @@ from credhook.settings import ReceiverSettings, in_force
 from credhook.store.announcements import ANNOUNCEMENT_SECONDS, ReceiverAnnouncement, fingerprint, version
 from credhook.store.errors import STORE_ERRORS
 from credhook.store.health import Check, SharedExamination
-from credhook.store.lease import ExporterLease
-from credhook.store.permissions import Part, refused
 from credhook.store.store import AsyncStore
 from credhook.supervisor import FOLDER, PLACE, Supervisor, ignore_hangup, stop_on
 
@@ -88,7 +86,7 @@ def _serve(
     lifeline: int | None = None,
 ) -> None:
     store = settings.open_store()
-    inbox = Inbox(store, durability=settings.durability, refused=_lacking_rights(settings))
+    inbox = Inbox(store, durability=settings.durability)
     refusals = RefusalLog()
     certificate = Certificate(settings.tls_certfile, settings.tls_keyfile) if settings.tls_certfile else None
     config = Listener(
@@ -122,11 +120,6 @@ def _serve(
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
         runner.run(serve())
     tracing.flush()
-
-
-def _lacking_rights(settings: ReceiverSettings) -> Callable[[], str]:
-    """Return the question which rights Redis's user lacks. CONFIG has a check of its own, which may do without."""
-    return functools.partial(refused, settings.open_store_sync(), Part.RECEIVER, optional="config|get")
 
 
 def end_with_parent(lifeline: int, server: uvicorn.Server) -> None:
@@ -167,7 +160,7 @@ def _supervise(settings: ReceiverSettings, listener: socket.socket, workers: int
     with temporary_folder() as folder:  # The parent's admin listener sums the counters of its children.
         environment[FOLDER] = folder
         store = settings.open_store()
-        examining = SharedExamination(store, durability=settings.durability, refused=_lacking_rights(settings))
+        examining = SharedExamination(store, durability=settings.durability)
         serving = _administrate(settings, admin, store, examining, gathered(folder))
         threading.Thread(target=asyncio.run, args=(serving,), daemon=True).start()
         return prepare(on_exit=functools.partial(forget, folder)).run()
@@ -176,10 +169,9 @@ def _supervise(settings: ReceiverSettings, listener: socket.socket, workers: int
 async def _administrate(
     settings: ReceiverSettings, admin: socket.socket, store: AsyncStore, examine: Examine, registry: CollectorRegistry
 ) -> None:
-    exporter = ExporterLease(store, store.keys.exporter)
     target = TargetFigures(examine, part="receiver", certificate=settings.tls_certfile)
-    app = create_admin(store, examine, registry=registry, exporter=exporter, others=[target])
-    await serve_admin(admin, app, [exporter])
+    app = create_admin(store, examine, registry=registry, others=[target])
+    await serve_admin(admin, app)
 
 
 async def _watch(inbox: Inbox, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
@@ -197,7 +189,8 @@ async def _watch(inbox: Inbox, sleep: Callable[[float], Awaitable[None]] = async
         if is_safe:
             if not was_safe:
                 log.info("redis_safe", checks=[check.name for check in checks if check.passed])
-            inbox.end_outage()
+            if not inbox.denied:
+                inbox.end_outage()
         known, was_safe = found, is_safe
         await sleep(_SAFE_SECONDS if is_safe else _UNSAFE_SECONDS)
 

@@ -5,7 +5,7 @@ refuses its own delivery. A request whose client has gone is still written with 
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Final, NamedTuple
@@ -17,7 +17,7 @@ from credhook.group_commit import GroupCommit
 from credhook.receiver import metrics
 from credhook.store import Keys, lua
 from credhook.store.connection import REDIS_TIMEOUT, Command, RedisConnection
-from credhook.store.errors import RETRYABLE_ERRORS, STORE_ERRORS, StoreRefusal, hint
+from credhook.store.errors import RETRYABLE_ERRORS, STORE_ERRORS, StoreRefusal, hint, is_denied
 from credhook.store.health import SharedExamination, ask, promises, replicas_wanted
 from credhook.store.job import accept_arguments
 from credhook.store.store import AsyncStore, sha_of
@@ -81,10 +81,8 @@ def accept_command(group: Sequence[Delivery], *, queue: str, retention: int) -> 
 class Inbox:
     """Writes events to Redis, one group at a time."""
 
-    def __init__(
-        self, store: AsyncStore, *, durability: str = "standard", refused: Callable[[], str] | None = None
-    ) -> None:
-        """`durability`: the value of `CREDHOOK_DURABILITY`. `refused`: see SharedExamination."""
+    def __init__(self, store: AsyncStore, *, durability: str = "standard") -> None:
+        """`durability`: the value of `CREDHOOK_DURABILITY`."""
         self._store = store
         self._durability, self._replicas = durability, replicas_wanted(durability)
         self._connection = RedisConnection(store.redis)
@@ -92,7 +90,7 @@ class Inbox:
         self._confirmation: list[Command] = []
         self._facts_until = 0.0
         #: Checks whether events would be kept now.
-        self.examine = SharedExamination(store, durability=durability, refused=refused)
+        self.examine = SharedExamination(store, durability=durability)
         self._commit = GroupCommit[Delivery, Outcome](self._write_group, limit=MAX_GROUP)
         #: Deliveries written since the start, and when the last was, in monotonic seconds.
         self.acknowledged, self.last_acknowledged = 0, 0.0
@@ -101,6 +99,8 @@ class Inbox:
         #: Why the last group was refused, "" if it was written: `problem; remedy`.
         #: And since when, in monotonic seconds.
         self.unavailable, self._unavailable_since = "", 0.0
+        #: True if Redis denied a command to the last group. No check of Redis shows when that is over.
+        self.denied = False
 
     async def accept(self, delivery_id: str, event: Event, trace: str | None = None) -> Outcome:
         """Write the event, once for all deliveries with that id.
@@ -188,7 +188,7 @@ class Inbox:
         """Log the end of an outage, if there is one: Redis has answered as it should."""
         if self.unavailable:
             log.info("redis_recovered", seconds=round(time.monotonic() - self._unavailable_since, 1))
-            self.unavailable = ""
+            self.unavailable, self.denied = "", False
 
     def _begin_outage(self, error: Exception) -> StoreUnavailable:
         if not isinstance(error, (*STORE_ERRORS, StoreUnavailable)):
@@ -196,6 +196,7 @@ class Inbox:
         refusal = error if isinstance(error, StoreUnavailable) else StoreUnavailable(_reason(error), hint(error))
         self._unavailable_since = self._unavailable_since if self.unavailable else time.monotonic()
         self.unavailable = "; ".join(filter(None, (str(refusal), refusal.hint)))
+        self.denied = is_denied(error)
         return refusal
 
     def _report(self, group: list[Delivery], outcomes: list[Outcome]) -> None:

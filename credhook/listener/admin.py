@@ -22,7 +22,6 @@ from credhook.listener.server import Listener, Server
 from credhook.metrics.counting import exposition
 from credhook.metrics.figures import QueueFigures
 from credhook.store.health import Check
-from credhook.store.lease import ExporterLease
 from credhook.store.store import AsyncStore
 
 #: The first descriptor that systemd passes to a service with a socket unit.
@@ -40,16 +39,15 @@ def create_admin(
     examine: Examine,
     *,
     registry: CollectorRegistry,
-    exporter: ExporterLease,
     others: Sequence[Figures],
     is_alive: Callable[[], bool] = lambda: True,
 ) -> Starlette:
     """Create the admin application.
 
-    `exporter`: the lease of the queue's figures. `others`: more figures for each scrape. `is_alive`: False if a restart
-    would help. An outage of Redis is no such case.
+    `others`: figures for each scrape, in addition to the queue's. `is_alive`: False if a restart would help, which an
+    outage of Redis is not.
     """
-    figures: tuple[Figures, ...] = QueueFigures(store, exporter), *others
+    figures: tuple[Figures, ...] = QueueFigures(store), *others
 
     def healthz(_: Request) -> Response:
         return PlainTextResponse("alive\n") if is_alive() else PlainTextResponse("stalled\n", 503)
@@ -63,7 +61,8 @@ def create_admin(
     async def metrics(_: Request) -> Response:
         # At the same time: each may wait for Redis as long as Prometheus waits for the whole scrape.
         found = await asyncio.gather(*(ask() for ask in figures))
-        return Response(exposition(registry, chain.from_iterable(found)), media_type=CONTENT_TYPE_LATEST)
+        text = exposition(registry, chain.from_iterable(found), queue=store.queue)
+        return Response(text, media_type=CONTENT_TYPE_LATEST)
 
     return Starlette(
         routes=[
@@ -74,12 +73,9 @@ def create_admin(
     )
 
 
-async def serve_admin(listener: socket.socket, app: Starlette, leases: Sequence[ExporterLease]) -> None:
-    """Serve until cancelled. Keep the leases of the exported figures meanwhile."""
-    async with asyncio.TaskGroup() as group:
-        for lease in leases:
-            group.create_task(lease.keep())
-        await Server(Listener(app, "admin", body_bytes=0, connections=64)).serve([listener])
+async def serve_admin(listener: socket.socket, app: Starlette) -> None:
+    """Serve until cancelled."""
+    await Server(Listener(app, "admin", body_bytes=0, connections=64)).serve([listener])
 
 
 def passed() -> socket.socket | None:

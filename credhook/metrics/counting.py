@@ -121,15 +121,20 @@ def forget(folder: str, place: int) -> None:
         mark_process_dead(name, folder)  # type: ignore[no-untyped-call]  # It ships no types here.
 
 
-def exposition(registry: CollectorRegistry, figures: Iterable[Metric]) -> bytes:
-    """Return the text for Prometheus: the counted metrics and the current figures."""
-    return prometheus_client.generate_latest(_Together(registry, figures))
+def exposition(registry: CollectorRegistry, figures: Iterable[Metric], *, queue: str) -> bytes:
+    """Return the text for Prometheus: the counted metrics and the current figures, with the queue as a label."""
+    return prometheus_client.generate_latest(_Together(registry, figures, queue))
 
 
 @dataclass
 class _Together(Collector):
     registry: CollectorRegistry
     figures: Iterable[Metric]
+    queue: str
 
     def collect(self) -> Iterator[Metric]:
-        return chain(self.registry.collect(), self.figures)
+        for metric in chain(self.registry.collect(), self.figures):
+            # A metric about another queue has this label already.
+            labelled = [each._replace(labels={"queue": self.queue, **each.labels}) for each in metric.samples]
+            metric.samples = labelled
+            yield metric

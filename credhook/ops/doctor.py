@@ -11,7 +11,7 @@ import ssl
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -35,15 +35,14 @@ from credhook.settings import (
 from credhook.store import health
 from credhook.store.connection import BRIEFLY
 from credhook.store.errors import STORE_ERRORS, Forbidden
+from credhook.store.errors import hint as store_hint
 from credhook.store.history import plain
-from credhook.store.permissions import Part, refused, rule
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import ApiError, hint
 from credhook.worker.api.http.transport import shared_ssl_context
 from credhook.worker.api.models import Endpoint
 from credhook.worker.commands.api import PATIENCE
 from credhook.worker.commands.endpoints import filter_of, is_at, plan, shown
-from credhook.worker.commands.options import open_store
 from credhook.worker.handlers.loading import CannotLoad, load
 
 #: Seconds that one question may take. A shorter CREDHOOK_FETCH_TIMEOUT wins.
@@ -88,21 +87,13 @@ _UNREACHED: Final = (
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
-@click.option("--acl", is_flag=True, help="Only print the commands that make a user of Redis for each process.")
-def doctor(*, as_json: bool, acl: bool) -> None:
+def doctor(*, as_json: bool) -> None:
     """Try everything that receivers and workers depend on, and say what to do about each problem.
 
     It uses the settings of this host: a receiver's host has no platform, a worker's host no webhook secrets. Checks
-    that do not apply are skipped. It writes keys of its own to Redis and deletes them. It posts a delivery without
-    headers to the public URL, which a receiver refuses. Exit codes: 0 all is well, 1 something needs attention, 2 wrong
-    usage or a wrong setting.
+    that do not apply are skipped. It posts a delivery without headers to the public URL, which a receiver refuses. Exit
+    codes: 0 all is well, 1 something needs attention, 2 wrong usage or a wrong setting.
     """
-    if acl:
-        with open_store() as store:
-            version = health.read(store.redis.info("server"), {}).version
-        for part in Part:
-            click.echo(rule(part, store.keys, version))
-        return
     findings = []
     for finding in check_all():
         findings.append(finding)
@@ -120,12 +111,8 @@ def line(finding: Finding) -> str:
 def check_all() -> Iterator[Finding]:
     """Run all checks. A check that needs what has failed before is left out."""
     settings: dict[str, Any] = {}
-    parts = []
     for name in _SETTINGS:
         settings[name], finding = _read_settings(name)
-        part = name.removeprefix("settings.")
-        if part in set(Part) and finding.verdict is not Verdict.SKIPPED:  # Wrong settings, too, tell what this host is.
-            parts.append(Part(part))
         yield finding
     store, receiver, worker, endpoint = settings.values()
     for name, path, variable in (
@@ -139,7 +126,7 @@ def check_all() -> Iterator[Finding]:
             yield skipped(name, f"{variable} is not set here")
     if store:
         durability = receiver.durability if receiver else (None if worker else "strict")
-        yield from _check_redis(store, parts or [Part.OPERATOR], durability=durability)
+        yield from _check_redis(store, durability=durability)
     public_url = endpoint.public_url if endpoint else None
     if public_url:
         yield from _check_public_url(public_url)
@@ -178,31 +165,23 @@ def of_certificate(name: str, until: datetime, remedy: str) -> Finding:
     return ok(name, f"the certificate is valid until {end}")
 
 
-def _check_redis(settings: StoreSettings, parts: Sequence[Part], *, durability: str | None) -> Iterator[Finding]:
+def _check_redis(settings: StoreSettings, *, durability: str | None) -> Iterator[Finding]:
     store, address = settings.open_store_sync(**BRIEFLY), settings.redis_address
-    with store.redis as redis:
+    with store.redis:
         try:
-            with suppress(Forbidden):  # The next check names it, with all other refused commands.
-                redis.ping()
-            # What these processes need of Redis, tried as the user of this host's REDIS_URL.
-            problem = refused(store, *parts)
-            allowed = ok("redis.permissions", f"all commands of {' and '.join(parts)} are allowed")
-            yield fail("redis.permissions", *split_remedy(problem)) if problem else allowed
             before = time.time()
-            seconds, microseconds = redis.time()
-            yield of_clock(seconds + microseconds / 1_000_000 - (before + time.time()) / 2)
+            yield of_clock(store.clock() / 1_000 - (before + time.time()) / 2)
+            store.check_schema(write=False)
+            server = read_server(store, address, durability=durability)
+            yield ok("redis.reached", f"{address} answers")
             try:
                 fleet = read_fleet(store, address, durability=durability)
-            except Forbidden:  # A receiver's or worker's user needs only its own queue.
-                if problem:
-                    raise
-                fleet = None
-            yield ok("redis.reached", f"{address} answers")
-            yield from of_server(fleet.server if fleet else read_server(store, address, durability=durability))
-            if fleet:
-                yield from of_fleet(fleet)
+            except Forbidden as error:  # A receiver's or worker's user needs only its own queue.
+                yield from of_server(server)
+                yield skipped("fleet.workers", "only the operator's user reads all queues", store_hint(error))
             else:
-                yield skipped("fleet.workers", "REDIS_URL's user may not read the fleet; the operator's may")
+                yield from of_server(fleet.server)
+                yield from of_fleet(fleet)
         except STORE_ERRORS as error:
             yield fail("redis.reached", *split_remedy(health.unanswered(error)))
 

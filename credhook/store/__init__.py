@@ -66,7 +66,6 @@ this table:
     handlers            1 d
     receivers           1 min
     sweeper             3 rounds
-    exporter            8 s
     platform:*          1 min; 10 min after its pause
     platform:*:probe    5 s; with the call
     platform:*:bucket   with the bucket
@@ -178,10 +177,8 @@ class Keys:
     unreadable = _Key(PREFIX, ":unreadable")
     #: Sorted set of the causes of failures, by when each has last been counted, in ms.
     causes = _Key(PREFIX, ":causes")
-    #: The process that runs the sweeper.
-    leader = _Key(PREFIX, ":sweeper")
-    #: Lease of the admin listener that exports the figures of the queue.
-    exporter = _Key(PREFIX, ":exporter")
+    #: The lock of the process that runs the sweeper.
+    sweeper_lock = _Key(PREFIX, ":sweeper")
     #: The number of the schema, see `SCHEMA`.
     schema = _Key(PREFIX, ":schema")
     #: A new key before it has its expiry. It exists only while a script runs, or if a crash has cut that script.

@@ -26,6 +26,8 @@ RETRYABLE_ERRORS: Final = (exceptions.ConnectionError, exceptions.NoScriptError)
 
 #: An access control list forbids a command, a key or a channel.
 Forbidden = exceptions.NoPermissionError
+#: How Redis names a command that its configuration renames, or that its version lacks.
+_ABSENT: Final = re.compile("unknown command ['`]([A-Za-z|_-]{1,32})['`]")
 
 #: Redis refuses one command, such as for a wrong type or a missing permission.
 StoreRefusal = exceptions.ResponseError
@@ -78,6 +80,8 @@ def is_unwell(reply: object) -> bool:
     return isinstance(reply, STORE_ERRORS)
 
 
+#: The file with the users of Redis.
+USERS: Final = "deploy/redis-users.acl"
 #: How Redis 6 and 7 name a refused command, alone or within a script.
 _COMMAND: Final = re.compile(r"permissions to run the '([A-Za-z|_-]{1,32})' command")
 #: How they report a missing permission within a script. Redis 6 does not name it.
@@ -130,6 +134,11 @@ _OUR_CERTIFICATE: Final = re.compile("ALERT.*(CERTIFICATE|UNKNOWN_CA)")
 _STRICT: Final = ("key usage", "key identifier", "basic constraints")
 
 
+def is_denied(error: BaseException) -> bool:
+    """Return True if Redis's user may not do this."""
+    return isinstance(error, Forbidden) or any(word in str(error) for word in _REFUSALS)
+
+
 def hint(error: BaseException) -> str:
     """Return what to do about an error of Redis or of the connection."""
     each: BaseException | None = error
@@ -160,8 +169,10 @@ def _advice(error: BaseException) -> str:
     said = str(error)
     if isinstance(error, ssl.SSLCertVerificationError):
         return _of_certificate(error)
-    if isinstance(error, exceptions.NoPermissionError) or any(word in said for word in _REFUSALS):
+    if is_denied(error):
         return _of_permission(said)
+    if absent := _ABSENT.search(said):
+        return f"Redis has no command {absent[1].upper()}: remove its rename-command from Redis's configuration"
     if isinstance(error, ssl.SSLError) and _OUR_CERTIFICATE.search(error.reason or ""):
         return f"Redis seems to {_NO_CERTIFICATE}"
     of_class = (advice for kind, advice in _BY_CLASS if isinstance(error, kind))
@@ -173,12 +184,9 @@ def _of_permission(said: str) -> str:
     refused = _COMMAND.search(said)
     if refused:
         command = refused[1].lower()
-        return f"REDIS_URL's user may not run {command.upper()}: `ACL SETUSER <user> +{command}` allows it"
+        return f"REDIS_URL's user may not run {command.upper()}: allow +{command}, as {USERS} does"
     if "channel" in said:
-        return "REDIS_URL's user may not use our channels: `ACL SETUSER <user> &credhook:* &rq:*` allows it"
+        return f"REDIS_URL's user may not use our channels: allow the patterns with & in {USERS}"
     if "run this command" in said:
-        return "REDIS_URL's user may not run a command of our scripts: `credhook doctor` names it"
-    return (
-        "REDIS_URL's user may not use our keys: "
-        "`ACL SETUSER <user> ~credhook:* ~rq:*` allows it, or correct CREDHOOK_QUEUE"
-    )
+        return f"REDIS_URL's user may not run a command of our scripts: ACL LOG names it; allow what {USERS} does"
+    return f"REDIS_URL's user may not use our keys: allow the patterns with ~ in {USERS}, or correct CREDHOOK_QUEUE"

@@ -3,15 +3,14 @@
 import asyncio
 import re
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from redis.asyncio import Redis
 from redis.exceptions import NoPermissionError, ResponseError
 
-from credhook.store.errors import NO_CLUSTER, STORE_ERRORS, hint, wrong_schema
+from credhook.store.errors import NO_CLUSTER, STORE_ERRORS, USERS, hint, wrong_schema
 from credhook.store.store import AsyncStore
 
 #: Older versions lack `LPOS`, `ZMSCORE`, `BLMOVE` or the expiry of script effects.
@@ -181,6 +180,12 @@ def promises(facts: Facts, *, durability: str | None) -> tuple[Check, ...]:
     )
 
 
+def unusable(facts: Facts) -> str:
+    """Return why our scripts cannot run on this Redis, and what to do, or "" if they can."""
+    needed = {"version", "no_cluster"}
+    return next((one.remedy for one in promises(facts, durability=None) if one.failed and one.name in needed), "")
+
+
 def _kept(facts: Facts, durability: str) -> tuple[Check, ...]:
     wanted = replicas_wanted(durability)
     return _replicated(facts, wanted) if wanted else _on_disk(facts, durability)
@@ -227,8 +232,8 @@ def _on_disk(facts: Facts, durability: str) -> tuple[Check, ...]:
     else:
         kept = facts.can_wait
         remedy = (
-            "CONFIG GET is denied, so we cannot tell whether Redis fsyncs each event; allow it "
-            "(`ACL SETUSER <user> +config|get`), or use Redis 7.2, or accept it with CREDHOOK_DURABILITY=standard"
+            "CONFIG GET is denied, so we cannot tell whether Redis fsyncs each event; allow it as "
+            f"{USERS} does, or use Redis 7.2, or accept it with CREDHOOK_DURABILITY=standard"
         )
     lost = (
         "a restart of Redis would lose events; set appendonly yes, or CREDHOOK_DURABILITY=replicated where a replica "
@@ -262,9 +267,8 @@ async def examine(store: AsyncStore, *, durability: str | None) -> tuple[Check, 
 class SharedExamination:
     """Examines one Redis for many callers: once at a time, and once a second at most. Some callers are strangers."""
 
-    def __init__(self, store: AsyncStore, *, durability: str | None, refused: Callable[[], str] | None = None) -> None:
-        """`refused`: returns which rights Redis's user lacks. It blocks, and is asked until all is allowed."""
-        self._store, self._durability, self._refused = store, durability, refused
+    def __init__(self, store: AsyncStore, *, durability: str | None) -> None:
+        self._store, self._durability = store, durability
         self._task: asyncio.Task[tuple[Check, ...]] | None = None
         self._until = 0.0
 
@@ -276,12 +280,6 @@ class SharedExamination:
 
     async def _examine(self) -> tuple[Check, ...]:
         try:
-            checks = await examine(self._store, durability=self._durability)
-            if self._refused and checks[0].passed:
-                with suppress(*STORE_ERRORS):
-                    if problem := await asyncio.to_thread(self._refused):
-                        return (*checks, Check("permissions", False, problem))
-                    self._refused = None
-            return checks
+            return await examine(self._store, durability=self._durability)
         finally:
             self._until = time.monotonic() + _EXAMINATION_SECONDS

@@ -5,7 +5,6 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 from rq.suspension import WORKERS_SUSPENDED
@@ -17,8 +16,6 @@ from credhook.settings import WorkerSettings
 from credhook.store.announcements import WorkerAnnouncement, announced
 from credhook.store.errors import STORE_ERRORS
 from credhook.store.health import Check, SharedExamination
-from credhook.store.lease import ExporterLease
-from credhook.store.permissions import Part, refused
 from credhook.store.store import AsyncStore
 from credhook.worker.platform.circuit import Phase
 from credhook.worker.platform.shared_circuit import circuit_in, circuit_key
@@ -39,10 +36,7 @@ def start_admin(
 
     async def serve() -> None:
         store = settings.open_store()
-        queue_lease = ExporterLease(store, store.keys.exporter)
-        platform_lease = ExporterLease(store, exporter_key(settings))
-        lacking = partial(refused, settings.open_store_sync(), Part.WORKER, optional="config|get")
-        examining = SharedExamination(store, durability=None, refused=lacking)
+        examining = SharedExamination(store, durability=None)
 
         async def examine() -> Sequence[Check]:
             checks = await examining()
@@ -53,11 +47,10 @@ def start_admin(
             store,
             examine,
             registry=gathered(folder),
-            exporter=queue_lease,
-            others=[target, PlatformFigures(store, settings, exporter=platform_lease)],
+            others=[target, PlatformFigures(store, settings)],
             is_alive=is_alive,
         )
-        await serve_admin(listener, app, [queue_lease, platform_lease])
+        await serve_admin(listener, app)
 
     threading.Thread(target=lambda: asyncio.run(serve()), daemon=True, name="admin").start()
 
@@ -74,31 +67,22 @@ async def check_workers(store: AsyncStore, tokens: Sequence[str]) -> Check:
     return Check("workers", all_started and not refusal, refusal or "its processes have not started yet; see their log")
 
 
-def exporter_key(settings: WorkerSettings) -> str:
-    """Return the key of the lease to export a platform's figures, one for all queues."""
-    return f"{circuit_key(settings.api_url, settings.queue)}:exporter"
-
-
 @dataclass(frozen=True)
 class PlatformFigures:
     """Figures that the fleet shares about one platform, read from Redis at each scrape."""
 
     store: AsyncStore
     settings: WorkerSettings
-    exporter: ExporterLease
 
     async def __call__(self) -> list[Metric]:
-        """Return all figures; none if Redis does not answer, or if another process exports them."""
+        """Return all figures; none if Redis does not answer."""
         pipeline = self.store.redis.pipeline(transaction=False)
-        pipeline.get(self.exporter.key)
         pipeline.hgetall(circuit_key(self.settings.api_url, self.settings.queue))
         pipeline.exists(WORKERS_SUSPENDED)
         pipeline.time()
         try:
-            holder, fields, suspended, (seconds, microseconds) = await pipeline.execute()
+            fields, suspended, (seconds, microseconds) = await pipeline.execute()
         except STORE_ERRORS:
-            return []
-        if not self.exporter.is_held_by(holder):
             return []
         now = seconds + microseconds / 1_000_000
         circuit = circuit_in(fields, redis_now=now, now=now)

@@ -10,14 +10,13 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Optional
 
 import structlog
 
 from credhook.settings import WorkerSettings
 from credhook.store import announcements
-from credhook.store.errors import STORE_ERRORS
+from credhook.store.errors import STORE_ERRORS, hint, is_denied
 from credhook.store.store import SyncStore
 from credhook.worker.handlers.registry import Registry
 from credhook.worker.platform.shared_circuit import circuit_key
@@ -79,24 +78,31 @@ class Heartbeat:
         )
 
     def beat(self) -> None:
-        """Beat once. The intake of events logs an outage of Redis, so nothing is logged here."""
-        with self._beating, suppress(*STORE_ERRORS):
-            if self._left:
-                return
-            began = self._clock()
-            # After a gap in our own beats, an outage of Redis may have silenced the others as well.
-            if began - self._last > _GAP_PART * self._silence:
-                self._since = began
-            state = self._worker or self
-            said = {name: getattr(state, name) for name in ("in_flight", "credential_error", "started")}
-            text = self._identity.model_copy(update=said).model_dump_json()
-            keys, lasts_ms = self._store.keys, int(announcements.MISSED_SECONDS * 1_000)
-            now = self._store.run("announce", [self._token, text, lasts_ms], keys=[keys.handlers, keys.workers])
-            if self._worker:
-                self._worker.show_to_rq()
-            self._last = began
-            if began - self._since >= self._silence:
-                self._reclaim_silent(now)
+        """Beat once. The intake of events logs an outage of Redis, so only a denied command is logged here."""
+        with self._beating:
+            try:
+                self._beat()
+            except STORE_ERRORS as error:
+                if is_denied(error):
+                    log.error("heartbeat_refused", hint=hint(error))  # noqa: TRY400  No traceback.
+
+    def _beat(self) -> None:
+        if self._left:
+            return
+        began = self._clock()
+        # After a gap in our own beats, an outage of Redis may have silenced the others as well.
+        if began - self._last > _GAP_PART * self._silence:
+            self._since = began
+        state = self._worker or self
+        said = {name: getattr(state, name) for name in ("in_flight", "credential_error", "started")}
+        text = self._identity.model_copy(update=said).model_dump_json()
+        keys, lasts_ms = self._store.keys, int(announcements.MISSED_SECONDS * 1_000)
+        now = self._store.run("announce", [self._token, text, lasts_ms], keys=[keys.handlers, keys.workers])
+        if self._worker:
+            self._worker.show_to_rq()
+        self._last = began
+        if began - self._since >= self._silence:
+            self._reclaim_silent(now)
 
     def leave(self) -> None:
         """Remove the announcement, and stop counting as alive. A beat after that would make this process missed.

@@ -19,8 +19,8 @@ from credhook import tracing
 from credhook.backoff import Backoff, Waits
 from credhook.logs import in_development
 from credhook.settings import WorkerSettings, in_force
+from credhook.store import health
 from credhook.store.errors import STORE_ERRORS, hint
-from credhook.store.permissions import Part, refused
 from credhook.store.store import SyncStore
 from credhook.supervisor import stop_on
 from credhook.worker.handlers.loading import load
@@ -55,6 +55,9 @@ def run(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool, 
         code = _work(settings, pipes, isolation, burst=burst, died=died)
     except _StopAsked:
         code = 0
+    except STORE_ERRORS as error:
+        log.exception("redis_unusable", hint=hint(error))
+        code = 1
     with suppress(OSError):  # The terminal may be closed.
         sys.stdout.flush()
         sys.stderr.flush()
@@ -157,12 +160,12 @@ def _end_with(lifeline: int) -> None:
 
 
 def _wait_for(store: SyncStore) -> None:
-    """Return once Redis accepts writes and allows all that a worker needs; log each failed try."""
+    """Return once Redis is one that scripts can run on, and accepts writes; log each failed try."""
     waits = Waits(_BACKOFF)
     while True:
         try:
+            error, advice = "", health.unusable(health.read(store.redis.info(), {}))
             store.check_schema()  # On a full or read-only Redis its SET fails.
-            error, advice = "Forbidden", refused(store, Part.WORKER, optional="config|get")  # Managed ones deny it.
         except STORE_ERRORS as failed:
             error, advice = type(failed).__name__, hint(failed)
         if not advice:
@@ -182,6 +185,7 @@ def _every(seconds: float, work: Callable[[], object], name: str) -> None:
             try:
                 work()
             except Exception as error:
-                log.warning("background_task_failed", task=name, exc_info=error)
+                advice = {"hint": hint(error)} if isinstance(error, STORE_ERRORS) else {}
+                log.warning("background_task_failed", task=name, exc_info=error, **advice)
 
     threading.Thread(target=repeat, daemon=True, name=name).start()

@@ -60,11 +60,11 @@ class Sweeper:
         self._store = store
         self._name = name
         self._head, self._page, self._index_page, self._index_pages = head, page, index_page, index_pages
-        #: Each process does this, since the leader may lack a handler.
+        #: Each process does this, since the holder of the lock may lack a handler.
         self.unhandled = Unhandled(store, wanted=wanted)
         #: The next entry of the event index to look at: the number of its key, and the entries to skip there.
         self._next = [0, 0]
-        self._leads_for_ms = max(1_000, int(interval * 3_000))
+        self._lock_ms = max(1_000, int(interval * 3_000))
         #: Number of open events, from the oldest on, that the next round leaves out: the last round has seen them.
         self._start = 0
 
@@ -72,8 +72,8 @@ class Sweeper:
         """Run one round, and return the number of orphans that were put back."""
         self._store.check_schema(write=False)  # Some commands of a round are in no script.
         self.unhandled.put_back()
-        # Become or remain the leader. After three rounds without the leader another process takes its place.
-        if not self._store.run("lease", [self._name, self._leads_for_ms], keys=[self._store.keys.leader]):
+        # Take or renew the lock. Another process gets it after three rounds without its holder.
+        if not self._store.run("lease", [self._name, self._lock_ms], keys=[self._store.keys.sweeper_lock]):
             return 0
         now = self._store.clock()
         self._forget(now)

@@ -1,6 +1,5 @@
-"""What a scrape asks Redis: the queue's figures and the platform's, once among all targets, without writing."""
+"""What a scrape asks Redis: the queue's figures and the platform's, from each target, without writing."""
 
-import asyncio
 import json
 import time
 from datetime import UTC, datetime
@@ -20,15 +19,13 @@ from credhook.listener.admin import create_admin
 from credhook.metrics.figures import TargetFigures
 from credhook.store import Keys, State
 from credhook.store.health import Check, examine
-from credhook.store.lease import EXPORTER_LEASE_SECONDS, ExporterLease
 from credhook.worker.platform.circuit import Circuit
 from credhook.worker.platform.shared_circuit import CircuitStore, circuit_key
-from credhook.worker.process.admin import PlatformFigures, check_workers, exporter_key
+from credhook.worker.process.admin import PlatformFigures, check_workers
 from support.process.scraping import Scrape, well_formed, worker_settings
 from support.redis.redis_server import configured
 from support.store.stored_events import plant, plant_many
 from support.store.stores import INDEX, job_id, store_on
-from support.waiting import until_async
 
 QUEUE_WIDE = {
     "credhook_events",
@@ -47,15 +44,10 @@ class Target:
 
     def __init__(self, redis: AsyncRedis) -> None:
         store = store_on(redis)
-        self.exporters = ExporterLease(store, INDEX.exporter), ExporterLease(store, exporter_key(SETTINGS))
         examining = partial(examine, store, durability="standard")
-        others = TargetFigures(examining, part="worker"), PlatformFigures(store, SETTINGS, exporter=self.exporters[1])
-        app = create_admin(store, examining, registry=CollectorRegistry(), exporter=self.exporters[0], others=others)
+        others = TargetFigures(examining, part="worker"), PlatformFigures(store, SETTINGS)
+        app = create_admin(store, examining, registry=CollectorRegistry(), others=others)
         self._transport = httpx.ASGITransport(app)
-
-    async def keep(self) -> list[bool]:
-        """Renew both leases; return which of them it has."""
-        return [await exporter.acquire(EXPORTER_LEASE_SECONDS) for exporter in self.exporters]
 
     async def scrape(self) -> Scrape:
         async with httpx.AsyncClient(transport=self._transport, base_url="http://admin") as client:
@@ -64,9 +56,7 @@ class Target:
 
 @pytest.fixture
 async def target(async_redis: AsyncRedis) -> Target:
-    target = Target(async_redis)
-    assert await target.keep() == [True, True]
-    return target
+    return Target(async_redis)
 
 
 async def test_no_event_stands_in_two_places(target: Target, redis_client: Redis) -> None:
@@ -136,30 +126,20 @@ async def test_breaker_and_pause(target: Target, async_redis: AsyncRedis, redis_
     assert scrape.value("credhook_workers_suspended") == 1
 
 
-async def test_one_of_many_targets_tells_what_all_share_and_another_when_it_is_gone(
-    async_redis: AsyncRedis, redis_client: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("credhook.store.lease.EXPORTER_RENEWAL_SECONDS", 0.01)
+async def test_each_target_exports_the_figures_of_its_queue(async_redis: AsyncRedis, redis_client: Redis) -> None:
     plant_many(redis_client, 7, State.DEAD)
-    targets = [Target(async_redis) for _ in range(3)]
-    assert [await one.keep() for one in targets] == [[True, True], [False, False], [False, False]]
-    redis_client.pexpire(INDEX.exporter, 1_000)
-    assert [await one.keep() for one in targets] == [[True, True], [False, False], [False, False]]
-    scrapes = [await one.scrape() for one in targets]
-    assert [one.value("credhook_events", "dead") for one in scrapes] == [7, None, None]
-    assert [bool((QUEUE_WIDE | PLATFORM_WIDE) & one.names) for one in scrapes] == [True, False, False]
-    assert [one.value("credhook_up", "worker") for one in scrapes] == [1, 1, 1]
-    assert 1_000 < redis_client.pttl(INDEX.exporter) <= 8_000  # It was renewed.
-    keeping = [asyncio.create_task(exporter.keep()) for exporter in targets[1].exporters]
-    await asyncio.sleep(0.1)
-    assert not targets[1].exporters[0].is_held_by(redis_client.get(INDEX.exporter))
-    redis_client.delete(INDEX.exporter, exporter_key(SETTINGS))  # As when its holder has not kept it.
-    await until_async(lambda: all(one.is_held_by(redis_client.get(one.key)) for one in targets[1].exporters))
-    for one in keeping:
-        one.cancel()
-    assert await targets[2].keep() == [False, False]
-    scrapes = [await one.scrape() for one in targets]
-    assert [one.value("credhook_events", "dead") for one in scrapes] == [None, 7, None]
+    for target in (Target(async_redis), Target(async_redis)):
+        scrape = await target.scrape()
+        assert scrape.names >= QUEUE_WIDE | PLATFORM_WIDE
+        assert scrape.value("credhook_events", "dead") == 7
+
+
+async def test_each_series_names_the_queue_of_its_target(target: Target, redis_client: Redis) -> None:
+    redis_client.sadd("rq:queues", "rq:queue:typo")
+    redis_client.zadd(Keys("typo").open, {"m1": 1})
+    series = [line for line in (await target.scrape()).text.splitlines() if line.startswith("credhook_")]
+    assert 'credhook_forsaken_events{queue="typo"} 1.0' in series
+    assert {line for line in series if 'queue="credhook"' not in line} == {'credhook_forsaken_events{queue="typo"} 1.0'}
 
 
 def seen(monitor: Any) -> list[list[str]]:
@@ -176,7 +156,6 @@ async def test_a_scrape_writes_nothing_and_asks_as_much_of_a_full_store_as_of_an
         plant_many(redis_client, planted, State.ACCEPTED)
         if planted:
             redis_client.rpush(INDEX.jobs, *(job_id(f"msg_{number:05}") for number in range(planted)))
-        assert await target.keep() == [True, True]
         await target.scrape()
         with redis_client.monitor() as monitor:  # type: ignore[no-untyped-call]  # redis-py's gap
             await target.scrape()
@@ -204,7 +183,6 @@ async def test_what_the_user_of_redis_may_not_read_is_missing_alone(redis_client
     redis_client.execute_command("ACL SETUSER limited reset on >pw ~credhook:credhook:* ~rq:* &* +@all -info")  # type: ignore[no-untyped-call]
     async with AsyncRedis.from_url(redis_url.replace("//", "//limited:pw@")) as limited:
         target = Target(limited)
-        await target.keep()
         scrape = await target.scrape()
     redis_client.execute_command("ACL DELUSER limited")  # type: ignore[no-untyped-call]
     assert QUEUE_WIDE - scrape.names == {name for name in QUEUE_WIDE if "memory" in name}

@@ -16,8 +16,7 @@ import credhook.worker.metrics  # noqa: F401  Likewise.
 from credhook.metrics.figures import QueueFigures, TargetFigures
 from credhook.store import State
 from credhook.store.health import examine
-from credhook.store.lease import ExporterLease
-from credhook.worker.process.admin import PlatformFigures, exporter_key
+from credhook.worker.process.admin import PlatformFigures
 from support.checkout import ROOT
 from support.process.scraping import worker_settings
 from support.store.stored_events import plant
@@ -48,14 +47,11 @@ async def test_every_metric_has_its_row_and_no_row_is_of_one_that_is_gone(
     trustme.CA().issue_cert("inbox.example").private_key_and_cert_chain_pem.write_to_path(str(certificate))
     plant(redis_client, "m1", State.WAITING)
     redis_client.sadd("rq:queues", INDEX.jobs)
-    exporters = [ExporterLease(store_on(async_redis), key) for key in (INDEX.exporter, exporter_key(settings))]
-    for exporter in exporters:
-        await exporter.acquire(8.0)
     examining = partial(examine, store_on(async_redis), durability="strict")
     asked = [
         *await TargetFigures(examining, part="worker", certificate=certificate)(),
-        *await QueueFigures(store_on(async_redis), exporters[0])(),
-        *await PlatformFigures(store_on(async_redis), settings, exporter=exporters[1])(),
+        *await QueueFigures(store_on(async_redis))(),
+        *await PlatformFigures(store_on(async_redis), settings)(),
     ]
     figures = [row(family, tuple(family.samples[0].labels)) for family in asked]
     rows = re.findall(r"^\| `credhook_.*$", PAGE, re.MULTILINE)

@@ -23,7 +23,6 @@ from redis import Redis
 from credhook.ops.doctor import _check_redis
 from credhook.sandbox.local.environment import local_redis
 from credhook.settings import StoreSettings
-from credhook.store.permissions import Part
 from support.platform.scripted_server import CUT, answering
 from support.platform.tunnel import tunnel
 from support.process import commands
@@ -126,10 +125,8 @@ BROKEN = {
     "Redis's authority is not trusted": Broken(lambda one: over_tls(one, trustme.CA()), "redis.reached", "fail", "does not answer", "set SSL_CERT_FILE"),
     "Redis evicts": Broken(lambda one: one.config("maxmemory-policy", "allkeys-lru"), "redis.noeviction", "fail", "allkeys-lru", "set noeviction"),
     "Redis has no bound": Broken(lambda one: one.config("maxmemory", "0"), "redis.maxmemory", "warn", "maxmemory is 0", "set maxmemory"),
-    "Redis refuses writes": Broken(lambda one: one.config("min-replicas-to-write", "1"), "redis.permissions", "fail", "refuses writes", "min-replicas-to-write"),
-    "a command is forbidden": Broken(lambda one: one.user("~* &* +@all -hset -blmove"), "redis.permissions", "fail", "HSET, BLMOVE", "ACL SETUSER <user> +hset +blmove"),
-    "keys are closed": Broken(lambda one: one.user("~other:* &* +@all"), "redis.permissions", "fail", "no access to our keys", "~credhook:credhook:* ~rq:queues"),
-    "PING is forbidden, and more": Broken(lambda one: one.user("~* &* +@all -ping -time"), "redis.permissions", "fail", "PING, TIME", "+ping +time"),
+    "Redis refuses writes": Broken(lambda one: one.config("min-replicas-to-write", "1"), "redis.replicas", "fail", "refuses writes", "min-replicas-to-write"),
+    "keys are closed": Broken(lambda one: one.user("~other:* &* +@all"), "redis.reached", "fail", "does not tell about itself", "allow the patterns with ~"),
     "INFO is forbidden": Broken(lambda one: one.user("~* &* +@all -info"), "redis.reached", "fail", "does not tell about itself", "+info"),
     "a wrong value": Broken(set_(CREDHOOK_RETENTION="soon"), "settings.store", "fail", "CREDHOOK_RETENTION", "deploy/README.md", code=2),
     "a key that is none": Broken(set_(CREDHOOK_WEBHOOK_SECRETS="whsec_short"), "settings.receiver", "fail", "CREDHOOK_WEBHOOK_SECRETS", "keys are separated by spaces", code=2),
@@ -229,16 +226,10 @@ def test_what_is_broken_is_named_with_its_remedy(one: Clinic, name: str) -> None
     assert "Traceback" not in said
 
 
-@pytest.mark.parametrize(
-    "rights",
-    ["~other:* &* +@all", "~* &* +@all -hset", *(f"~* resetchannels &{one}:* +@all" for one in ("credhook", "rq"))],
-)
-def test_redis_takes_the_rules_that_are_named_and_then_all_is_allowed(one: Clinic, rights: str) -> None:
-    limited = one.user(rights)
-    _, found, _ = one.doctor(**limited)
-    one.redis.execute_command(found["redis.permissions"]["remedy"].replace("<user>", "limited"))  # type: ignore[no-untyped-call]
-    _, found, said = one.doctor(**limited)
-    assert found["redis.permissions"]["verdict"] == "ok", said
+def test_command_that_the_operator_may_not_run_is_named(one: Clinic) -> None:
+    _, found, _ = one.doctor(**one.user("~* &* +@all -zcard"))
+    assert found["fleet.workers"]["verdict"] == "skipped"
+    assert "may not run ZCARD: allow +zcard, as deploy/redis-users.acl does" in found["fleet.workers"]["remedy"]
 
 
 #: What a host of each kind has of it all.
@@ -262,14 +253,13 @@ def test_a_host_with_a_part_of_the_settings_is_told_what_was_skipped(one: Clinic
     settings = {name for name in found if name.startswith("settings.")}
     assert {name for name in settings if found[name]["verdict"] == "ok"} == settings - skipped
     assert found["redis.reached"]["verdict"] == found["fleet.workers"]["verdict"] == "ok"
-    assert found["redis.permissions"]["what"] == f"all commands of {host} are allowed"
     assert done.returncode == 0
 
 
 def test_a_clock_that_is_behind_is_told_by_how_much(one: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REDIS_URL", one.environment["REDIS_URL"])
     monkeypatch.setattr("credhook.ops.doctor.time", Mock(time=lambda: time.time() + 3_600))
-    found = {each.name: each.what for each in _check_redis(StoreSettings(), [Part.OPERATOR], durability="strict")}
+    found = {each.name: each.what for each in _check_redis(StoreSettings(), durability="strict")}
     assert found["redis.clock"] == "Redis's clock is 3600 s behind this host's"
 
 

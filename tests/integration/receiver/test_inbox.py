@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 from prometheus_client import REGISTRY
@@ -19,7 +18,6 @@ from structlog.testing import capture_logs
 from credhook.events import Event
 from credhook.receiver.inbox import Inbox, Outcome, StoreUnavailable
 from credhook.sandbox.local.environment import local_redis
-from credhook.store import health
 from credhook.store.address import RedisAddress
 from credhook.store.connection import open_redis
 from credhook.store.health import SharedExamination
@@ -312,11 +310,3 @@ async def test_a_probe_that_goes_away_leaves_the_answer_to_the_others(async_redi
     await asyncio.sleep(0)
     gone.cancel()
     assert (await other)[0].passed
-
-
-async def test_denied_commands_are_looked_for_again(async_redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "_EXAMINATION_SECONDS", -1.0)
-    refused = Mock(side_effect=["no COPY", ConnectionError, "no COPY", "", "never asked"])
-    examine = SharedExamination(store_on(async_redis), durability="standard", refused=refused)
-    found = [[one.remedy for one in await examine() if one.name == "permissions"] for _ in range(5)]
-    assert (found, refused.call_count) == ([["no COPY"], [], ["no COPY"], [], []], 4)

@@ -41,14 +41,17 @@ async def test_several_processes_behave_as_one(tmp_path: Path, redis_url: str, r
         with socket.create_connection(("127.0.0.1", process.port)) as stranger:
             stranger.sendall(b"\x16\x03\x01")  # As TLS begins.
         counted = {
-            'credhook_turned_away_total{reason="invalid_http"} 1.0',
-            'credhook_refusals_total{rule="headers",status="400"} 1.0',
-            'credhook_deliveries_total{outcome="duplicate"} 400.0',
-            "credhook_deliveries_in_flight 0.0",
+            'credhook_turned_away_total{queue="credhook",reason="invalid_http"} 1.0',
+            'credhook_refusals_total{queue="credhook",rule="headers",status="400"} 1.0',
+            'credhook_deliveries_total{outcome="duplicate",queue="credhook"} 400.0',
+            'credhook_deliveries_in_flight{queue="credhook"} 0.0',
         }
-        waiting = {"credhook_queue_length 200.0", 'credhook_events{state="queued"} 200.0'}
-        accepted = 'credhook_deliveries_total{{outcome="accepted"}} {}.0'.format
-        duration = "credhook_delivery_duration_seconds_count {}.0".format
+        waiting = {
+            'credhook_queue_length{queue="credhook"} 200.0',
+            'credhook_events{queue="credhook",state="queued"} 200.0',
+        }
+        accepted = 'credhook_deliveries_total{{outcome="accepted",queue="credhook"}} {}.0'.format
+        duration = 'credhook_delivery_duration_seconds_count{{queue="credhook"}} {}.0'.format
 
         def shows(*lines: str) -> bool:
             return {*lines} <= set(plain.get(f"http://{admin}/metrics").text.splitlines())
@@ -216,7 +219,9 @@ def test_a_renewed_certificate_is_shown_from_the_next_handshake_on(tmp_path: Pat
             expected = renew(lambda: before.append(shown()), key_type=kind, not_after=until_then)  # noqa: B023
             assert before == before[:1] * 4
             assert shown() == expected
-        assert f'{expiry}{{part="receiver"}} 4e+09' in plain.get(f"http://127.0.0.1:{admin}/metrics").text
+        assert (
+            f'{expiry}{{part="receiver",queue="credhook"}} 4e+09' in plain.get(f"http://127.0.0.1:{admin}/metrics").text
+        )
         assert running.text.count('"certificate_not_loaded"') == 6  # Also while the key does not fit yet.
         assert running.text.count('"certificate_loaded"') == 3
         assert running.stop() == 0

@@ -30,9 +30,13 @@ class Scrape:
         return cls(plain.get(f"http://{address}/metrics").raise_for_status().text)
 
     def series(self, name: str) -> dict[tuple[str, ...], float]:
-        """Each series of that name: the values of its labels, in the order of their names."""
+        """Each series of that name: the values of its labels, in the order of their names.
+
+        The target's queue is left out, which each series has.
+        """
         samples = [sample for family in self.families for sample in family.samples if sample.name == name]
-        return {tuple(value for _, value in sorted(one.labels.items())): one.value for one in samples}
+        common = set() if name == "credhook_forsaken_events" else {"queue"}
+        return {tuple(one.labels[label] for label in sorted(one.labels.keys() - common)): one.value for one in samples}
 
     def value(self, name: str, *labels: str) -> float | None:
         """That of one series; None if it is not there."""

@@ -1,4 +1,4 @@
-"""Our processes reach the tests' Redis as users with no more than the rules of `credhook doctor --acl`.
+"""Our processes reach the tests' Redis as the users of deploy/redis-users.acl, confined to their queue as it says.
 
 What Redis has refused fails the last test of each test process. With `TEST_REDIS=tls`, ours reach it over TLS with a
 client certificate, which wants a Redis on PATH that is built with TLS: the wheel's is not. The tests themselves, `dev`,
@@ -6,6 +6,7 @@ client certificate, which wants a Redis on PATH that is built with TLS: the whee
 """
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,13 +18,23 @@ import trustme
 from redis import Redis, RedisError
 
 from credhook.sandbox.local.environment import free_port
-from credhook.store import Keys
-from credhook.store.permissions import Part, rule
+from support.checkout import ROOT
 
 OVER_TLS: Final = os.environ.get("TEST_REDIS") == "tls"
 _PASSWORD: Final = "of-nobody"
 #: What runs as the operator.
 _OPERATING: Final = {"events", "causes", "status", "console"}
+_FILE: Final = (ROOT / "deploy" / "redis-users.acl").read_text()
+#: Each user's name in that file → the words after its name.
+USERS: Final[dict[str, str]] = dict(re.findall(r"^user credhook-(\w+) (.*)$", _FILE, re.MULTILINE))
+#: A user's name → the patterns that confine it to a queue.
+_CONFINED: Final[dict[str, str]] = dict(re.findall(r"^#   (\w+): (.*)$", _FILE, re.MULTILINE))
+
+
+def confined(part: str, queue: str) -> str:
+    """Return the words of a user that is confined to a queue, as the comments of the file say."""
+    kept = " ".join(word for word in USERS[part].split() if word[0] not in "~&")
+    return f"{kept} {_CONFINED[part].replace('QUEUE', queue)}"
 
 
 @dataclass
@@ -67,12 +78,11 @@ class Guard:
         # redis-py tells its name to each Redis, and does without.
         return [str(one) for one in log if one["username"][:5] == "test-" and one["object"][:6] != "client"]
 
-    def _user(self, part: Part, queue: str) -> str:
+    def _user(self, part: str, queue: str) -> str:
         name = f"test-{part}-{queue}"
+        rights = confined(part, queue) if part in _CONFINED else USERS[part]
         with suppress(RedisError), Redis.from_url(self.url) as redis:  # A test may have stopped or filled it.
-            major, minor = redis.info("server")["redis_version"].split(".")[:2]
-            command = rule(part, Keys(queue), (int(major), int(minor)))
-            redis.execute_command(command.replace(f"credhook-{part} ", f"{name} ").replace("PASSWORD", _PASSWORD))
+            redis.execute_command(f"ACL SETUSER {name} reset {rights.replace(f'#{part.upper()}', f'>{_PASSWORD}')}")
         return name
 
     def _trusted(self, others: str | None) -> str:
@@ -85,14 +95,14 @@ class Guard:
         return str(both)
 
 
-def _part(command: Sequence[str], environment: Mapping[str, str]) -> Part | None:
+def _part(command: Sequence[str], environment: Mapping[str, str]) -> str | None:
     text = " ".join(command)
     if " " in environment.get("CREDHOOK_QUEUE", ""):
         return None  # A wrong setting, which the process refuses.
-    for part in (Part.RECEIVER, Part.WORKER):
+    for part in _CONFINED:
         if f"credhook.{part}" in text or f"-m credhook {part}" in text:
             return part
-    return Part.OPERATOR if any(f"-m credhook {one}" in text for one in _OPERATING) else None
+    return "operator" if any(f"-m credhook {one}" in text for one in _OPERATING) else None
 
 
 #: That of this test process, once it has a Redis.

@@ -12,7 +12,6 @@ from rq.serializers import JSONSerializer
 from credhook.store import State
 from credhook.store.announcements import ANNOUNCEMENT_SECONDS, MISSED_SECONDS
 from credhook.store.erase import Erasure
-from credhook.store.lease import EXPORTER_LEASE_SECONDS, ExporterLease
 from credhook.store.selection import EventSummary, Selection, read_page
 from credhook.store.store import Script
 from credhook.worker.platform.circuit import Circuit
@@ -180,14 +179,14 @@ async def announcing(store: BreakableStore) -> None:
 
 
 async def sharing(store: BreakableStore) -> None:
-    """What processes share about the platform, and who exports figures."""
+    """What processes share about the platform, and who sweeps."""
     key, redis = INDEX.platform + "digest", store.store.for_async_code()
     circuits = CircuitStore(redis, key, clock=time.time)
     await circuits.compare_and_set("", Circuit(is_open=True, until=time.time() + PAUSE))
     await CircuitStore(redis, key + "2", clock=time.time).compare_and_set("", Circuit(score=1))
     await circuits.take_probe(PROBE_BEGINS_SECONDS)
     await RateLimit(redis, key + ":bucket", per_second=1.0).take(1)
-    await ExporterLease(redis, INDEX.exporter).acquire(EXPORTER_LEASE_SECONDS)
+    await redis.run("lease", ["holder", 3_000], keys=[INDEX.sweeper_lock])
     store.store.check_schema()
 
 

@@ -75,7 +75,7 @@ def test_who_comes_after_a_dead_process_or_fork_counts_on_where_it_stood(
         pids.append(pid)
         value("counter", "test_places", "test_places_total", (), (), "Counted.").inc(1)
     assert sorted(path.name for path in tmp_path.iterdir()) == files
-    assert b"\ntest_places_total 4.0\n" in exposition(gathered(str(tmp_path)), ())
+    assert b'\ntest_places_total{queue="q"} 4.0\n' in exposition(gathered(str(tmp_path)), (), queue="q")
 
 
 def test_a_level_is_the_sum_over_the_processes_that_live(tmp_path: Path) -> None:
@@ -84,6 +84,6 @@ def test_a_level_is_the_sum_over_the_processes_that_live(tmp_path: Path) -> None
     for place in "01":
         environment = {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path), "PROMETHEUS_MULTIPROC_PLACE": place}
         assert run("-c", program, env=environment).returncode == 0
-    assert b"\ntest_sum 10.0\n" in exposition(gathered(str(tmp_path)), ())
+    assert b'\ntest_sum{queue="q"} 10.0\n' in exposition(gathered(str(tmp_path)), (), queue="q")
     forget(str(tmp_path), 0)
-    assert b"\ntest_sum 5.0\n" in exposition(gathered(str(tmp_path)), ())
+    assert b'\ntest_sum{queue="q"} 5.0\n' in exposition(gathered(str(tmp_path)), (), queue="q")

@@ -1,47 +1,18 @@
 """The doctor's decisions, without Redis and network."""
 
-import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from credhook.ops.attention import Finding, split_remedy, warn
 from credhook.ops.doctor import _read_settings, line, of_answer, of_certificate, of_clock, of_endpoints
-from credhook.store import Keys
-from credhook.store.permissions import TRIALS, Part, command_of, rule
 from credhook.worker.api.models import Endpoint
-from support.checkout import ROOT
 
 
 def test_a_line_says_what_and_what_to_do_and_nothing_that_a_terminal_obeys() -> None:
     shown = line(warn("a.b", "host \x1b[2J is odd", "mend it"))
     assert shown == "warn    a.b                     host \\x1b[2J is odd; mend it"
     assert split_remedy("one; two; three") == ("one", "two; three")
-
-
-def test_every_command_of_our_scripts_is_tried() -> None:
-    """Those of Python are few, and mostly the same; whoever adds a script finds its commands missing here."""
-    called = {
-        name
-        for top in ("credhook", "receiver", "worker")
-        for path in (ROOT / top).rglob("*.lua")
-        for name in re.findall(r"[(=] ?'([A-Z]{3,})'", path.read_text())
-    } - {"WRONGTYPE"}
-    assert len(called) > 40
-    assert called <= {trial.split()[0] for trial in TRIALS}
-
-
-@pytest.mark.parametrize("part", Part)
-def test_a_rule_names_a_command_only_to_a_redis_that_has_it(part: Part) -> None:
-    old, new = rule(part, Keys("q"), (6, 2)), rule(part, Keys("q"), (7, 2))
-    assert "+waitaof" not in old
-    assert ("+waitaof" in new) == (part is Part.RECEIVER)
-    assert "%R~credhook:*:open" not in old
-    others = {"%R~credhook:*:open", "%R~credhook:*:workers"} & set(new.split())
-    assert len(others) == (0 if part is Part.OPERATOR else 2)
-    assert ("&rq:pubsub:*" in new) == (part is not Part.RECEIVER)  # Workers hear the commands of RQ's tools.
-    assert ("~credhook:* " in old) == (part is Part.OPERATOR)  # The others see their own queue alone.
-    assert {command_of(trial) for trial in TRIALS} >= set(re.findall(r"\+(\S+)", new))
 
 
 def ending(days: float) -> Finding:

@@ -187,11 +187,11 @@ PANELS: list[dict[str, Any]] = [panel for panel in DASHBOARD["panels"] if panel[
 
 #: Each metric and its labels, by deploy/METRICS.md, which is held to the code elsewhere.
 ROWS = re.findall(r"^\| `(credhook_\w+)` \| (\w+) \| (.*?) \|", (DEPLOY / "METRICS.md").read_text(), re.MULTILINE)
-#: What Prometheus itself adds to each series.
-OF_PROMETHEUS = {"job", "instance", "le"}
+#: The labels of each series: Prometheus adds the first three, and each target its queue.
+OF_EACH = {"job", "instance", "le", "queue"}
 #: Each series with its labels.
 KNOWN = {
-    name + suffix: set(re.findall(r"`(\w+)`", labels)) | OF_PROMETHEUS
+    name + suffix: set(re.findall(r"`(\w+)`", labels)) | OF_EACH
     for name, kind, labels in ROWS
     for suffix in (("_bucket", "_sum", "_count") if kind == "histogram" else ("",))
 }

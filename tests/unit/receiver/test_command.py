@@ -29,7 +29,7 @@ async def test_a_redis_that_is_unwell_is_looked_at_more_often() -> None:
 
     found = [(check,) for check in (*[UNWELL] * 6, WELL, WELL, UNWELL, UNWELL, WELL, WARNED, WARNED)]
     examine = AsyncMock(side_effect=[*found, asyncio.CancelledError])
-    inbox = Mock(unavailable="it does not answer", examine=examine)
+    inbox = Mock(unavailable="it does not answer", denied=False, examine=examine)
     inbox.end_outage.side_effect = lambda: setattr(inbox, "unavailable", "")
     with capture_logs() as logs, suppress(asyncio.CancelledError):
         await _watch(inbox, sleep)

@@ -88,12 +88,16 @@ def test_sentinels_and_masters_get_our_certificate_and_our_patience(connect: Cal
         # As Redis 6 and 7 say it.
         (NoPermissionError("this user has no permissions to access one of the channels used as arguments"), "channels"),
         (NoPermissionError("No permissions to access a channel"), "channels"),
-        (NoPermissionError("User me has no permissions to run the 'config|get' command"), "+config|get"),
+        (
+            NoPermissionError("User me has no permissions to run the 'config|get' command"),
+            "CONFIG|GET: allow +config|get, as deploy/redis-users.acl does",
+        ),
+        (ResponseError("unknown command 'COPY', with args beginning with: 'a'"), "no command COPY: remove"),
         # Within a script, as Redis 6 says it.
         (ResponseError("Error running script: -READONLY You can't write against a replica."), "is a replica"),
         (ResponseError("Error running script: -OOM command not allowed"), "raise its maxmemory"),
         (ResponseError("Error running script: -NOREPLICAS Not enough good replicas."), "min-replicas-to-write"),
-        (ResponseError("The user executing the script can't run this command or subcommand"), "doctor` names it"),
+        (ResponseError("The user executing the script can't run this command or subcommand"), "ACL LOG names it"),
         (ResponseError("WRONGSCHEMA q 0"), "the data of queue q has schema 0 and this version needs 1"),
         (ResponseError("WRONGSCHEMA q 2"), "a newer version has changed the data of queue q to schema 2"),
         (ResponseError("WRONGSCHEMA q x"), "to schema ? and this one knows 1"),

@@ -39,8 +39,8 @@ def test_refused_credentials_cost_no_event(rig: FleetHarness, isolation: str, au
         assert (answer.status_code, "CREDHOOK_CLIENT_ID" in answer.json()["checks"]["workers"]) == (503, True)
         metrics = plain.get(f"http://{admin}/metrics").text
         assert 'check="workers"' not in metrics  # It is not about Redis.
-        assert 'credhook_token_fetches_total{outcome="refused"} 0.0' not in metrics
-        assert 'credhook_certificate_expiry_timestamp_seconds{part="worker"}' in metrics
+        assert 'credhook_token_fetches_total{outcome="refused",queue="credhook"} 0.0' not in metrics
+        assert 'credhook_certificate_expiry_timestamp_seconds{part="worker",queue="credhook"}' in metrics
         until(lambda: "credhook_queue_length" in plain.get(f"http://{admin}/metrics").text, what="the queue's figures")
         rig.accept(*((webhook_id, COMPLETED, f"iss_{webhook_id}") for webhook_id in EVENTS))
         with rig.worker("good", CREDHOOK_CLIENT_SECRET="good"):

@@ -17,7 +17,6 @@ from credhook.store.connection import BRIEFLY, open_redis, open_redis_sync
 from credhook.store.counts import counts_of
 from credhook.store.errors import is_unwell
 from credhook.store.history import records
-from credhook.store.lease import ExporterLease
 from credhook.store.replay import Replay, Settled
 from credhook.worker.attempt.details import state_of
 from credhook.worker.queue.claims import Claim, Claimant, Claims, Settlement, operation
@@ -341,15 +340,6 @@ def test_an_announcement_that_was_not_renewed_goes_with_the_next_one(queue: Even
     queue.redis.hset(INDEX.receivers, mapping={"gone": f"1 {now - 61_000} {{}}", "other": f"1 {now - 30_000} {{}}"})
     store_on(queue.redis).run("announce", ["this", "{}", 60_000], keys=[INDEX.receivers])
     assert set(queue.redis.hkeys(INDEX.receivers)) == {b"this", b"other"}
-
-
-async def test_the_exporter_lease_is_kept_through_an_outage(queue: EventQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("credhook.store.lease.EXPORTER_RENEWAL_SECONDS", 0.0)
-    store = FailingStore(queue.redis, {"lease": Sabotage(1)})
-    lease = ExporterLease(store.for_async_code(), INDEX.exporter)
-    keeping = asyncio.create_task(lease.keep())
-    await until_async(lambda: lease.is_held_by(queue.redis.get(INDEX.exporter)), what="the lease")
-    keeping.cancel()
 
 
 async def test_backfilled_events_keep_their_order_and_are_new_to_their_worker(queue: EventQueue) -> None:

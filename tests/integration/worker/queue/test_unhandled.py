@@ -300,5 +300,5 @@ def test_every_round_looks_for_them_whoever_leads(redis_client: Redis) -> None:
     assert Sweeper(store_on(redis_client), name="leader", interval=1, head=2).run() == 0  # It may still come up.
     sweeper("another", NEW).run()
     assert record(redis_client, "m1")["state"] == "accepted"
-    assert redis_client.get(INDEX.leader) == b"leader"
-    assert 2_000 < redis_client.pttl(INDEX.leader) <= 3_000  # Three rounds.
+    assert redis_client.get(INDEX.sweeper_lock) == b"leader"
+    assert 2_000 < redis_client.pttl(INDEX.sweeper_lock) <= 3_000  # Three rounds.
