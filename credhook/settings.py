@@ -559,8 +559,8 @@ class WorkerSettings(PlatformSettings, HandlerSettings, StoreSettings):
         None,
         gt=0,
         allow_inf_nan=False,
-        description="Requests per second that all workers together make to the platform, with bursts of one second's "
-        "worth; while Redis does not answer, no new ones. Default: no limit but the platform's own.",
+        description="Requests that all workers together make to the platform in any second, at most; while Redis does "
+        "not answer, no new ones. Default: no limit until the platform answers 429, and then a rate found by trial.",
     )
     snapshot_key: Annotated[
         SecretStr | None,

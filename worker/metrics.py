@@ -48,7 +48,11 @@ RECLAIMED: Final = Count("credhook_events_reclaimed", "Events reclaimed from dea
 
 REQUEUED: Final = Count("credhook_events_requeued", "Orphaned events that the sweeper requeued.")
 
-CALLS_REFUSED: Final = Count("credhook_platform_refused", "Calls to the platform that the circuit breaker refused.")
+BREAKER: Final = Level("credhook_platform_breaker", "Worker processes whose circuit breaker is open or half open.")
+
+CALLS_REFUSED: Final = Count(
+    "credhook_platform_refused", "Calls to the platform that the circuit breaker or the rate limit refused."
+)
 
 TOKEN_FETCHES: Final = Count(
     "credhook_token_fetches",

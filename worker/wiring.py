@@ -118,7 +118,7 @@ async def build_worker(
     worker: Claimant | None = None,
     auth: ClientCredentials | None = None,
 ) -> AsyncIterator[Parts]:
-    """Build the parts on the running loop, renew leases and watch the platform, and close the parts at the end.
+    """Build the parts on the running loop, renew leases, and close the parts at the end.
 
     `worker` takes the events; None if RQ itself runs the jobs. `auth`: the credentials, if they outlive the loop.
     """
@@ -135,23 +135,20 @@ async def build_worker(
 
         attempt_tracer = AttemptTracer(tracer, queue=settings.queue)
         transport = TracedTransport(tracer, transport)
-    fetching, calling = (
-        AsyncApi.from_settings(settings, auth=auth, transport=transport, guard=guard)
-        for guard in (breaker.fetches, breaker.calls)
-    )
+    api = AsyncApi.from_settings(settings, auth=auth, transport=transport, guard=breaker.acquire)
     lifespan = Lifespan(registry.plugins)
     processor = Processor(
         settings,
         claims,
         registry,
         breaker,
-        clients=Clients(fetching, calling, SyncApi(calling)),
+        clients=Clients(api, SyncApi(api)),
         snapshots=Snapshots(store, settings.snapshot_key),
         states=lifespan.states,
         tracer=attempt_tracer,
     )
     try:
-        async with beside(processor.leases.keep, breaker.watch):
+        async with beside(processor.leases.keep):
             yield Parts(store, lifespan, processor, auth, untraced)
     finally:
         await lifespan.stop()

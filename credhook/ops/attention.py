@@ -333,7 +333,13 @@ def _refusals(fleet: Fleet) -> Iterator[Problem]:
 
 def _breakers(fleet: Fleet) -> Iterator[Problem]:
     for platform in fleet.platforms:
-        if platform.breaker != "closed":
-            pause = f" for another {age(platform.paused)}" if platform.paused else ""
-            what = f"the circuit breaker is {platform.breaker}: workers do not call the platform{pause}"
-            yield what, "see platform_paused in the workers' log; `credhook doctor` calls the platform"
+        remedy = "see platform_paused in the workers' log; `credhook doctor` calls the platform"
+        if platform.paused:
+            paused = f"{age(platform.paused)} (cause {platform.cause})"
+            yield f"no worker calls the platform for another {paused}", remedy
+        elif platform.open_breakers:
+            workers = counted(platform.open_breakers, "worker", "workers")
+            yield f"the circuit breaker of {workers} is open or half open", remedy
+        if platform.passed is not None:
+            what = f"the platform has answered 429: about {platform.passed:.1f} requests/s passed"
+            yield what, "set CREDHOOK_RATE to what the platform allows"

@@ -3,6 +3,7 @@
 Status, doctor and console all use this reader. It writes nothing.
 """
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from pydantic import BaseModel
@@ -22,7 +23,8 @@ from credhook.store.announcements import (
 from credhook.store.counts import EventCounts, counts_of
 from credhook.store.errors import StoreRefusal
 from credhook.store.store import SyncStore
-from credhook.worker.platform.shared_circuit import circuit_in
+from credhook.worker.platform.circuit import Phase
+from credhook.worker.platform.limits import pause_of
 
 #: RQ workers that are asked for their queues, at most.
 _RQ_WORKERS_LIMIT: Final = 1_000
@@ -59,11 +61,21 @@ FleetProcess = ReceiverProcess | WorkerProcess
 
 
 class PlatformState(BaseModel):
-    """The platform, as the workers share it. `paused`: seconds until calls resume. `rate`: requests per second."""
+    """The platform, as workers with the same settings see it.
 
-    breaker: str
+    Attributes:
+        open_breakers: processes whose circuit breaker is open or half open.
+        paused: seconds until the fleet calls again; 0 without a pause.
+        cause: why the fleet pauses: a status, or a word for the error; "" without a pause.
+        rate: `CREDHOOK_RATE`.
+        passed: requests per second that passed before the platform answered 429; None if it has not lately.
+    """
+
+    open_breakers: int
     paused: float
+    cause: str
     rate: float | None
+    passed: float | None
 
 
 class Fleet(BaseModel):
@@ -132,7 +144,7 @@ def read_fleet(store: SyncStore, address: str, *, durability: str | None = "stri
         receivers=tuple(sorted(receivers, key=lambda receiver: (receiver.queue, receiver.host))),
         workers=tuple(sorted(workers, key=lambda worker: (worker.queue, worker.host))),
         missing=tuple(_worker(one, queue, now) for one in missing(known[queue], now * 1_000)),
-        platforms=tuple(_platform(store, keys, now) for keys in dict.fromkeys(worker.platform for worker in workers)),
+        platforms=tuple(_platform(store, keys, workers) for keys in dict.fromkeys(one.platform for one in workers)),
     )
 
 
@@ -189,7 +201,9 @@ def queues_of(store: SyncStore) -> set[str]:
     return listed.union(*(reply.decode().split(",") for reply in pipeline.execute() if reply)) - {""}
 
 
-def _platform(store: SyncStore, keys: PlatformKeys, now: float) -> PlatformState:
-    fields: Any = store.redis.hgetall(keys.circuit)
-    circuit = circuit_in(fields, redis_now=now, now=now)
-    return PlatformState(breaker=circuit.phase(now).value, paused=circuit.pause(now), rate=keys.rate)
+def _platform(store: SyncStore, keys: PlatformKeys, workers: Sequence[WorkerProcess]) -> PlatformState:
+    pause = pause_of(store, keys.key)
+    open_breakers = sum(one.platform == keys and one.breaker != Phase.CLOSED.value for one in workers)
+    return PlatformState(
+        open_breakers=open_breakers, paused=pause.seconds, cause=pause.cause, rate=keys.rate, passed=pause.passed
+    )

@@ -86,7 +86,9 @@ def _rows(fleet: Fleet) -> Iterator[tuple[str, str]]:
         yield "other queue", f"{queue}: {elsewhere(other)}"
     for platform in fleet.platforms:
         rate = "no rate limit" if platform.rate is None else f"at most {platform.rate:g} requests/s"
-        yield "platform", f"breaker {platform.breaker}, {rate}"
+        paused = f"paused for {age(platform.paused)} ({platform.cause})" if platform.paused else "not paused"
+        passed = "" if platform.passed is None else f"; about {platform.passed:.1f} requests/s passed before a 429"
+        yield "platform", f"{paused}, {rate}{passed}"
     yield "receivers", str(len(fleet.receivers)) if fleet.receivers else "none alive"
     for receiver in fleet.receivers:
         yield "", f"{_process(receiver)}  queue {receiver.queue}  {receiver.per_second:.1f}/s"

@@ -66,8 +66,8 @@ this table:
     handlers            1 d
     receivers           1 min
     sweeper             3 rounds
-    platform:*          1 min; 10 min after its pause
-    platform:*:probe    5 s; with the call
+    platform:*:pause    with the pause
+    platform:*:pace     10 min after its pause
     platform:*:bucket   with the bucket
     synced              1 min
     schema              never
@@ -149,7 +149,7 @@ class Keys:
     index = _Key(PREFIX, ":index:")
     #: Hash of the announcements of receivers; see announcements.py.
     receivers = _Key(PREFIX, ":receivers")
-    #: Circuit of a platform; a digest of its API's URL follows, see shared_circuit.py.
+    #: Prefix of a platform's keys; a digest of its API's URL follows, see worker/platform/limits.py.
     platform = _Key(PREFIX, ":platform:")
     #: Sorted set of the open events, by when they last moved, in ms. The sweeper reads it.
     open = _Key(PREFIX, ":open")

@@ -30,9 +30,9 @@ _BUILD_BYTES: Final = 4
 
 
 class PlatformKeys(BaseModel, frozen=True):
-    """The Redis key of the platform's circuit. `rate` is per second."""
+    """The beginning of the platform's keys in Redis. `rate` is per second."""
 
-    circuit: str
+    key: str
     rate: float | None = None
 
 
@@ -45,6 +45,7 @@ class WorkerAnnouncement(BaseModel, frozen=True):
         in_flight: events that it handles now; None if it does not know.
         config_fingerprint: digests of the settings that all workers of a queue should share.
         credential_error: why the platform accepts no credential of the process, or "".
+        breaker: phase of the process's circuit breaker: closed, open or half open.
         started: whether it has asked for a token, and its startup functions have ended.
     """
 
@@ -57,6 +58,7 @@ class WorkerAnnouncement(BaseModel, frozen=True):
     platform: PlatformKeys
     config_fingerprint: dict[str, str]
     credential_error: str = ""
+    breaker: str = "closed"
     started: bool = False
 
 

@@ -12,8 +12,8 @@ from credhook.store.errors import WRONG_SCHEMA, StoreRefusal
 
 #: The scripts, each in a file of this name in credhook/store/scripts.
 Script: TypeAlias = Literal[
-    "accept", "add", "announce", "circuit", "claim", "erase", "keep", "lease", "put_back",
-    "rate_limit", "reclaim", "replay", "select", "semaphore", "sweep", "take", "write",
+    "accept", "add", "announce", "claim", "erase", "keep", "lease", "pause", "permit", "put_back",
+    "reclaim", "replay", "select", "semaphore", "sweep", "take", "write",
 ]  # fmt: skip
 
 Client = TypeVar("Client", redis.Redis, redis.asyncio.Redis)

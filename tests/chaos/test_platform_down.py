@@ -1,23 +1,24 @@
-"""A platform that is down, asks for a pause, or allows so many calls a second: a fleet leaves it alone, as one."""
+"""A platform that is down, asks for a pause, or allows so many calls a second: a fleet leaves it alone."""
 # ruff: noqa: T201  The counts are what `make soak` is run for.
 
 import json
 import time
+from collections import Counter
 from datetime import datetime
 
 import pytest
 
 from credhook.worker.platform.circuit import THRESHOLD
 from support.waiting import until
-from support.worker.fleet_harness import SHORT, SIZES, Answer, FleetHarness, well
+from support.worker.fleet_harness import SHORT, SIZES, Answer, Call, FleetHarness, well
 from support.worker.harness import COMPLETED, PLAIN
 
 #: Events that four processes together have in flight.
 IN_FLIGHT = 20
 #: Seconds from the first call on in which a herd would come.
 BEGINNING = 0.1
-#: Calls that fail before everybody leaves the platform alone: ten open the breaker of a process that no word of the
-#: others reaches in time, and what it has in flight by then fails as well.
+#: Calls that fail before every process leaves the platform alone. Ten open the breaker of a process that has not heard
+#: of the pause, and the calls that it has in flight fail as well.
 FAILURES = 4 * THRESHOLD + IN_FLIGHT
 
 
@@ -67,10 +68,52 @@ def test_an_outage_costs_few_attempts_and_ends_without_a_herd(rig: FleetHarness,
         f"\n500 for {lasts:.0f} s while {accepted - backlog} came: {failed} calls failed, {lost} attempts spent, "
         f"the first call {first:.1f} s after, all handled in {took:.1f} s; {gentle} calls in the first moments"
     )
-    # Later there are only probes, and none of them counts as an attempt.
-    assert lost <= failed - max(0, log.count('"platform_probed"') - 1) <= FAILURES
+    # Later there are only probes, and none of them counts as an attempt. The last probe of each process succeeds.
+    assert lost <= failed - max(0, log.count('"platform_probed"') - 4) <= FAILURES
     assert gentle <= IN_FLIGHT / 2
     assert len(rig.notes()) == accepted
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("rate", "least_share"), [("3", 0.8), (None, 0.5)])
+def test_the_fleet_uses_what_a_limiting_platform_allows(
+    rig: FleetHarness, rate: str | None, least_share: float
+) -> None:
+    """Four processes meet a platform that is down, and then allows three requests in each second of its clock."""
+    allowed, down_seconds, lasts = 3, 10.0, 120.0
+    is_down = True
+    seconds: Counter[int] = Counter()
+
+    def answer(call: Call) -> Answer:
+        if is_down:
+            return Answer(503, retry_after="5")
+        seconds[int(call.at)] += 1
+        return well(call) if seconds[int(call.at)] <= allowed else Answer(429, retry_after="5")
+
+    rig.stub.answer = answer
+    settings = {"CREDHOOK_RATE": rate} if rate else {}
+    rig.accept(*events(0, 1_000))
+    with rig.worker("worker", "--processes", "4", CREDHOOK_CONCURRENCY="10", **settings) as worker:
+        rig.started(worker, each=4)
+        until(lambda: rig.stub.answered[503] > 0, what="the first call")
+        time.sleep(down_seconds)
+        down_calls = len(rig.stub.calls)
+        is_down, began = False, time.time()
+        time.sleep(lasts)
+        passed, refused = rig.stub.answered[200], rig.stub.answered[429]
+        log = worker.text
+    share = passed / (allowed * (time.time() - began))
+    records = rig.records(f"m{number}" for number in range(1_000)).values()
+    done = [one["state"] == "done" for one in records]  # A record of one attempt does not count it.
+    spent = sum(int(one.get("attempts", is_done)) - is_done for one, is_done in zip(records, done, strict=True))
+    print(
+        f"\nCREDHOOK_RATE={rate}: {down_calls} calls in {down_seconds:.0f} s of 503, then {passed} calls passed and "
+        f"{refused} were refused in {lasts:.0f} s, {share:.2f} of what the platform allows; {spent} attempts spent"
+    )
+    print(*[line for line in log.splitlines() if "platform_paused" in line], sep="\n")
+    assert share >= least_share
+    assert spent == 0
 
 
 @pytest.mark.parametrize("size", SIZES)

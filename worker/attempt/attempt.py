@@ -116,8 +116,7 @@ class Attempt:
 
     Attributes:
         known: the details fetched for the previous event of the same resource.
-        admitted: True if the rate limit has already counted the fetch.
-        calls_platform: True once the attempt is going to fetch. Until then, an admitted call can be given back.
+        calls_platform: True once the attempt is going to fetch. Until then, its token may be given back.
         version: rank and time of the fetched state, see `details.version`.
         wanted: the handlers of this worker that the event is for.
         dispatched: the names of those that run in this attempt.
@@ -130,7 +129,6 @@ class Attempt:
 
     claim: Claim
     known: Fetched | None = None
-    admitted: bool = False
     began: float = 0.0
     interruption: Interruption | None = None
     outcome: Outcome = Outcome()

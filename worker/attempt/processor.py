@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass
 from shlex import quote
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Optional
@@ -44,10 +44,9 @@ _TIMEOUT_HINT: Final = "Give its calls time-outs, or raise CREDHOOK_HANDLER_TIME
 
 
 class Clients(NamedTuple):
-    """The platform's clients, with the same connections. The rate limit has counted the calls of `fetching` already."""
+    """The platform's client, for the loop and for threads."""
 
-    fetching: AsyncApi
-    calling: AsyncApi
+    api: AsyncApi
     in_thread: SyncApi
 
 
@@ -95,9 +94,6 @@ class Processor:
                 finally:
                     attempt.end()
                     handled(attempt)
-                if attempt.admitted and not attempt.calls_platform:
-                    with suppress(*STORE_ERRORS):  # If this fails, the bucket refills with time.
-                        await self.breaker.give_back(1)
                 settlement, following = await self._settle(attempt, follow=may_follow())
             finally:
                 self.leases.release(attempt.claim)
@@ -136,8 +132,7 @@ class Processor:
             return
         attempt.calls_platform = True
         try:
-            api = self.clients.fetching if attempt.admitted else self.clients.calling
-            attempt.fetched = fetched = await fetch(claim, api, self.snapshots, attempt.known)
+            attempt.fetched = fetched = await fetch(claim, self.clients.api, self.snapshots, attempt.known)
         except Exception as error:  # The retry policy judges all errors.
             cause_id = attempt.add_failure(failure_of(error))
             log.warning(
@@ -208,7 +203,7 @@ class Processor:
         if not self._may_run(attempt, event, handler):
             return
         context: Context[Any, Any] = Context(
-            self.clients.calling if handler.is_async else self.clients.in_thread,
+            self.clients.api if handler.is_async else self.clients.in_thread,
             structlog.get_logger("credhook.worker", **attempt.ids, handler=name),
             f"{event.webhook_id}:{name}",
             is_stale(attempt.version or (0, 0), claim.latest),

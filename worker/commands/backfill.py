@@ -36,7 +36,6 @@ from credhook.worker.commands.bulk import bar
 from credhook.worker.commands.options import MOMENT, TYPE, open_store
 from credhook.worker.handlers.loading import load
 from credhook.worker.platform.circuit_breaker import CircuitBreaker
-from credhook.worker.wiring import beside
 
 #: How long a backfill may take before the store forgets events of its window.
 _DURATION: Final = timedelta(hours=1)
@@ -317,12 +316,12 @@ def backfill(*, since: datetime, until: datetime, types: tuple[str, ...], dry_ru
 async def _run(
     found: Backfill, settings: WorkerSettings, window: Window, wanted: frozenset[str], *, dry_run: bool
 ) -> None:
-    """Run the backfill within the fleet's rate limit, and call nothing while the circuit is open."""
+    """Run the backfill within the fleet's rate limit, and call nothing during a pause of the platform."""
     breaker = CircuitBreaker.from_settings(found.store, settings)
     try:
         with bar("listing and comparing") as progress:
             found.advance = progress.update
-            async with beside(breaker.watch), AsyncApi.from_settings(settings, guard=breaker.calls) as api:
+            async with AsyncApi.from_settings(settings, guard=breaker.acquire) as api:
                 await found.run(api, window, wanted, dry=dry_run)
     finally:
         await breaker.aclose()

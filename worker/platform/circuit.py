@@ -1,23 +1,20 @@
-"""The circuit breaker's decisions. Pure: call outcomes go in, and the next circuit comes out.
+"""The decisions of one process's circuit breaker: call outcomes go in, and the next circuit comes out.
 
-    closed ──▶ open         the platform asked for a pause, or failures outweigh answers
+    closed ──▶ open         the platform asked for a pause, failures outweigh answers, or the fleet pauses
       ▲         │ ▲
       │         ▼ │         the pause is over; the probe failed
-      └───── half open      one probe for the whole fleet; the platform answered it
+      └───── half open      one probe of this process; the platform answered it
 
 A score weighs failures: a failure adds one, an answer takes one away, and at `THRESHOLD` the circuit opens (Page's
 cumulative sum). Consecutive failures would be reset by the few answers of a failing platform. A ratio over a window
 would dilute the first failures with earlier answers. The score opens after ten calls of an outage, and almost never
-when fewer than a fifth of the calls fail. At score 0 an answer changes nothing, so a healthy platform costs no Redis
-command.
+when fewer than a fifth of the calls fail.
 """
 
 import math
 import random
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
-from functools import reduce
 from typing import Final, NamedTuple, Self
 
 from credhook.backoff import Backoff
@@ -27,17 +24,20 @@ from credhook.worker.api.errors import Unavailable
 THRESHOLD: Final = 10
 #: Pauses that the platform did not ask for, in seconds. They double as probes fail.
 PAUSES: Final = Backoff(first=1.0, longest=30.0, jitter=0.5)
-#: Longest Retry-After that is honoured. Then one call of the fleet asks again: a mistaken hour must not stop the fleet
-#: for an hour, and presented data may be readable for 15 minutes.
+#: Longest Retry-After that is honoured. Then each process asks again with one call: a mistaken hour must not stop the
+#: fleet for an hour, and presented data may be readable for 15 minutes.
 MAX_RETRY_AFTER_SECONDS: Final = 300.0
 #: Added to a requested pause, so that no process calls a moment too early.
 MARGIN_SECONDS: Final = 0.05
-#: Slow start ends at this budget, which is more than one process works on, or after this many seconds.
+#: Slow start ends at this budget, which is more than one process works on.
 SLOW_START_BUDGET: Final = 256
-SLOW_START_SECONDS: Final = 30
+#: Seconds after which slow start ends in any case.
+SLOW_START_SECONDS: Final = 30.0
+#: Seconds after which a spent budget allows one more event: the claimed events may never call.
+SLOW_START_REFILL_SECONDS: Final = 1.0
 
 _TOO_MANY_REQUESTS, _SERVICE_UNAVAILABLE, _SERVER_ERROR = 429, 503, 500
-_TRANSIENT: Final = {401, 408, 425}
+_TRANSIENT: Final = {408, 425}
 
 
 class PlatformPaused(Unavailable):
@@ -55,10 +55,12 @@ class Phase(Enum):
 class CallResult(Enum):
     """Result of one call, as far as it concerns the platform."""
 
-    #: The platform works. A 404 or 403 concerns one resource, so it counts as an answer.
+    #: The platform works. 403 and 404 concern one resource, and 401 the credential of this process.
     ANSWERED = "answered"
-    #: 5xx, 408, 425, no answer at all, or 401 for a fresh token.
+    #: 5xx, 408 or 425.
     FAILED = "failed"
+    #: No answer. The cause may be the network of this process.
+    UNANSWERED = "unanswered"
     #: The platform asked for a pause: 429, or 503 with Retry-After.
     REFUSED = "refused"
 
@@ -72,7 +74,7 @@ class CallOutcome(NamedTuple):
         chance: from 0 to 1. Drawn once, so that the same outcome always leads to the same decision.
         retry_after: seconds that the platform asks for, or None.
         probe: True for the call that probes an open circuit.
-        cause: for logs: a status, or the class of an error.
+        cause: for logs: a status, or a word for the error.
     """
 
     result: CallResult
@@ -89,7 +91,7 @@ def outcome_of(
     """Read a response's status and Retry-After. Without a response, `status` is None and `cause` says why."""
     chance = random.random()  # noqa: S311  Jitter, no secret.
     if status is None:
-        return CallOutcome(CallResult.FAILED, at, chance, None, probe, cause)
+        return CallOutcome(CallResult.UNANSWERED, at, chance, None, probe, cause)
     if status == _TOO_MANY_REQUESTS or (status == _SERVICE_UNAVAILABLE and retry_after):
         return CallOutcome(CallResult.REFUSED, at, chance, retry_after, probe, str(status))
     failed = status >= _SERVER_ERROR or status in _TRANSIENT
@@ -98,7 +100,7 @@ def outcome_of(
 
 @dataclass(frozen=True, slots=True)
 class Circuit:
-    """State of one platform's circuit breaker.
+    """State of a process's circuit breaker.
 
     Attributes:
         is_open: True while open or half open.
@@ -122,6 +124,10 @@ class Circuit:
         """Return the seconds until a call may be sent; 0 if now."""
         return max(0.0, self.until - now) if self.is_open else 0.0
 
+    def paused(self, until: float) -> Self:
+        """Return the circuit in a pause of the fleet."""
+        return replace(self, is_open=True, score=0, until=max(self.until, until))
+
     def after(self, outcome: CallOutcome) -> Self:
         """Return the circuit after one call.
 
@@ -129,8 +135,7 @@ class Circuit:
         """
         phase = self.phase(outcome.at)
         if outcome.result is CallResult.REFUSED and outcome.retry_after:
-            until = outcome.at + min(outcome.retry_after, MAX_RETRY_AFTER_SECONDS) + MARGIN_SECONDS
-            return replace(self, is_open=True, score=0, until=max(self.until, until))
+            return self.paused(outcome.at + min(outcome.retry_after, MAX_RETRY_AFTER_SECONDS) + MARGIN_SECONDS)
         if phase is Phase.OPEN or (phase is Phase.HALF_OPEN and not outcome.probe):
             return self
         if outcome.result is CallResult.ANSWERED:
@@ -140,28 +145,29 @@ class Circuit:
             return type(self)(is_open=True, trips=self.trips + 1, until=outcome.at + pause)
         return replace(self, score=self.score + 1)
 
-    def after_all(self, outcomes: Iterable[CallOutcome]) -> Self:
-        """Return the circuit after these calls, in order."""
-        return reduce(type(self).after, outcomes, self)
-
 
 class SlowStart:
-    """Budget of events that one process may claim after a pause: 1, 2, 4, …, doubling as calls succeed."""
+    """Budget of events that one process may claim after a pause: 1, 2, 4, …, doubling as their fetches succeed."""
 
     def __init__(self) -> None:
         self._budget = math.inf  # No limit.
-        self._seconds = 0
+        self._refill_at = self._ends_at = -math.inf
 
-    def begin(self) -> None:
-        """Start with a budget of one event."""
-        self._budget, self._seconds = 1, 0
+    def begin(self, at: float) -> None:
+        """Start with a budget of one event. `at`: end of the pause, in monotonic seconds."""
+        self._budget = 1
+        self._refill_at, self._ends_at = at + SLOW_START_REFILL_SECONDS, at + SLOW_START_SECONDS
 
-    def allows(self, wanted: int) -> int:
+    def allows(self, wanted: int, now: float) -> int:
         """Return how many of `wanted` events may be claimed."""
+        if now >= self._ends_at:
+            self._budget = math.inf
+        elif now >= self._refill_at:
+            self._budget, self._refill_at = max(1, self._budget), now + SLOW_START_REFILL_SECONDS
         return int(min(wanted, self._budget))
 
     def spend(self, count: int) -> None:
-        """Take claimed events off the budget; a negative number gives some back."""
+        """Take claimed events off the budget."""
         self._budget -= count
 
     def succeeded(self) -> None:
@@ -170,7 +176,24 @@ class SlowStart:
         if self._budget >= SLOW_START_BUDGET:
             self._budget = math.inf
 
-    def second_passed(self) -> None:
-        """Allow one event if the budget is spent: the claimed events may never have called."""
-        self._seconds += 1
-        self._budget = max(1, self._budget) if self._seconds < SLOW_START_SECONDS else math.inf
+
+class AnswerCount:
+    """Counts the calls of one process that the platform answers within a second."""
+
+    def __init__(self) -> None:
+        self._second = self._this = self._last = 0
+
+    def add(self, at: float) -> None:
+        """Count an answer at this monotonic time."""
+        self._turn(at)
+        self._this += 1
+
+    def per_second(self, at: float) -> int:
+        """Return the answers in the second that has begun, or in the one before if there were more."""
+        self._turn(at)
+        return max(self._this, self._last)
+
+    def _turn(self, at: float) -> None:
+        if (second := int(at)) != self._second:
+            self._last = self._this if second == self._second + 1 else 0
+            self._second, self._this = second, 0

@@ -11,14 +11,13 @@ from rq.suspension import WORKERS_SUSPENDED
 
 from credhook.listener.admin import bind_setting, create_admin, serve_admin
 from credhook.metrics.counting import gathered
-from credhook.metrics.figures import TargetFigures, gauge
+from credhook.metrics.figures import TargetFigures
 from credhook.settings import WorkerSettings
 from credhook.store.announcements import WorkerAnnouncement, announced
 from credhook.store.errors import STORE_ERRORS
 from credhook.store.health import Check, SharedExamination
 from credhook.store.store import AsyncStore
-from credhook.worker.platform.circuit import Phase
-from credhook.worker.platform.shared_circuit import circuit_in, circuit_key
+from credhook.worker.platform.limits import platform_key, read_pause, request_pause
 
 
 def start_admin(
@@ -77,22 +76,14 @@ class PlatformFigures:
     async def __call__(self) -> list[Metric]:
         """Return all figures; none if Redis does not answer."""
         pipeline = self.store.redis.pipeline(transaction=False)
-        pipeline.hgetall(circuit_key(self.settings.api_url, self.settings.queue))
         pipeline.exists(WORKERS_SUSPENDED)
-        pipeline.time()
+        request_pause(pipeline, platform_key(self.settings.api_url, self.settings.queue))
         try:
-            fields, suspended, (seconds, microseconds) = await pipeline.execute()
+            suspended, *pause = await pipeline.execute()
         except STORE_ERRORS:
             return []
-        now = seconds + microseconds / 1_000_000
-        circuit = circuit_in(fields, redis_now=now, now=now)
-        states: dict[tuple[str, ...], float] = {
-            (phase.value.replace(" ", "_"),): phase is circuit.phase(now) for phase in Phase
-        }
-        breaker, pause = "credhook_platform_breaker", "credhook_platform_pause_seconds"
-        meaning = "Seconds until the platform may be called again; 0 if now."
+        meaning = "Seconds until the fleet may call the platform again; 0 if now."
         return [
-            gauge(breaker, "1 for what the fleet's circuit breaker is, 0 for all else.", ["state"], states),
-            GaugeMetricFamily(pause, meaning, circuit.pause(now)),
+            GaugeMetricFamily("credhook_platform_pause_seconds", meaning, read_pause(*pause).seconds),
             GaugeMetricFamily("credhook_workers_suspended", "1 while `rq suspend` stops workers, else 0.", suspended),
         ]

@@ -31,6 +31,7 @@ from credhook.worker import metrics
 from credhook.worker.api.errors import ApiError
 from credhook.worker.attempt.attempt import Attempt, Interruption
 from credhook.worker.handlers.registry import Registry
+from credhook.worker.platform.circuit import Phase
 from credhook.worker.process.supervisor import HAND_BACK
 from credhook.worker.queue.claims import Claim, Claimant, Taken
 from credhook.worker.wiring import beside, build_worker
@@ -59,6 +60,8 @@ class ConcurrentWorker(BaseWorker):
 
     #: Why the platform accepts no credential of this process, or "". The heartbeat announces it.
     credential_error: str = ""
+    #: Phase of the circuit breaker. The heartbeat announces it.
+    breaker: str = Phase.CLOSED.value
     #: True once it has asked for a token, and its startup functions have ended.
     started: bool = False
     #: When the grace time ends, in seconds of the loop. It includes waits for Redis: the supervisor waits no longer.
@@ -159,17 +162,16 @@ class ConcurrentWorker(BaseWorker):
                 await _until(self._stopping, IDLE_SECONDS)
                 continue
             try:
-                admitted = await self._breaker.admit(min(self._room(), max(1, self._settings.concurrency // GROUPS)))
-                if admitted == 0:
+                group = min(self._room(), max(1, self._settings.concurrency // GROUPS))
+                unfetched = sum(not attempt.calls_platform for attempt in self._attempts)
+                allowed = self._breaker.allows(group, unfetched=unfetched)
+                if allowed == 0:
                     await self._until_freed(max(0.01, min(self._breaker.retry_in(), IDLE_SECONDS)))
                     continue
-                taken = await self._take(admitted, idle=idle)
-                if not taken.claims and not taken.poison_candidates:
-                    if burst and not self._tasks:
-                        return
-                    wait = IDLE_SECONDS if taken.due is None else min(IDLE_SECONDS, taken.due)
-                    if wait > 0:
-                        await self._first(self._claims.wait_for_job(wait))
+                taken = await self._take(allowed, idle=idle)
+                if burst and taken.is_empty and not self._tasks:
+                    return
+                await self._wait_after(taken)
                 end_outage(waits)
             except STORE_ERRORS as error:
                 wait = waits.next()
@@ -179,18 +181,24 @@ class ConcurrentWorker(BaseWorker):
                 log.error("take_failed", exc_info=error)  # noqa: TRY400  Our processor keeps the message out.
                 await _until(self._stopping, _BACKOFF.longest)
 
-    async def _take(self, admitted: int, *, idle: bool) -> Taken:
-        """Claim and start up to `admitted` events, and give back admissions for which no event was found."""
-        taken = Taken((), None)
-        if not self._stopping.is_set():  # The worker may have been told to stop while the breaker was asked.
-            taken = await self._claims.take(admitted, idle=idle)
+    async def _take(self, allowed: int, *, idle: bool) -> Taken:
+        """Claim and start up to `allowed` events."""
+        taken = await self._claims.take(allowed, idle=idle, platform=self._breaker.for_claims())
+        self._breaker.claimed(len(taken.claims), taken.allowance)
         # Set before the events start, because it decides whether others may follow them.
         self._isolation_wanted = taken.poison_candidates or any(claim.poison_candidate for claim in taken.claims)
         for claim in taken.claims:
             self._start(claim)
-        with suppress(*STORE_ERRORS):  # If this fails, the bucket refills with time.
-            await self._breaker.give_back(admitted - len(taken.claims))
         return taken
+
+    async def _wait_after(self, taken: Taken) -> None:
+        """Wait until another take may give an event, but no longer than an idle worker waits."""
+        if platform_wait := taken.allowance.seconds:
+            await _until(self._stopping, min(platform_wait, IDLE_SECONDS))
+        elif taken.is_empty:
+            wait = IDLE_SECONDS if taken.due is None else min(IDLE_SECONDS, taken.due)
+            if wait > 0:
+                await self._first(self._claims.wait_for_job(wait))
 
     def _room(self) -> int:
         if self._stopping.is_set():
@@ -199,7 +207,7 @@ class ConcurrentWorker(BaseWorker):
         return min(self._settings.concurrency - len(self._attempts), 2 * self._settings.concurrency - len(self._tasks))
 
     def _start(self, claim: Claim) -> None:
-        attempt = Attempt(claim, admitted=True)
+        attempt = Attempt(claim)
         self._attempts.add(attempt)
         task = asyncio.create_task(self._process(attempt))
         self._tasks.add(task)
@@ -280,7 +288,9 @@ class ConcurrentWorker(BaseWorker):
         runs = self._processor.runs
         while True:
             pulse()
-            self.credential_error = self._breaker.credential_error
+            self.credential_error, phase = self._breaker.credential_error, self._breaker.phase
+            self.breaker = phase.value
+            metrics.BREAKER.set(phase is not Phase.CLOSED)
             metrics.IN_FLIGHT.set(self.in_flight)
             metrics.HANDLERS_HUNG.set(runs.hung)
             if runs.are_too_many and not self._stopping.is_set():

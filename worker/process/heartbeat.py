@@ -19,7 +19,7 @@ from credhook.store import announcements
 from credhook.store.errors import STORE_ERRORS, hint, is_denied
 from credhook.store.store import SyncStore
 from credhook.worker.handlers.registry import Registry
-from credhook.worker.platform.shared_circuit import circuit_key
+from credhook.worker.platform.limits import platform_key
 from credhook.worker.queue.leases import reclaim
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Heartbeat:
         self._last = self._since = -float("inf")
         self._beating, self._left = threading.Lock(), False
         #: Of RQ's forking worker, as those of `ConcurrentWorker`.
-        self.credential_error, self.started, self.in_flight = "", False, None
+        self.credential_error, self.breaker, self.started, self.in_flight = "", "closed", False, None
         self._identity = announcements.WorkerAnnouncement(
             version=announcements.version(),
             host=socket.gethostname(),
@@ -63,9 +63,7 @@ class Heartbeat:
             handlers={handler.name: tuple(sorted(handler.types)) for handler in registry.handlers},
             slots=settings.concurrency if worker else 1,
             in_flight=None,
-            platform=announcements.PlatformKeys(
-                circuit=circuit_key(settings.api_url, settings.queue), rate=settings.rate
-            ),
+            platform=announcements.PlatformKeys(key=platform_key(settings.api_url, settings.queue), rate=settings.rate),
             config_fingerprint=announcements.fingerprint(
                 {
                     "CREDHOOK_API_URL": settings.api_url,
@@ -94,7 +92,7 @@ class Heartbeat:
         if began - self._last > _GAP_PART * self._silence:
             self._since = began
         state = self._worker or self
-        said = {name: getattr(state, name) for name in ("in_flight", "credential_error", "started")}
+        said = {name: getattr(state, name) for name in ("in_flight", "credential_error", "breaker", "started")}
         text = self._identity.model_copy(update=said).model_dump_json()
         keys, lasts_ms = self._store.keys, int(announcements.MISSED_SECONDS * 1_000)
         now = self._store.run("announce", [self._token, text, lasts_ms], keys=[keys.handlers, keys.workers])

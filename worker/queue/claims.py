@@ -23,6 +23,7 @@ from credhook.store import BLAMED, HANDLER, ONLY, PENDING, State, ending
 from credhook.store.errors import is_unwell
 from credhook.store.job import job_id
 from credhook.store.store import AsyncStore
+from credhook.worker.platform.limits import Allowance
 from credhook.worker.queue.failure import Failure
 
 log = structlog.get_logger("credhook.worker")
@@ -151,11 +152,24 @@ class Claimant(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """The result of one take: claims, seconds until the next retry (or None), and if poison candidates wait."""
+    """The result of one take.
+
+    Attributes:
+        claims: the claimed events.
+        due: seconds until the next retry, or None.
+        poison_candidates: True if poison candidates wait.
+        allowance: what Redis says about calls to the platform.
+    """
 
     claims: tuple[Claim, ...]
     due: float | None
     poison_candidates: bool = False
+    allowance: Allowance = Allowance()
+
+    @property
+    def is_empty(self) -> bool:
+        """Return True if the queue holds no event that a worker could take now."""
+        return not self.claims and not self.poison_candidates and not self.allowance.seconds
 
 
 def _claim(parts: Sequence[Any]) -> Claim:
@@ -228,22 +242,32 @@ class Claims:
         reply = await self._store.run("claim", [event_id, job_id(self._store.queue, event_id), self._lease_ms])
         return reply.decode() if isinstance(reply, bytes) else _claim(reply)
 
-    async def take(self, wanted: int, *, urgent: int | None = None, idle: bool = False) -> Taken:
+    async def take(
+        self,
+        wanted: int,
+        *,
+        urgent: int | None = None,
+        idle: bool = False,
+        platform: Sequence[str | float] = ("", 0, 0, 0),
+    ) -> Taken:
         """Claim up to `wanted` events from the queue, `urgent` of them from the urgent list first; None: URGENT_SHARE.
 
         `idle`: the process has nothing under way. It then gets a poison candidate, if there is one, and nothing else.
+        `platform`: see `FleetLimits.for_claims`. Without it, neither pause nor rate limits the claims.
         """
         if urgent is None:
             share, whole = URGENT_SHARE
             urgent = (self._taken + wanted) * share // whole - self._taken * share // whole
             self._taken += wanted
-        arguments = [self._lease_ms, *self._worker, wanted, urgent, int(idle)]
-        due, candidates, refused, claims = await self._store.run("take", arguments)
+        arguments = [self._lease_ms, *self._worker, wanted, urgent, int(idle), *platform]
+        due, candidates, refused, claims, *allowance = await self._store.run("take", arguments)
         if refused:
             jobs = [job.decode("ascii", "backslashreplace") for job in refused[:_MOST_NAMED]]
             hint = "another client of this Redis enqueues jobs in our queue; give it a queue of its own"
             log.error("jobs_refused", count=len(refused), jobs=jobs, hint=hint)
-        return Taken(tuple(map(_claim, claims)), None if due < 0 else due / 1000, bool(candidates))
+        return Taken(
+            tuple(map(_claim, claims)), None if due < 0 else due / 1000, bool(candidates), Allowance.read(*allowance)
+        )
 
     async def settle(self, claim: Claim, settlement: Settlement, *, follow: bool = False) -> tuple[bool, Claim | None]:
         """Write the result of an attempt. Return True if the claim still stood, and the claim of the next event.

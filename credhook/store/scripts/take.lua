@@ -4,19 +4,28 @@
 -- A job's id says which event it is for, so that nothing of the job is read. A job that is not ours is moved out of RQ's
 -- reach.
 --
--- ARGV: lease in ms; worker's name; its token; how many events; how many of them urgent; '1' if the process is idle.
+-- During a pause of the platform no event is claimed. Otherwise each claim takes a token, for the fetch of its details.
+--
+-- ARGV: lease in ms; worker's name; its token; how many events; how many of them urgent; '1' if the process is idle;
+--   platform's key, or '' to claim without regard to it; CREDHOOK_RATE, or 0; longest wait of a call for a token in
+--   microseconds; tokens of earlier claims that were not needed.
 -- Reply: ms until the next retry is due, or -1; 1 if poison candidates wait, else 0; the beginning of the id of each job
---   that was refused; the claims, see claim_event.lua.
+--   that was refused; the claims, see claim_event.lua; ms that the platform is paused for; microseconds until there is
+--   a token; 1 if calls need tokens, else 0.
 
 --! include claim_event.lua
 --! include hints.lua
+--! include platform.lua
 
 local MOST_TRIED = 250  -- Due retries that one call queues, jobs that it looks at, and claims that it returns.
 local MOST_CANDIDATES = 100  -- Poison candidates that one call looks at to find one that can be claimed.
 
 local worker = {lease = ARGV[1], name = ARGV[2], token = ARGV[3]}
 local wanted, share, idle = math.min(tonumber(ARGV[4]), MOST_TRIED), tonumber(ARGV[5]), ARGV[6] == '1'
+local platform, rate, longest, unused = ARGV[7], tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
+local micros = time[1] * 1000000 + time[2]
 local claims, refusals = {}, {}
+local pause, bucket = 0, nil
 local left = math.min(wanted * 10 + 100, MOST_TRIED)
 
 local function refuse(job)
@@ -46,6 +55,14 @@ local function take_up_to(number, list)
     end
 end
 
+if platform ~= '' then
+    pause = lasting(platform .. ':pause')
+    bucket = bucket_of(platform, rate, longest, micros)
+    if bucket and unused > 0 then take_tokens(bucket, -unused, micros) end
+    wanted = pause > 0 and 0 or bucket and math.min(wanted, tokens_in(bucket, micros)) or wanted
+    share = math.min(share, wanted)
+end
+
 -- Queue the retries that are due.
 for _, job in ipairs(redis.call('ZRANGEBYSCORE', scheduled, '-inf', now / 1000, 'LIMIT', 0, MOST_TRIED)) do
     redis.call('ZREM', scheduled, job)
@@ -58,7 +75,7 @@ for _, job in ipairs(redis.call('ZRANGEBYSCORE', scheduled, '-inf', now / 1000, 
         if urgent_types[redis.pcall('HGET', EVENT .. id, 'type')] then hint(urgent, job) end
     end
 end
-if idle then
+if idle and wanted > 0 then
     worker.alone = true
     for _ = 1, MOST_CANDIDATES do
         local job = redis.call('ZPOPMIN', isolated)[1]
@@ -74,5 +91,9 @@ if #claims == 0 then
     take_up_to(wanted, urgent)
 end
 hold(claims, worker)
+if bucket and #claims > 0 then take_tokens(bucket, #claims, micros) end
 local due = redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')[2]
-return {due and math.max(0, math.ceil(due * 1000 - now)) or -1, redis.call('EXISTS', isolated), refusals, claims}
+return {
+    due and math.max(0, math.ceil(due * 1000 - now)) or -1, redis.call('EXISTS', isolated), refusals, claims,
+    pause, bucket and wait_for_token(bucket, micros) or 0, bucket and 1 or 0,
+}

@@ -19,8 +19,7 @@ from credhook.listener.admin import create_admin
 from credhook.metrics.figures import TargetFigures
 from credhook.store import Keys, State
 from credhook.store.health import Check, examine
-from credhook.worker.platform.circuit import Circuit
-from credhook.worker.platform.shared_circuit import CircuitStore, circuit_key
+from credhook.worker.platform.limits import FleetLimits
 from credhook.worker.process.admin import PlatformFigures, check_workers
 from support.process.scraping import Scrape, well_formed, worker_settings
 from support.redis.redis_server import configured
@@ -35,7 +34,7 @@ QUEUE_WIDE = {
     "credhook_redis_memory_used_bytes",
     "credhook_redis_memory_limit_bytes",
 }
-PLATFORM_WIDE = {"credhook_platform_breaker", "credhook_platform_pause_seconds"}
+PLATFORM_WIDE = {"credhook_platform_pause_seconds"}
 SETTINGS = worker_settings()
 
 
@@ -112,17 +111,14 @@ async def test_events_in_a_queue_without_workers_are_counted_by_queue(target: Ta
     assert found == {("typo",): 1, ("left",): 1, ("credhook",): 2}
 
 
-async def test_breaker_and_pause(target: Target, async_redis: AsyncRedis, redis_client: Redis) -> None:
+async def test_pause_of_the_platform(target: Target, async_redis: AsyncRedis, redis_client: Redis) -> None:
     scrape = await target.scrape()
-    states: dict[tuple[str, ...], float] = {("closed",): 1, ("open",): 0, ("half_open",): 0}
-    assert scrape.series("credhook_platform_breaker") == states
     assert scrape.value("credhook_platform_pause_seconds") == scrape.value("credhook_workers_suspended") == 0
     redis_client.set("rq:suspended", 1)
-    store = CircuitStore(store_on(async_redis), circuit_key(SETTINGS.api_url, "credhook"), clock=time.monotonic)
-    await store.compare_and_set("", Circuit(is_open=True, until=time.monotonic() + 600))
+    limits = FleetLimits(store_on(async_redis), SETTINGS.api_url, rate=None, longest_wait=1.0)
+    await limits.pause(300, "503", answers=0)
     scrape = await target.scrape()
-    assert scrape.series("credhook_platform_breaker") == states | {("closed",): 0, ("open",): 1}
-    assert 0 < (scrape.value("credhook_platform_pause_seconds") or 0) <= 600
+    assert 0 < (scrape.value("credhook_platform_pause_seconds") or 0) <= 300
     assert scrape.value("credhook_workers_suspended") == 1
 
 
@@ -165,7 +161,7 @@ async def test_a_scrape_writes_nothing_and_asks_as_much_of_a_full_store_as_of_an
     commands = {words[0].upper() for one in asked for words in one}
     assert {name for name in commands if {"write", "may_replicate"} & set(flags[name])} == set()
     assert commands <= {
-        "EXISTS", "GET", "HGET", "HGETALL", "INFO", "CONFIG", "LLEN", "MULTI", "EXEC", "TIME",
+        "EXISTS", "GET", "PTTL", "HGET", "HGETALL", "INFO", "CONFIG", "LLEN", "MULTI", "EXEC", "TIME",
         "SMEMBERS", "ZCARD", "ZCOUNT", "ZRANGE", "ZREVRANGE",
     }  # fmt: skip
     assert len(asked[0]) == len(asked[1]) == len(asked[2])

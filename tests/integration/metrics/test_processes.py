@@ -73,7 +73,7 @@ def second(event, context):
         harness.worker("worker", "--processes", "2", CREDHOOK_ADMIN=admin, CREDHOOK_LEASE="15") as worker,
     ):
         until(lambda: "worker_started" in worker.text)
-        until(lambda: "credhook_platform_breaker" in Scrape.of(admin).names)
+        until(lambda: "credhook_platform_pause_seconds" in Scrape.of(admin).names)
         settled_at(admin, "credhook_handler_duration_seconds_count", 42)  # A process writes one figure after another.
         scrape = settled_at(admin, "credhook_attempts_total", 21)
         runs = scrape.series("credhook_handler_runs_total")
@@ -89,7 +89,7 @@ def second(event, context):
         assert scrape.value("credhook_fetch_duration_seconds_count", "2xx") == 21
         assert scrape.value("credhook_delivery_to_done_seconds_count") == 20
         assert scrape.value("credhook_token_fetches_total", "granted") in {1, 2}  # One of each process, in time.
-        assert scrape.value("credhook_platform_breaker", "closed") == 1
+        assert scrape.value("credhook_platform_breaker") == 0
         until(lambda: Scrape.of(shared).value("credhook_events", "dead") == 1)  # The store is read first.
         until(lambda: Scrape.of(shared).total("credhook_workers") == 2)
         assert valid(Scrape.of(shared)).names >= SHARED

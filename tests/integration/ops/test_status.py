@@ -10,7 +10,7 @@ from redis.asyncio import Redis as AsyncRedis
 
 from credhook.ops.fleet import _strength
 from credhook.store import Keys
-from credhook.worker.platform.shared_circuit import circuit_key
+from credhook.worker.platform.limits import platform_key
 from credhook.worker.process.admin import check_workers
 from support.process.commands import Done, credhook
 from support.process.serving import receiver
@@ -24,7 +24,7 @@ from support.worker.harness import DATA, Harness
 
 WORKER: dict[str, Any] = {
     "version": "1", "host": "w", "pid": 1, "handlers": {}, "slots": 1, "in_flight": 0,
-    "platform": {"circuit": "c"}, "config_fingerprint": {},
+    "platform": {"key": "c"}, "config_fingerprint": {},
 }  # fmt: skip
 
 
@@ -59,7 +59,7 @@ def test_a_fleet_that_is_well(harness: Harness, tmp_path: Path) -> None:
     assert (one["in_flight"], one["slots"], list(one["handlers"])) == (0, 100, ["test.first"])
     assert 0 <= one["silent"] <= one["age"] < 3_600
     (platform,) = found["platforms"]  # From what the worker says: this command knows no platform.
-    assert platform["breaker"] == "closed"
+    assert (platform["paused"], platform["open_breakers"], platform["passed"]) == (0, 0, None)
     assert found["counts"]["open"] == 0
     assert (shown.returncode, shown.stderr) == (0, "")
     assert shown.stdout.endswith("\nall is well\n")
@@ -73,9 +73,9 @@ def test_what_is_wrong_is_said_with_what_to_do(redis_client: Redis, redis_url: s
     redis_client.zadd(INDEX.dead, {"m2": now, "m3": now - 2 * 86_400_000})
     redis_client.zadd(INDEX.unhandled + DATA, {"m4": now})
     redis_client.set("rq:suspended", 1)
-    circuit = circuit_key("http://127.0.0.1:9", "credhook")
-    redis_client.hset(circuit, mapping={"version": "1", "open": "1", "until": str(now + 600_000)})
-    worker = WORKER | {"platform": {"circuit": circuit, "rate": 2.5}}
+    key = platform_key("http://127.0.0.1:9", "credhook")
+    redis_client.set(f"{key}:pause", "300000 503", px=300_000)
+    worker = WORKER | {"platform": {"key": key, "rate": 2.5}}
     for token, since, renewed, pid in (
         *(("token", 100_000_000, 0, 1), ("twin", 100_000_000, 0, 1)),
         *(("gone", 90_000, 80_000, 2), ("long ago", 90_000_000, 87_000_000, 3)),
@@ -96,7 +96,7 @@ def test_what_is_wrong_is_said_with_what_to_do(redis_client: Redis, redis_url: s
     assert (found["counts"]["dead"], found["counts"]["dead_recently"]) == (2, 1)
     assert found["oldest_open"] >= 3_600
     (platform,) = found["platforms"]
-    assert (platform["rate"], 0 < platform["paused"] <= 600) == (2.5, True)
+    assert (platform["rate"], platform["cause"], 0 < platform["paused"] <= 300) == (2.5, "503", True)
     done = status(redis_url)
     assert done.returncode == 1
     assert len([line for line in done.stdout.splitlines() if line.startswith("attention: ")]) == len(named(found))

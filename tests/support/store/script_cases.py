@@ -1,6 +1,5 @@
 """Cases that together run every script that writes: what goes before, what runs it, and what follows."""
 
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
@@ -14,10 +13,7 @@ from credhook.store.announcements import ANNOUNCEMENT_SECONDS, MISSED_SECONDS
 from credhook.store.erase import Erasure
 from credhook.store.selection import EventSummary, Selection, read_page
 from credhook.store.store import Script
-from credhook.worker.platform.circuit import Circuit
-from credhook.worker.platform.circuit_breaker import PROBE_BEGINS_SECONDS
-from credhook.worker.platform.rate_limit import RateLimit
-from credhook.worker.platform.shared_circuit import CircuitStore
+from credhook.worker.platform.limits import FleetLimits
 from credhook.worker.queue.claims import Claim, Settlement
 from credhook.worker.queue.failure import Failure
 from credhook.worker.queue.leases import note_death
@@ -25,7 +21,7 @@ from support.store.breakable_store import DONE, BreakableStore
 from support.store.stores import EVENT, INDEX, run_accept
 from support.worker.claiming import COMPLETED, URGENT
 
-#: Seconds that the platform's circuit is open.
+#: Seconds that the platform is paused.
 PAUSE = 120
 
 Step = Callable[[BreakableStore], Awaitable[object]]
@@ -178,14 +174,18 @@ async def announcing(store: BreakableStore) -> None:
         store.store.run("announce", ["w", "{}", int(1_000 * seconds)], keys=keys)
 
 
+async def pausing(store: BreakableStore) -> None:
+    limits = FleetLimits(store.store.for_async_code(), "http://platform.example", rate=None, longest_wait=1.0)
+    await limits.pause(PAUSE, "429", answers=1)
+
+
+async def asking_for_a_call(store: BreakableStore) -> None:
+    await FleetLimits(store.store.for_async_code(), "http://platform.example", rate=1.0, longest_wait=1.0).permit()
+
+
 async def sharing(store: BreakableStore) -> None:
-    """What processes share about the platform, and who sweeps."""
-    key, redis = INDEX.platform + "digest", store.store.for_async_code()
-    circuits = CircuitStore(redis, key, clock=time.time)
-    await circuits.compare_and_set("", Circuit(is_open=True, until=time.time() + PAUSE))
-    await CircuitStore(redis, key + "2", clock=time.time).compare_and_set("", Circuit(score=1))
-    await circuits.take_probe(PROBE_BEGINS_SECONDS)
-    await RateLimit(redis, key + ":bucket", per_second=1.0).take(1)
+    """Decide which worker sweeps."""
+    redis = store.store.for_async_code()
     await redis.run("lease", ["holder", 3_000], keys=[INDEX.sweeper_lock])
     store.store.check_schema()
 
@@ -226,7 +226,9 @@ CASES: dict[str, tuple[Script, Step, Step]] = {
     "accept during a backfill": ("accept", starting_to_note, accepting),
     "acquire places": ("semaphore", taken, lambda store: store.claims.acquire_places(store.held[0], PLACES)),
     "announce": ("announce", nothing, announcing),
-    "share": ("circuit", nothing, sharing),
+    "pause the platform": ("pause", nothing, pausing),
+    "ask for a call": ("permit", nothing, asking_for_a_call),
+    "share": ("lease", nothing, sharing),
 }
 
 
@@ -241,5 +243,7 @@ AFTERWARDS: dict[str, tuple[Step, set[str]]] = {
     "erase": (erasing, set()),
     "erase once": (at_once(lambda store: store.deliver(("doomed", COMPLETED, "r1"))), {"doomed"}),
     "erase beside a worker": (nothing, {"u1", "e2"}),
-    **dict.fromkeys(("note arrivals", "announce", "share"), (nothing, set[str]())),
+    **dict.fromkeys(
+        ("note arrivals", "announce", "share", "pause the platform", "ask for a call"), (nothing, set[str]())
+    ),
 }

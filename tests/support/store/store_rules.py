@@ -37,7 +37,7 @@ def pattern_of(key: str) -> str:
 def wrong_expiries(redis: Redis, *, began: float, retention: int, pause: float = 0.0) -> list[str]:
     """Return the keys of ours that the table does not have, or that last shorter or longer than it says.
 
-    `began`: monotonic time before the first write; `pause`: seconds that the platform's circuit is open.
+    `began`: monotonic time before the first write; `pause`: seconds that the platform is paused.
     """
     wrong = []
     for key in redis.scan_iter(PREFIX + "*"):
@@ -52,8 +52,8 @@ def wrong_expiries(redis: Redis, *, began: float, retention: int, pause: float =
 def _fits(left: float, phrase: str, elapsed: float, retention: int, pause: float) -> bool:
     if phrase.startswith("never"):
         return left < 0
-    if phrase == "with the bucket":  # It holds what a second allows.
-        return 0 <= left <= 1
+    if phrase == "with the bucket":  # It holds one token of one call a second.
+        return 0 <= left <= 1.1
     if phrase.startswith("with "):
         return left >= 0
     if phrase == "any":

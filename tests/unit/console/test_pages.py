@@ -96,7 +96,7 @@ def test_numbers_stand_out_where_something_is_wrong_and_are_left_out_where_nothi
 
 WORKER = WorkerProcess(
     queue="q", host="h", version="1", age=60, pid=4712, slots=9, in_flight=4, config_fingerprint={},
-    handlers={"b.f": (), "a.f": ()}, platform=PlatformKeys(circuit="c"),
+    handlers={"b.f": (), "a.f": ()}, platform=PlatformKeys(key="c"),
 )  # fmt: skip
 #: A fleet, and what the first page says of it in its cells and lists.
 SHOWN: list[tuple[dict[str, Any], str]] = [
@@ -104,8 +104,14 @@ SHOWN: list[tuple[dict[str, Any], str]] = [
     ({"receivers": (RECEIVER,)}, "No worker has announced itself."),
     ({"others": {"typo": EventCounts(open=3, oldest_age=300)}}, "typo 3 events wait, the oldest since 5 min"),
     ({"workers": (WORKER,)}, "h 4712 4/9 1 q 60 s a.f, b.f"),
-    ({"platforms": (PlatformState(breaker="open", paused=9, rate=0.5),)}, "Breaker open for 9 s Rate at most 0.5/s"),
-    ({"platforms": (PlatformState(breaker="closed", paused=0, rate=None),)}, "Breaker closed Rate no limit of ours"),
+    (
+        {"platforms": (PlatformState(open_breakers=2, paused=9, cause="429", rate=0.5, passed=0.4),)},
+        "Pause paused for 9 s, cause 429 Open breakers 2 Passed before a 429 about 0.4/s Rate at most 0.5/s",
+    ),
+    (
+        {"platforms": (PlatformState(open_breakers=0, paused=0, cause="", rate=None, passed=None),)},
+        "Pause none Open breakers 0 Rate no limit of ours",
+    ),
     ({}, "Memory 5 MiB, without a limit Fsync always"),
     ({"server": {"maxmemory": 9 << 20, "appendonly": False}}, "Memory 5 MiB, of 9 MiB Fsync no append-only file"),
     (

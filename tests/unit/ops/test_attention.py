@@ -31,14 +31,15 @@ def receiver(**more: Any) -> ReceiverProcess:
 
 def worker(**more: Any) -> WorkerProcess:
     said = {"queue": "q", "host": "w1", "version": "1", "age": DEPLOY_SECONDS, "handlers": HANDLERS}
-    platform = {"pid": 1, "platform": {"circuit": "c"}, "config_fingerprint": {}}
+    platform = {"pid": 1, "platform": {"key": "c"}, "config_fingerprint": {}}
     return WorkerProcess(**{**said, **platform, "in_flight": 3, "slots": 100, **more})
 
 
 WELL: dict[str, Any] = {"queue": "q", "server": SERVER, "receivers": (receiver(),), "workers": (worker(),)}
-CLOSED = PlatformState(breaker="closed", paused=0.0, rate=None)
-OPEN = PlatformState(breaker="open", paused=30.0, rate=None)
-TRIED = PlatformState(breaker="half open", paused=0.0, rate=None)
+CALLED = PlatformState(open_breakers=0, paused=0.0, cause="", rate=None, passed=None)
+PAUSED = PlatformState(open_breakers=4, paused=30.0, cause="503", rate=None, passed=None)
+TRIED = PlatformState(open_breakers=1, paused=0.0, cause="", rate=None, passed=None)
+REFUSED = PlatformState(open_breakers=0, paused=0.0, cause="", rate=None, passed=2.857)
 EVICTING = SERVER.model_copy(update={"checks": (Check("noeviction", False, "set noeviction"),)})
 REFUSING = receiver(unauthenticated=480, refused=130.0)
 LATE = receiver(unauthenticated=7, outside_tolerance=7, refused=30.0)
@@ -85,8 +86,9 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("fleet.handlers", {"workers": (worker(), worker(handlers={}))}, "test.f"),
     ("fleet.handlers", {"workers": tuple(worker(handlers=dict.fromkeys("abcdefghijk", (kind,))) for kind in "xy")}, "workers of q have different handlers: a, b, c, d, e, f, g, h, i, j start all"),
     ("fleet.settings", {"workers": (worker(config_fingerprint=ONE), worker(config_fingerprint=TWO))}, "start all workers"),
-    ("platform.breaker", {"platforms": (OPEN,)}, "30 s"),
-    ("platform.breaker", {"platforms": (CLOSED, TRIED)}, "is half open: workers do not call the platform see"),
+    ("platform.breaker", {"platforms": (PAUSED,)}, "no worker calls the platform for another 30 s (cause 503) see"),
+    ("platform.breaker", {"platforms": (CALLED, TRIED)}, "the circuit breaker of 1 worker is open or half open see"),
+    ("platform.breaker", {"platforms": (REFUSED,)}, "about 2.9 requests/s passed set CREDHOOK_RATE"),
     ("events.suspended", {"suspended": True}, "rq resume"),
     ("events.oldest_open", {"oldest_open": 901.0}, "15 min"),
     ("events.dead", {"counts": EventCounts(dead=9, dead_recently=2)}, "2 events were given up"),
@@ -117,7 +119,7 @@ def test_each_thing_that_is_wrong_is_remarked_on_alone(check: str, otherwise: di
         {"receivers": (receiver(queue="a"), receiver()), "workers": (worker(queue="a"), worker())},
         {"receivers": (FINGERPRINTS[0], receiver(host="older"))},  # An older version may lack a setting.
         {"workers": (worker(config_fingerprint=ONE), worker(host="older"))},
-        {"platforms": (CLOSED,), "server": SERVER.model_copy(update={"used_memory": 79})},
+        {"platforms": (CALLED,), "server": SERVER.model_copy(update={"used_memory": 79})},
         {"receivers": (receiver(conflicts=3, conflicted=86_401.0, unauthenticated=9, refused=901.0),)},
         {"server": SERVER.model_copy(update={"maxmemory": 0})},  # Its check says so.
     ],
@@ -156,8 +158,8 @@ unhandled    6
 quarantined  5
 unreadable   7
 other queue  typo: 3 events wait, the oldest since 5 min
-platform     breaker closed, no rate limit
-platform     breaker open, at most 2.5 requests/s
+platform     not paused, no rate limit
+platform     paused for 30 s (429), at most 2.5 requests/s; about 2.1 requests/s passed before a 429
 receivers    2
              r1 pid 5  1  up 10 min  queue q  2.5/s
              r1 pid 0  1  up 10 min  queue b  7.0/s
@@ -183,7 +185,7 @@ def test_the_page_shows_each_count_each_process_and_other_queues() -> None:
         receivers=(receiver(pid=5, idle=5.0), receiver(queue="b", per_second=7.0)),
         workers=(worker(queue="b", handlers=HANDLERS | {"a.f": ()}), worker(pid=2, in_flight=None, handlers={})),
         missing=(worker(pid=7, silent=200.0),),
-        platforms=(CLOSED, OPEN.model_copy(update={"rate": 2.5})),
+        platforms=(CALLED, PAUSED.model_copy(update={"cause": "429", "rate": 2.5, "passed": 2.1})),
     )
     assert "\n".join(["", *lines(fleet, ()), ""]) == PAGE
 

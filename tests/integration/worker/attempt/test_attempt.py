@@ -17,19 +17,18 @@ from structlog.testing import capture_logs
 
 from credhook.store import GAVE_UP, TOOK, State
 from credhook.store.replay import Replay, Settled
-from credhook.worker.api.errors import Unavailable
 from credhook.worker.api.token import ClientCredentials
 from credhook.worker.attempt.attempt import DONE, Attempt, Interruption
 from credhook.worker.attempt.details import Snapshots
 from credhook.worker.attempt.retry import GiveUp, Retry
 from credhook.worker.handlers.registry import Handlers, Registry
+from credhook.worker.platform.circuit import PlatformPaused, outcome_of
 from credhook.worker.queue.claims import Claims
 from credhook.worker.wiring import build_worker
 from support.platform.token_endpoint import behind
 from support.process.fake_children import Clock
 from support.store.accepting import record
 from support.store.stores import EVENT, INDEX, SNAPSHOT, store_on
-from support.waiting import until_async
 from support.worker.attempts import Attempts, Planned, attempts
 from support.worker.attempts import told as settings_of
 from support.worker.fleet_harness import Answer, Call, Stub, presentation
@@ -283,27 +282,47 @@ async def test_a_pause_of_the_platform_spends_no_attempt_for_a_day_and_all_is_co
     assert counted() == [limited + (well == 0), silent, pytest.approx(seconds + 86_400 * days * (well == 2), abs=60)]
 
 
-@pytest.mark.parametrize("admitted", [True, False])
-async def test_the_rate_limit_counts_each_call_once(redis_url: str, stub: Stub, admitted: bool) -> None:
-    handlers, states, rate_limit = Handlers[str]("test"), list[str](), AsyncMock()
-    rate_limit.take.side_effect = lambda wanted, **_: (wanted, 0.0)
+@pytest.mark.parametrize("is_counted", [True, False])
+async def test_rate_limit_counts_each_call_once(redis_url: str, stub: Stub, is_counted: bool) -> None:
+    """The only token is for the fetch, whether the claim or the fetch takes the token. Calls of handlers get none."""
+    handlers, refused = Handlers[Any]("test"), list[str]()
+
+    @handlers.on("*")
+    async def asks(event: Any, context: Any) -> None:
+        with pytest.raises(PlatformPaused):
+            await context.api.presentations.get("another")
+        refused.append("on the loop")
+
+    @handlers.on("*")
+    def asks_in_a_thread(event: Any, context: Any) -> None:
+        with pytest.raises(PlatformPaused):
+            context.api.presentations.get("another")
+        refused.append("in a thread")
+
+    async with attempts(redis_url, stub, handlers, RATE="0.01") as made:
+        await made.accept("e1", DATA, "pre_1")
+        breaker = made.processor.breaker
+        if is_counted:
+            taken = await made.claims.take(1, urgent=0, platform=breaker.for_claims())
+            breaker.claimed(1, taken.allowance)
+        else:
+            taken = await made.claims.take(1, urgent=0)
+        settlement = await made.next(Attempt(taken.claims[0]))
+    assert (settlement.state, sorted(refused), len(stub.calls)) == (State.DONE, ["in a thread", "on the loop"], 1)
+
+
+async def test_result_of_the_startup_reaches_handlers_and_shutdown(redis_url: str, stub: Stub) -> None:
+    handlers, states = Handlers[str]("test"), list[str]()
     handlers.startup(lambda: "a state")
     handlers.shutdown(states.append)
 
     @handlers.on("*")
-    async def asks(event: Any, context: Any) -> None:
+    async def notes(event: Any, context: Any) -> None:
         states.append(context.state)
-        await context.api.presentations.get("another")
-
-    @handlers.on("*")
-    def asks_in_a_thread(event: Any, context: Any) -> None:
-        context.api.presentations.get("another")
 
     async with attempts(redis_url, stub, handlers) as made:
-        made.processor.breaker._rate_limit = rate_limit
         await made.accept("e1", DATA, "pre_1")
-        await made.next(Attempt(await made.claim(), admitted=admitted))
-    assert [call.args for call in rate_limit.take.await_args_list] == [(1,)] * (2 if admitted else 3)
+        await made.next()
     assert states == ["a state"] * 2  # The second is from the shutdown.
 
 
@@ -395,7 +414,9 @@ async def test_an_event_that_has_killed_two_workers_is_given_up_without_a_fetch(
     assert (settlement.state, len(told.ran), len(stub.calls)) == (state, ran, min(ran, 1))
 
 
-async def test_the_parts_of_a_worker_are_told_of_each_other_and_end_with_it(redis_url: str, stub: Stub) -> None:
+async def test_the_parts_of_a_worker_are_told_of_each_other_and_end_with_it(
+    redis_url: str, redis_client: Redis, stub: Stub
+) -> None:
     clock, asked = Clock(), asyncio.Event()
     auth = ClientCredentials(f"{stub.url}/token", "me", "s3cret", clock=clock)
 
@@ -403,20 +424,15 @@ async def test_the_parts_of_a_worker_are_told_of_each_other_and_end_with_it(redi
         asked.set()
         await asyncio.Event().wait()
 
-    stub.answer = lambda _: Answer(503)
-    async with (
-        attempts(redis_url, stub, Handlers("none")) as other,
-        build_worker(settings_of(redis_url, stub), Registry([]), auth=auth) as parts,
-    ):
-        breaker, api = parts.processor.breaker, parts.processor.clients.fetching
+    stub.answer = lambda _: Answer(503, retry_after="60")
+    async with build_worker(settings_of(redis_url, stub), Registry([]), auth=auth) as parts:
+        breaker, api = parts.processor.breaker, parts.processor.clients.api
         assert auth.on_fetch == breaker.token_fetched
-        with pytest.raises(Unavailable):
-            await api.presentations.get("pre_1")
-        await until_async(lambda: other.processor.breaker._circuit.score, what="the news")
         clock.now += 3_600
         waiting = asyncio.create_task(parts.auth.token(behind(never)))
         await asked.wait()
-        breaker._publisher = asyncio.create_task(asyncio.sleep(0.3))
+        breaker.record(outcome_of(503, 60.0, at=breaker.clock()), is_fetch=False, is_probe=False)
     assert waiting.cancelled()
+    assert redis_client.keys("*:pause")  # The fleet has heard of it.
     assert not vars(api._transport)["_clients"]
     assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -63,7 +63,7 @@ async def broken_off(
 ) -> tuple[bool, Settlement | None]:
     """Break an attempt off so many turns after its beginning: whether it was in time, and what it came to."""
     await made.accept(f"e{turns}", DATA, f"pre_{turns}")
-    attempt, cut = Attempt(await made.claim(), admitted=False), False
+    attempt, cut = Attempt(await made.claim()), False
     task = loop.create_task(made.make(attempt))
 
     def cut_off() -> None:

@@ -13,7 +13,7 @@ from redis import Redis
 
 from credhook.store import BACKFILLED, State
 from credhook.worker.commands.backfill import Backfill, MissableEvent, TooLate, Window
-from credhook.worker.platform.shared_circuit import circuit_key
+from credhook.worker.platform.limits import pause_of, platform_key
 from support.platform.platform_settings import leading_to
 from support.redis.redis_server import configured
 from support.store.accepting import record
@@ -132,7 +132,7 @@ def test_a_platform_that_asks_for_a_longer_pause_than_a_page_may_take_ends_it_an
     result = events(*OFFERS, **leading_to(stub.url))
     assert (result.exit_code, len(stub.calls)) == (1, 1)
     assert "accepted events stay, run the command again for the rest" in result.stderr
-    assert redis_client.hget(circuit_key(stub.url, "credhook"), "open") == b"1"
+    assert pause_of(store_on(redis_client), platform_key(stub.url, "credhook")).seconds > 200
 
 
 def test_a_redis_that_refuses_ends_it_with_what_it_has_found(events: Run, redis_client: Redis, stub: Stub) -> None:

@@ -91,7 +91,7 @@ def test_it_waits_out_what_passes_and_says_what_does_not(lossy: Scene) -> None:
 
 
 def test_ctrl_c_ends_it_with_what_it_has_found(lossy: Scene) -> None:
-    lossy.sandbox.faults(serverErrors=1_000_000)
+    lossy.sandbox.faults(rateLimit=1_000_000, retryAfter=1)
     with lossy.backfill("--json") as running:
         until(lambda: list(lossy.redis.scan_iter(match="*platform*")), what="its first failed call")
         running.send_signal(signal.SIGINT)

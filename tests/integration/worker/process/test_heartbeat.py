@@ -64,7 +64,7 @@ def test_a_process_announces_itself_for_a_day(redis_client: Redis) -> None:
     assert found.since == 1 < found.renewed
     assert announcement.keys() == {
         "version", "host", "pid", "handlers", "slots", "in_flight", "platform", "config_fingerprint",
-        "credential_error", "started",
+        "credential_error", "breaker", "started",
     }  # fmt: skip
     compared = [name.removeprefix("CREDHOOK_") for name in announcement["config_fingerprint"]]
     assert compared == ["API_URL", "TOKEN_URL", "CLIENT_ID", "RATE", "RETENTION"]

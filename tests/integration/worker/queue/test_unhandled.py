@@ -16,7 +16,6 @@ from credhook.store import State
 from credhook.store.replay import Replay, Settled
 from credhook.worker.attempt.attempt import Attempt, Interruption
 from credhook.worker.attempt.retry import GiveUp, Retry
-from credhook.worker.platform.shared_circuit import circuit_key
 from credhook.worker.queue import unhandled
 from credhook.worker.queue.sweeper import Sweeper
 from credhook.worker.queue.unhandled import Unhandled
@@ -85,23 +84,6 @@ async def test_an_event_without_a_handler_is_kept_at_no_cost_and_handled_by_the_
     assert fleet.ran == ["a"]
     assert not fleet.redis.exists(INDEX.unhandled + COMPLETED)
     assert "attempts" not in fleet.record()
-
-
-async def test_an_admission_that_cannot_be_given_back_costs_the_event_nothing(fleet: Fleet) -> None:
-    async with fleet.worker("a", on=FAILED, RATE="1000") as old:
-        attempt = Attempt(await old.claim(), admitted=True)
-        fleet.redis.rpush(circuit_key(fleet.stub.url, "credhook") + ":bucket", "no bucket")
-        settlement = await old.next(attempt)
-    assert (settlement.state, fleet.record()["state"]) == (State.UNHANDLED, "unhandled")
-
-
-@pytest.mark.parametrize("admitted", [True, False])
-async def test_an_attempt_that_calls_nobody_gives_back_no_more_than_its_admission(fleet: Fleet, admitted: bool) -> None:
-    async with fleet.worker("a", on=FAILED, RATE="0.01") as old:
-        assert await old.processor.breaker.admit(1) == 1
-        await old.make(Attempt(await old.claim(), admitted=admitted))
-        old.processor.breaker._ask_again_at = 0.0
-        assert await old.processor.breaker.admit(1) == admitted
 
 
 async def test_passing_between_workers_with_and_without_the_handler_spends_no_attempt(fleet: Fleet) -> None:

@@ -116,7 +116,7 @@ NOTHING: Any = None
 
 def processor(store: Store, handlers: Handlers[Any]) -> Processor:
     settings: Any = SimpleNamespace(concurrency=1, handler_timeout=60.0, max_attempts=3)
-    clients = Clients(NOTHING, NOTHING, NOTHING)
+    clients = Clients(NOTHING, NOTHING)
     return Processor(
         settings, cast(Any, store), Registry([handlers]), NOTHING, clients=clients, snapshots=NOTHING, states={}
     )

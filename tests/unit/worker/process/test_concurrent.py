@@ -6,7 +6,7 @@ from contextlib import suppress
 from itertools import cycle
 from types import SimpleNamespace
 from typing import Any, cast
-from unittest.mock import AsyncMock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from prometheus_client import REGISTRY
@@ -15,6 +15,8 @@ from structlog.testing import capture_logs
 
 from credhook.store import State
 from credhook.worker.attempt.attempt import Attempt, Interruption
+from credhook.worker.platform.circuit import Phase
+from credhook.worker.platform.limits import Allowance
 from credhook.worker.process.concurrent import ConcurrentWorker
 from credhook.worker.queue.claims import Taken
 from credhook.worker.queue.leases import Leases
@@ -51,7 +53,7 @@ def worker(concurrency: int, processor: Processor, *, grace: float = 60.0) -> An
     made._attempts, made._tasks, made._finished, made._processor = set(), set(), 0, processor
     made._freed, made._stopping = asyncio.Event(), asyncio.Event()
     made._suspended = made._isolation_wanted = False
-    made._breaker = SimpleNamespace(pause=lambda: 0.0)
+    made._breaker = SimpleNamespace(pause=lambda: 0.0, phase=Phase.OPEN)
     return made
 
 
@@ -83,7 +85,7 @@ async def test_the_event_that_follows_is_under_way_and_is_interrupted_as_well() 
     processor.may_settle.set()
     await until_async(lambda: processor.following == [] and one._attempts != set())
     (second,) = one._attempts - {first}
-    assert (first.admitted, second.admitted, second.known) == (True, False, "its details")
+    assert second.known == "its details"
     one._stop()
     draining = asyncio.create_task(one._drain())
     await until_async(lambda: second.interruption is Interruption.DRAINED)
@@ -153,14 +155,13 @@ def told(method: AsyncMock) -> list[Any]:
 
 
 def taking(*taken: Taken | Exception) -> tuple[Any, AsyncMock, list[tuple[Any, bool]]]:
-    """Return a worker, its claims and breaker in one, and the claims that it starts, with their `_isolation_wanted`."""
+    """Return a worker, its claims, and the claims that it starts, with their `_isolation_wanted`."""
     one, queue = worker(4, Processor()), AsyncMock()
-    queue.admit.side_effect = lambda wanted: wanted
     queue.wait_for_job.side_effect = asyncio.sleep
     queue.take.side_effect = cycle(taken)
-    queue.give_back.side_effect = RedisError("away")
     started: list[tuple[Any, bool]] = []
-    one._claims = one._breaker = queue
+    one._claims, one._breaker = queue, Mock()
+    one._breaker.allows.side_effect = lambda wanted, **_: wanted
     one._start = lambda claim: started.append((claim, one._isolation_wanted))
     return one, queue, started
 
@@ -173,7 +174,8 @@ async def test_that_a_poison_candidate_must_be_alone_is_known_before_anything_st
     one, queue, started = taking(Taken((claim,), None, waiting))
     await one._take(4, idle=True)
     assert started == [(claim, waiting or taken_one)]
-    assert (told(queue.take), told(queue.give_back)) == ([4], [3])  # Although the breaker had no Redis.
+    assert told(queue.take) == [4]
+    one._breaker.claimed.assert_called_once_with(1, Allowance())
 
 
 async def test_nothing_is_taken_beside_a_poison_candidate() -> None:
@@ -222,13 +224,13 @@ def test_a_take_or_a_wait_that_fails_is_tried_again_and_again(
     ("retry_in", "due", "waits", "places", "group", "takes"),
     [(0.05, None, 1.0, 8, 2, 3), (60.0, 0.25, 0.25, 3, 1, 5), (0.0, 60.0, 1.0, 9, 2, 3)],
 )
-def test_an_idle_worker_takes_groups_once_they_are_admitted_and_then_waits(
+def test_an_idle_worker_takes_groups_once_they_are_allowed_and_then_waits(
     retry_in: float, due: float | None, waits: float, places: int, group: int, takes: int
 ) -> None:
     async def work() -> None:
         one, queue, _ = taking(Taken((), due))
-        one._settings.concurrency, queue.retry_in = places, lambda: retry_in
-        queue.admit.side_effect = lambda wanted: wanted * (queue.admit.await_count > 1)
+        one._settings.concurrency, one._breaker.retry_in = places, lambda: retry_in
+        one._breaker.allows.side_effect = lambda wanted, **_: wanted * (one._breaker.allows.call_count > 1)
         with suppress(TimeoutError):
             await asyncio.wait_for(one._take_and_start(burst=False), 2.1)
         assert (told(queue.take), set(told(queue.wait_for_job))) == ([group] * takes, {waits})
@@ -245,7 +247,8 @@ def test_twice_a_second_a_worker_tells_how_it_is_and_it_stops_once_too_many_hand
         one._attempts.add("first")
         watching = asyncio.create_task(one._watch_process(lambda: pulses.append(1)))
         await asyncio.sleep(1.2)
-        assert (one.credential_error, one._exhausted, one._stopping.is_set()) == ("refused", False, False)
+        assert (one.credential_error, one.breaker) == ("refused", "open")
+        assert (one._exhausted, one._stopping.is_set()) == (False, False)
         runs.are_too_many = True
         await asyncio.sleep(1.2)
         assert (one._exhausted, one._stopping.is_set()) == (True, True)
@@ -255,15 +258,36 @@ def test_twice_a_second_a_worker_tells_how_it_is_and_it_stops_once_too_many_hand
         in_own_time(work())
     assert len(pulses) == 5
     assert [line["event"] for line in logs] == ["handlers_hung", "worker_draining"]
-    assert [REGISTRY.get_sample_value(f"credhook_{gauge}") for gauge in ("handlers_hung", "events_in_flight")] == [3, 1]
+    gauges = ("handlers_hung", "events_in_flight", "platform_breaker")
+    assert [REGISTRY.get_sample_value(f"credhook_{gauge}") for gauge in gauges] == [3, 1, 1]
 
 
-async def test_a_worker_that_was_told_to_stop_while_it_asked_the_breaker_takes_nothing() -> None:
-    one, queue, started = taking(Taken((cast(Any, None),), None))
+async def test_stopped_worker_waits_for_nothing() -> None:
+    one = worker(1, Processor())
     one._stopping.set()
-    await one._take(4, idle=True)
-    assert (told(queue.take), told(queue.give_back), started) == ([], [4], [])
-    await asyncio.wait_for(one._first(asyncio.Event().wait()), 60)  # Nor does it wait for what never comes.
+    await asyncio.wait_for(one._first(asyncio.Event().wait()), 60)
+
+
+@pytest.mark.parametrize(("allowance", "takes"), [(Allowance(wait=0.5, limited=True), 5), (Allowance(pause=60.0), 3)])
+def test_worker_waits_until_the_platform_may_be_called(allowance: Allowance, takes: int) -> None:
+    """Jobs are in the queue, so a wait for a job would end at once."""
+
+    async def work() -> None:
+        one, queue, _ = taking(Taken((), None, allowance=allowance))
+        with suppress(TimeoutError):
+            await asyncio.wait_for(one._take_and_start(burst=False), 2.1)
+        assert (len(told(queue.take)), told(queue.wait_for_job)) == (takes, [])
+
+    in_own_time(work())
+
+
+def test_burst_does_not_end_during_a_pause() -> None:
+    async def work() -> None:
+        one, queue, _ = taking(*[Taken((), None, allowance=Allowance(pause=60.0))] * 3, Taken((), None))
+        await asyncio.wait_for(one._take_and_start(burst=True), 60)
+        assert len(told(queue.take)) == 4
+
+    in_own_time(work())
 
 
 def test_background_work_begins_again_whatever_ends_it_and_a_defect_is_logged_each_time() -> None:
