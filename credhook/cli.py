@@ -39,7 +39,7 @@ COMMANDS: Final = {
 }
 
 #: What `dev` and `demo` import of the extra `local`. Named one by one, since credhook itself is on no package index.
-_LOCAL: Final = ("trustme", "watchfiles")
+_LOCAL: Final = ("blockbuster", "trustme", "watchfiles")
 
 
 class LazyGroup(click.Group):

