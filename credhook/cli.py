@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from credhook.logs import configure_logs
 from credhook.settings import correction, names_set, settings_errors, unknown_settings
+from credhook.terminal import accept_all_characters
 
 #: Name → the module in which the command has this name, and the line that `credhook --help` prints without an import.
 COMMANDS: Final = {
@@ -74,6 +75,7 @@ def cli() -> None:
 
 def main(args: list[str] | None = None) -> None:
     """Run a command and exit with its code."""
+    accept_all_characters()
     try:
         configure_logs()
         of_child = {"--fd", "--supervised"}.intersection(sys.argv if args is None else args)

@@ -31,10 +31,8 @@ from credhook.logs.places import (
     runs_now,
 )
 from credhook.settings import LogSettings
+from credhook.terminal import plain
 
-#: Control characters, and characters that reverse or hide text: they could forge a line or repaint the screen. Lone
-#: surrogates, since no stream takes them.
-_UNPRINTABLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
 #: In messages of other libraries, the error's message begins here. asyncio also quotes the arguments of a callback.
 _EXCEPTION: Final = re.compile(r"\n|exception=")
 _ARGUMENTS: Final = re.compile(r"\n|exception=|[(<{]")
@@ -187,7 +185,9 @@ def _json_line(_: Any, __: str, event: Event) -> str:
         line = orjson.dumps(event, default=_text, option=_AS_REPR).decode()
     except TypeError:  # Lone surrogates, numbers beyond 64 bits, keys that are not text, a list that holds itself.
         line = json.dumps({key: _plain(value) for key, value in event.items()})
-    return line if line.isprintable() else _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", line)
+    if line.isprintable():
+        return line
+    return "".join(letter if letter.isprintable() else json.dumps(letter)[1:-1] for letter in line)
 
 
 def _plain(value: object) -> object:
@@ -213,17 +213,13 @@ def _console(colors: bool) -> Callable[[Any, str, Event], str]:
     renderer = structlog.dev.ConsoleRenderer(colors=colors)
 
     def render(logger: Any, name: str, event: Event) -> str:
-        fields = {_escaped(key): _escaped(value) for key, value in json.loads(_json_line(logger, name, event)).items()}
+        line = json.loads(_json_line(logger, name, event))
+        # The renderer writes the repr of values that are not text.
+        fields = {plain(key): plain(value) if isinstance(value, str) else value for key, value in line.items()}
         below = [f"{key}={fields.pop(key)}" for key in _BELOW if key in fields]
         return " ".join([str(renderer(logger, name, fields)), *below])
 
     return render
-
-
-def _escaped(value: Any) -> Any:
-    if not isinstance(value, str):  # The renderer writes its repr.
-        return value
-    return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), value)
 
 
 def _add_handler(_: Any, __: str, event: Event) -> Event:

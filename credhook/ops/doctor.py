@@ -36,7 +36,7 @@ from credhook.store import health
 from credhook.store.connection import BRIEFLY
 from credhook.store.errors import STORE_ERRORS, Forbidden
 from credhook.store.errors import hint as store_hint
-from credhook.store.history import plain
+from credhook.terminal import plain
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import ApiError, hint
 from credhook.worker.api.http.transport import shared_ssl_context

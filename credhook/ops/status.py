@@ -11,6 +11,7 @@ from credhook.ops.attention import Finding, age, elsewhere, look_at, process
 from credhook.ops.fleet import Fleet, FleetProcess, RedisServer, WorkerProcess
 from credhook.settings import StoreSettings
 from credhook.store.connection import BRIEFLY
+from credhook.terminal import plain
 
 _MEBIBYTE: Final = 1 << 20
 
@@ -32,7 +33,7 @@ def status(*, as_json: bool) -> None:
         click.echo(json.dumps({**(fleet.as_json() if fleet else {"queue": settings.queue}), "attention": named}))
     else:
         for line in lines(fleet, findings):
-            click.echo(line)
+            click.echo(plain(line))
     sys.exit(1 if findings else 0)
 
 

@@ -192,11 +192,6 @@ def entry_lines(entry: Mapping[str, Any]) -> Iterator[str]:
         yield f"{failure['who']} {failure['what']}{took}{at}{_cause_note(failure.get('cause'))}"
 
 
-def plain(text: str) -> str:
-    """Escape characters that a terminal would obey. Pure."""
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
-
-
 def _cause_note(cause: object) -> str:
     return f" (cause {cause})" if cause else ""
 

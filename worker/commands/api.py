@@ -19,6 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from credhook.settings import PlatformSettings
+from credhook.terminal import plain
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import ApiError, InvalidRequest, Unavailable
 from credhook.worker.api.models import (
@@ -229,5 +230,4 @@ def _mistakes(error: ValidationError) -> str:
 def _told(error: ApiError) -> str:
     """Add the platform's own words, which are about the operator's own request and may be read here."""
     words = " ".join((error.errors[0].detail or "").split()) if error.errors else ""
-    readable = "".join(letter for letter in words if letter.isprintable())
-    return f"{error}: {readable}" if readable else str(error)
+    return f"{error}: {plain(words)}" if words else str(error)

@@ -18,9 +18,9 @@ from credhook.settings import HandlerSettings
 from credhook.store import State
 from credhook.store.bulk import BulkResult, sentence, work_through
 from credhook.store.erase import ERASED, NOT_ERASED, Erasure
-from credhook.store.history import plain
 from credhook.store.replay import NOT_REPLAYED, REPLAYED, How, Replay, Settled
 from credhook.store.selection import EventSummary, Selection, absent, read_page
+from credhook.terminal import plain
 from credhook.worker.commands import options
 
 #: Options of commands that change many events.

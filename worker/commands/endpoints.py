@@ -20,7 +20,7 @@ import click
 
 from credhook.events import EVENT_TYPES
 from credhook.settings import EndpointSettings, HandlerSettings
-from credhook.store.history import plain
+from credhook.terminal import plain
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import ApiError, InvalidRequest, NotFound
 from credhook.worker.api.models import Endpoint, EndpointRequest

@@ -15,9 +15,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from credhook.store import MOST_CAUSES
 from credhook.store.causes import causes as read_causes
 from credhook.store.errors import STORE_ERRORS
-from credhook.store.history import event_with_history, lines, plain, records, time_of
+from credhook.store.history import event_with_history, lines, records, time_of
 from credhook.store.selection import Selection, read_page
 from credhook.store.store import SyncStore
+from credhook.terminal import plain
 from credhook.worker.commands import options
 from credhook.worker.commands.bulk import erase, replay
 

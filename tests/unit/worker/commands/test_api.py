@@ -64,7 +64,7 @@ def run(platform: Platform, *arguments: str, stdin: str | bytes | None = None) -
     return CliRunner(env=leading_to(platform.url)).invoke(api, arguments, input=stdin)
 
 
-GONE = {"errors": [{"detail": "Template\x1b[2J t\nis\u202e gone", "code": "NOT_FOUND", "id": "8c5f"}]}
+GONE = {"errors": [{"detail": "Template\x1b[2J\nt\u202e gone", "code": "NOT_FOUND", "id": "8c5f"}]}
 USERS = "/consumer-onboarding/api/users"
 
 #: (arguments, standard input, what the platform answers, what it was asked)
@@ -183,7 +183,11 @@ def test_wrong_input_is_one_line_and_exit_code_2_and_nothing_is_sent(
 @pytest.mark.parametrize(
     ("status", "body", "message"),
     [
-        (404, GONE, "templates.get: the platform answered 404 (NOT_FOUND, error 8c5f): Template[2J t is gone"),
+        (
+            404,
+            GONE,
+            "templates.get: the platform answered 404 (NOT_FOUND, error 8c5f): Template\\x1b[2J t\\u202e gone",
+        ),
         (404, {"errors": [{"code": "GONE"}]}, "templates.get: the platform answered 404 (GONE)"),
         *((status, None, f"templates.get: the platform answered {status}") for status in (400, 409, 500)),
         (302, None, "templates.get: the platform answered 302; redirects are refused"),
