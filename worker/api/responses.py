@@ -1,9 +1,4 @@
-"""From an HTTP response to a result. Pure: nothing is sent here.
-
-The number of JSON values in an answer is limited. A value of two bytes becomes a model of several hundred bytes: 3 MB
-of `{}` took 600 MiB and blocked the event loop for five seconds. A value takes at most 2 microseconds, measured; most
-take a tenth of that.
-"""
+"""From an HTTP response to a result. Nothing is sent here."""
 
 import json
 import re
@@ -14,7 +9,6 @@ from typing import Any, Final, TypeVar, cast
 
 import jiter
 from pydantic import TypeAdapter, ValidationError
-from pydantic_core import to_json
 
 from credhook.worker.api.errors import InvalidResponse, refusal
 from credhook.worker.api.http.exchange import Response
@@ -23,26 +17,11 @@ from credhook.worker.api.operations import Operation, Page, following
 
 R = TypeVar("R")
 
-#: Values that one resource may have: 40 ms at most. A presentation of five credentials has some hundred.
-MOST_VALUES: Final = 20_000
-#: Values that a list of resources may have: 28,000 users. The 20,000 users of 3.5 MB took 140 ms.
-MOST_LISTED: Final = 200_000
-
 #: Names that decide what an answer is about. None may stand twice in the envelope or in the resource.
 _DECIDING: Final = ("id", "status", "data")
 #: The escape of half a surrogate pair, in text without escaped backslashes.
 _HIGH, _LOW = r"\\ud[89ab][0-9a-f]{2}", r"\\ud[c-f][0-9a-f]{2}"
 _LONE: Final = re.compile(f"(?i){_HIGH}(?!{_LOW})|(?<!{_HIGH}){_LOW}")
-
-
-def has_more_than(most: int, body: bytes) -> bool:
-    """Return True if a JSON body may have more values. Short bodies are not read, since a value takes a byte."""
-    return len(body) > most and values(body) > most
-
-
-def values(body: bytes) -> int:
-    """Return an upper bound on the values in a JSON body. Brackets and commas inside strings count as well."""
-    return 1 + len(body) - len(body.translate(None, b"{[,"))
 
 
 def read(
@@ -63,7 +42,7 @@ def read(
     if not response.is_success:
         raise refusal(operation.name, response, now)
     if operation.raw:
-        return cast("R", _document(operation.name, response, MOST_LISTED) if response.body else None)
+        return cast("R", _document(operation.name, response) if response.body else None)
     if operation.each is not None:
         page = parse_list(operation.name, operation.each, response, paged=operation.paged)
         result = cast("R", page if operation.paged else page.items)
@@ -80,10 +59,10 @@ def parse(operation: str, result: TypeAdapter[R], response: Response) -> R:
     """Read the body as `result`, whether or not it is wrapped into `data`.
 
     Raises:
-        InvalidResponse: It is not JSON, has too many values, has a deciding name twice, or does not match. The message
-            names the place, not the value.
+        InvalidResponse: It is not JSON, has a deciding name twice, or does not match. The message names the place, not
+            the value.
     """
-    document = _document(operation, response, MOST_VALUES)
+    document = _document(operation, response)
     content = _data(document)
     if getattr(document, "unclear", False) or getattr(content, "unclear", False):
         raise _not_understood(operation, response.status, "it holds id, status or data twice", "name_twice")
@@ -96,14 +75,10 @@ def parse_list(operation: str, each: TypeAdapter[R], response: Response, *, page
     Raises:
         InvalidResponse: As `parse`; or the link to the next page is none.
     """
-    document = _document(operation, response, MOST_LISTED)
+    document = _document(operation, response)
     elements = _data(document)
     if not isinstance(elements, list):
         raise _not_understood(operation, response.status, "the whole: list type")
-    for place, element in enumerate(elements if has_more_than(MOST_VALUES, response.body) else ()):
-        if has_more_than(MOST_VALUES, to_json(element)):
-            wrong = f"{place}: more than {MOST_VALUES} values"
-            raise _not_understood(operation, response.status, wrong, "too_many_values")
     items = tuple(
         _validated(operation, each, element, response.status, f"{place}.") for place, element in enumerate(elements)
     )
@@ -131,18 +106,16 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 _DECODER: Final = json.JSONDecoder(object_pairs_hook=_object)
 
 
-def _document(operation: str, response: Response, most: int) -> Any:
+def _document(operation: str, response: Response) -> Any:
     """Return the JSON of the body, read leniently: the data may be readable only this once.
 
     NaN and a byte order mark are accepted. What is no Unicode becomes U+FFFD. An object with a name twice is a
     `_Doubled`.
 
     Raises:
-        InvalidResponse: It is not JSON, or has more values than that.
+        InvalidResponse: It is not JSON.
     """
     body = response.body
-    if has_more_than(most, body):
-        raise _not_understood(operation, response.status, f"it has more than {most} values", "too_many_values")
     with suppress(ValueError):
         return jiter.from_json(body, catch_duplicate_keys=True, cache_mode="keys")
     with suppress(ValueError, RecursionError):

@@ -19,7 +19,7 @@ from credhook.worker.api.errors import ErrorObject, error_objects, seconds_to_wa
 from credhook.worker.api.http.exchange import Response
 from credhook.worker.api.models import ListedResource
 from credhook.worker.api.operations import Endpoints, Operation, Page, Presets, Users, Wallet, reading
-from credhook.worker.api.responses import has_more_than, read, values
+from credhook.worker.api.responses import read
 from credhook.worker.attempt.details import from_bytes, to_bytes
 from credhook.worker.attempt.retry import error_text
 
@@ -366,17 +366,3 @@ def test_what_was_presented_is_dropped_unread() -> None:
     assert (item.id, item.status, item.updated_at) == ("p", "verified", datetime(2026, 11, 22, 10, tzinfo=UTC))
     assert not item.model_extra
     assert "attributes" not in item.model_dump_json()
-
-
-# The bound on a body's values.
-
-
-def test_a_long_text_counts_as_one_unless_it_has_brackets_and_commas() -> None:
-    assert values(json.dumps({"photo": "a" * 1_000_000}).encode()) == 2
-    assert values(json.dumps({"text": "[{,"}).encode()) == 5
-
-
-def test_a_body_has_more_only_if_its_bytes_and_its_values_are_more() -> None:
-    for most, expected in ((2, True), (3, True), (4, False)):
-        assert has_more_than(most, b"[1,2,3]") is (values(b"[1,2,3]") > most) is expected
-    assert not has_more_than(3, b'"' + b"a" * 100 + b'"')
