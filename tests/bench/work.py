@@ -179,7 +179,7 @@ def _targets(results: dict[str, Any]) -> Iterator[list[str]]:
 def _setting(rounds: int, events: int) -> dict[str, str]:
     packages = json.loads((PROGRAMS / "package.json").read_text())["dependencies"]
     dramatiq = re.findall(r"^dramatiq==(\S+)", (PROGRAMS / "dramatiq_actors.txt").read_text(), re.MULTILINE)
-    setting = machine.here("pyreqwest", "httpx", "redis")
+    setting = machine.here("pycurl", "httpx", "redis")
     setting["software"] += f", dramatiq {dramatiq[0]}, bullmq {packages['bullmq']}, undici {packages['undici']}"
     return setting | {
         "events": f"each fetched once from a stub on the other core, {events:,} at most; a worker that is not "

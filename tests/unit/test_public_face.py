@@ -66,15 +66,15 @@ def test_nothing_is_loaded_before_it_is_used() -> None:
 @pytest.mark.parametrize(
     ("module", "never"),
     [
-        ("credhook.receiver.command", {"pyreqwest", "httpx", "rq"}),
-        ("credhook.worker.commands.worker", {"pyreqwest", "httpx", "redis", "rq"}),  # The supervisor.
+        ("credhook.receiver.command", {"pycurl", "httpx", "rq"}),
+        ("credhook.worker.commands.worker", {"pycurl", "httpx", "redis", "rq"}),  # The supervisor.
         ("credhook.worker.process.main", {"httpx"}),  # It is for those who bring a transport of its own.
         ("credhook.worker.commands.api", {"httpx", "rq"}),
         (
             "credhook.testing.plugin",
             {"pydantic", "httpx", "structlog", "starlette", "redis", "credhook.testing.events"},
         ),
-        ("credhook.worker.commands.events", {"pyreqwest", "credhook.worker.handlers.loading"}),
+        ("credhook.worker.commands.events", {"pycurl", "credhook.worker.handlers.loading"}),
     ],
 )
 def test_no_process_loads_what_only_others_need(module: str, never: set[str]) -> None:

@@ -22,7 +22,7 @@ from credhook.events import ISSUANCE, PRESENTATION
 from credhook.worker.api import responses
 from credhook.worker.api.errors import InvalidResponse, Unavailable, error_of, seconds_to_wait
 from credhook.worker.api.http.exchange import BodyRefused, Request, Response, Transport, Unanswered, Unsendable
-from credhook.worker.api.http.transport import PyreqwestTransport
+from credhook.worker.api.http.transport import CurlTransport
 from credhook.worker.api.operations import AsyncSender, Call, Method, Page, Platform, SyncSender, request
 from credhook.worker.api.token import ClientCredentials, Token
 
@@ -41,11 +41,9 @@ MOST_LIST_BYTES: Final = 32 * 1024 * 1024
 _BACKOFF: Final = Backoff(first=0.5, longest=30.0)
 
 
-def transport_from(settings: "PlatformSettings") -> PyreqwestTransport:
+def transport_from(settings: "PlatformSettings") -> CurlTransport:
     """Build the transport of one event loop to the platform and its token endpoint, for all senders to share."""
-    return PyreqwestTransport(
-        settings.fetch_timeout, certfile=settings.client_certfile, keyfile=settings.client_keyfile
-    )
+    return CurlTransport(settings.fetch_timeout, certfile=settings.client_certfile, keyfile=settings.client_keyfile)
 
 
 #: Pages without an element that may follow each other in a list.
@@ -145,7 +143,7 @@ class AsyncApi(Platform[AsyncSender]):
         self._base_url = api_url.rstrip("/")
         self._match_ids = match_ids
         self._auth = auth
-        self._transport = transport or PyreqwestTransport(timeout)
+        self._transport = transport or CurlTransport(timeout)
         self._guard = guard
         self._patience = patience
 

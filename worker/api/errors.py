@@ -13,7 +13,6 @@ words are in `errors`, for those who may read them.
 
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
@@ -97,6 +96,8 @@ _BY_CAUSE: Final = {
     "refused": "nothing listens there: check {where}",
     "certificate": "its certificate is not trusted: set SSL_CERT_FILE to a file with its authority's and the public "
     "ones, or check {where}",
+    "certificate_name": "its certificate is for another name: check {where}",
+    "certificate_expired": "its certificate is not valid today: check {where} and the clock of this machine",
     "tls": "it does not speak TLS as we do, or wants another certificate: check CREDHOOK_CLIENT_CERTFILE and {where}",
     "timeout": "not within CREDHOOK_FETCH_TIMEOUT: check it and {where}",
     "proxy": "check HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY, or {where}",
@@ -197,18 +198,11 @@ def seconds_to_wait(headers: Mapping[str, str], now: datetime) -> float | None:
     Such a date counts from the answer's own `Date`, or from `now` where there is none: our clock may be wrong, and the
     whole fleet would wait by it.
     """
-    text = _header(headers, "retry-after").strip()
+    text = headers.get("retry-after", "").strip()
     if text.isascii() and text.isdigit():
         return float(text[:9])
-    then, answered = _http_date(text), _http_date(_header(headers, "date"))
+    then, answered = _http_date(text), _http_date(headers.get("date", ""))
     return None if then is None else max(0.0, (then - (answered or now)).total_seconds())
-
-
-def _header(headers: Mapping[str, str], name: str) -> str:
-    """Return the header, or "" if there is none or it is not ASCII, which pyreqwest refuses to read."""
-    with suppress(ValueError):
-        return headers.get(name, "")
-    return ""
 
 
 def _http_date(text: str) -> datetime | None:

@@ -8,6 +8,7 @@ import ssl
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from datetime import datetime
 
 import trustme
 
@@ -111,10 +112,10 @@ class _Connection(socketserver.StreamRequestHandler):
         return self.server.script(target, len(self.server.targets) - 1)
 
 
-def tls_for(authority: trustme.CA, host: str = "127.0.0.1") -> ssl.SSLContext:
+def tls_for(authority: trustme.CA, host: str = "127.0.0.1", *, not_after: datetime | None = None) -> ssl.SSLContext:
     """TLS as a server with a certificate for this host has it."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    authority.issue_cert(host).configure_cert(context)
+    authority.issue_cert(host, not_after=not_after).configure_cert(context)
     return context
 
 

@@ -39,7 +39,7 @@ class Request:
 
 @dataclass(slots=True)
 class Response:
-    """A response, decompressed. Its headers ignore case, and its body is not shown."""
+    """A response, decompressed. Header names are in lower case, and the body is not shown."""
 
     status: int
     headers: Mapping[str, str]
@@ -77,19 +77,21 @@ class Unanswered(Exception):
     """There is no response. Its message quotes no URL and no header.
 
     Attributes:
-        kind: class of the library's error.
+        kind: the library's name for the error.
         cause: a word, or nothing if none fits:
 
-            name_resolution   the host's name is not known
-            refused           nothing listens there
-            unreachable       there is no route
-            reset             the connection was torn down
-            closed            the connection ended before the answer was whole
-            certificate       its certificate is not trusted, or is for another name
-            tls               the TLS handshake failed
-            timeout           the answer was not in time
-            proxy             the proxy refused, or cannot be used
-            protocol          the answer is not HTTP
+            name_resolution       the host's name is not known
+            refused               nothing listens there
+            unreachable           there is no route
+            reset                 the connection was torn down
+            closed                the connection ended before the answer was whole
+            certificate           nobody whom we trust has signed its certificate
+            certificate_name      its certificate is for another name
+            certificate_expired   its certificate is not valid yet, or no longer
+            tls                   the TLS handshake failed
+            timeout               the answer was not in time
+            proxy                 the proxy refused, or cannot be used
+            protocol              the answer is not HTTP, or takes too many headers
     """
 
     def __init__(self, kind: str, cause: str = "") -> None:

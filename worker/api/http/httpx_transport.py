@@ -12,7 +12,7 @@ _UNSENDABLE: Final = (httpx.LocalProtocolError, httpx.UnsupportedProtocol, httpx
 
 
 class HttpxTransport:
-    """One of httpx's transports, within the same bounds as `PyreqwestTransport`. Of causes it knows `timeout` only."""
+    """One of httpx's transports, within the same bounds as `CurlTransport`. Of causes it knows `timeout` only."""
 
     def __init__(self, inner: httpx.AsyncBaseTransport, timeout: float) -> None:
         self._inner = inner

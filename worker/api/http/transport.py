@@ -1,243 +1,429 @@
-"""Send requests over the network, within bounds, by pyreqwest, a binding to Rust's reqwest.
+"""Send requests over the network, within bounds, by libcurl, which works in the event loop's own thread.
 
-A request costs 40 microseconds of processor time, with httpx twenty times as much, and fetching is most of a worker's
-work. `HttpxTransport` is the other implementation. HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY name the proxies.
+libcurl bounds what comes before and after a body: heads, interim answers and trailers of one request take at most
+300 KiB and 5,000 lines. If a kept connection turns out to be dead, libcurl sends the request again over a new one.
+`HttpxTransport` is the other implementation.
 """
 
-import asyncio
-import atexit
+import ctypes
+import fcntl
 import functools
-import ipaddress
 import math
 import os
 import re
+import socket
 import ssl
-import sys
+import termios
 import time
 import urllib.request
-from codecs import BOM_UTF8
-from collections.abc import Iterator
-from contextlib import contextmanager
-from datetime import timedelta
+import weakref
+from asyncio import get_running_loop
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from errno import ECONNABORTED, ECONNREFUSED, ECONNRESET, EPIPE, ETIMEDOUT
 from http import HTTPStatus
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import certifi
-from pyreqwest.client import Client, ClientBuilder
-from pyreqwest.exceptions import DetailedPyreqwestError, PyreqwestError
-from pyreqwest.proxy import ProxyBuilder
+import pycurl
 
-from credhook.worker.api.http.exchange import HEADERS, Request, Response, Unanswered, Unsendable
-
-
-class Proxies:
-    """The proxies that the environment names. Each origin is looked up once."""
-
-    def __init__(self) -> None:
-        self._named = urllib.request.getproxies()
-        self.url_for = functools.cache(self._find)
-
-    def _find(self, origin: str) -> str | None:
-        """Return the URL of the proxy, which may hold credentials, or None if there is no proxy.
-
-        Raises:
-            ValueError: The origin is none.
-            Unanswered: The proxy does not speak HTTP, or its URL is not valid.
-        """
-        parts = urlsplit(origin)
-        named = self._named.get(parts.scheme) or self._named.get("all")
-        host, port = parts.hostname or "", parts.port or {"http": 80, "https": 443}[parts.scheme]
-        if not named or _is_loopback(host) or urllib.request.proxy_bypass(f"{host}:{port}"):
-            return None
-        url = named if "://" in named else f"http://{named}"
-        try:
-            proxy = urlsplit(url)
-            usable = proxy.scheme in {"http", "https"} and proxy.hostname and proxy.port != 0
-        except ValueError:
-            usable = False
-        if not usable:
-            raise Unanswered("UnsupportedProxy", "proxy")
-        return url
-
-
-def _is_loopback(host: str) -> bool:
-    """Return True for this machine, which needs no proxy, as in Go."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
+from credhook.worker.api.http.exchange import (
+    HEADERS,
+    LONGEST_REFUSAL,
+    Request,
+    Response,
+    Unanswered,
+    Unsendable,
+)
 
 #: Seconds for which an idle connection is kept: servers close theirs after 5 s and more.
 KEPT: Final = 4.0
-#: Part of the time-out that connecting through a proxy may take, to tell a silent proxy from a slow platform.
-_CONNECTING: Final = 0.9
-#: Seconds between two changes of all connections after answers that cannot be trusted: a change takes 12 ms.
-_DISTRUST_SECONDS: Final = 1.0
-#: Seconds to wait at the interpreter's end. pyreqwest's own thread may still be waking an event loop, and finalization
-#: would then abort the process: on a busy machine 63 of 500 scripts ended with 134, and with this wait none.
-_LAST_WAKE_SECONDS: Final = 0.05
-#: An origin, then a path and query. Credentials have no place in it.
-_URL: Final = re.compile(r"(https?://[^/?#@\s\\]+)[^\s\\]*", re.IGNORECASE)
+#: Maximum connections of one transport, as many as a process may have events under way.
+MAX_CONNECTIONS: Final = 1_000
+#: Sockets that a transport remembers, most of them closed, before it forgets them all.
+_MAX_SOCKETS: Final = 4_000
+#: An origin, without credentials.
+_ORIGIN: Final = re.compile(r"https?://[^/?#@\s\\]+(?=[/?#]|\Z)", re.IGNORECASE)
+#: The answer of FIONREAD if nothing has come.
+_NOTHING: Final = bytes(4)
+#: A host of NO_PROXY with a port.
+_HOST_AND_PORT: Final = re.compile(r"(\[[^]]+\]|[^:]+):(\d+)")
 
-#: What reqwest's causes say, and the word for it. The first match counts.
-_CAUSES: Final = tuple(
-    (re.compile(pattern, re.IGNORECASE), word)
-    for pattern, word in (
-        ("proxy|tunnel", "proxy"),
-        ("dns error|lookup address", "name_resolution"),
-        ("invalid peer certificate|UnknownIssuer", "certificate"),
-        ("received fatal alert|corrupt message|InvalidContentType|handshake|HandshakeFailure|InvalidMessage", "tls"),
-        (r"os error 111\b", "refused"),
-        (r"os error (99|100|101|112|113)\b", "unreachable"),
-        (r"os error (32|103|104)\b", "reset"),
-        (r"os error 110\b|timed out", "timeout"),
-        ("connection closed|end of file|unexpected eof|close_notify|canceled", "closed"),
-        ("invalid|parsed|too large|over limit|overflow|unexpected", "protocol"),
-    )
-)
+#: The word for an error code of libcurl, unless `_cause_of` knows more.
+_CAUSES: Final = {
+    pycurl.E_UNSUPPORTED_PROTOCOL: "protocol",  # HTTP/0.9.
+    pycurl.E_COULDNT_RESOLVE_PROXY: "proxy",
+    pycurl.E_COULDNT_RESOLVE_HOST: "name_resolution",
+    pycurl.E_COULDNT_CONNECT: "proxy",  # If the system has no error: the proxy's scheme is unknown.
+    pycurl.E_FTP_WEIRD_SERVER_REPLY: "protocol",  # Of HTTP servers, too.
+    pycurl.E_PARTIAL_FILE: "closed",
+    pycurl.E_OPERATION_TIMEDOUT: "timeout",
+    pycurl.E_SSL_CONNECT_ERROR: "tls",
+    pycurl.E_GOT_NOTHING: "closed",
+    pycurl.E_SEND_ERROR: "closed",
+    pycurl.E_RECV_ERROR: "protocol",
+    pycurl.E_SSL_CERTPROBLEM: "tls",
+    pycurl.E_PEER_FAILED_VERIFICATION: "certificate",
+    pycurl.E_BAD_CONTENT_ENCODING: "protocol",
+    pycurl.E_SSL_CACERT_BADFILE: "certificate",
+    97: "proxy",  # CURLE_PROXY: a SOCKS proxy refused.
+    100: "protocol",  # CURLE_TOO_LARGE: a head or trailers over their bound.
+}
+#: The word for an error of the operating system, where libcurl met one.
+_BY_ERRNO: Final = {
+    ECONNREFUSED: "refused",
+    ETIMEDOUT: "timeout",
+    ECONNRESET: "reset",
+    ECONNABORTED: "reset",
+    EPIPE: "reset",
+}
+#: Errors of TLS: a proxy passes them through.
+_OF_TLS: Final = frozenset({"tls", "certificate", "certificate_name", "certificate_expired"})
+#: The word for a verdict of OpenSSL: 9 is not yet valid, 10 expired. 1 stands where libcurl found another name.
+_BY_VERDICT: Final = {1: "certificate_name", 9: "certificate_expired", 10: "certificate_expired"}
 
 
-class PyreqwestTransport:
-    """A transport over kept connections, for one event loop.
+def proxy_options(origin: str) -> dict[int, Any]:
+    """Return libcurl's options for the proxy that HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY name.
 
-    The client is made by the first request: its thread would not survive a fork.
+    By itself, libcurl ignores HTTP_PROXY, takes port 1080, and knows neither ports nor `*.` in NO_PROXY. This machine
+    needs no proxy, as in Go.
+
+    Raises:
+        ValueError: The origin is none.
+    """
+    parts = urlsplit(origin)
+    port = parts.port or {"http": 80, "https": 443}[parts.scheme]
+    variables = urllib.request.getproxies_environment()
+    exceptions = ["localhost", "127.0.0.0/8", "::1"]
+    for exception in variables.get("no", "").replace(",", " ").split():
+        match = _HOST_AND_PORT.fullmatch(exception)
+        if match is None or int(match[2]) == port:
+            exceptions.append((match[1] if match else exception).strip("[]").removeprefix("*."))
+    proxy = variables.get(parts.scheme) or variables.get("all") or ""
+    scheme = proxy.lower().partition("://")[0] if "://" in proxy else "http"
+    return {
+        pycurl.PROXY: os.fsencode(proxy),
+        pycurl.PROXYPORT: 80 if scheme == "http" else 0,
+        pycurl.NOPROXY: os.fsencode("*" if "*" in exceptions else ",".join(exceptions)),
+    }
+
+
+def _authorities() -> tuple[str | None, str | None]:
+    """Return the file and the folder of the authorities that we trust: SSL_CERT_FILE and SSL_CERT_DIR, or certifi's."""
+    file, folder = os.environ.get("SSL_CERT_FILE") or None, os.environ.get("SSL_CERT_DIR") or None
+    return file if file or folder else certifi.where(), folder
+
+
+def _trust_options() -> dict[int, Any]:
+    """Return libcurl's options for these authorities, for the platform and for the proxy. None removes an option."""
+    file, folder = (place and os.fsencode(place) for place in _authorities())
+    return {pycurl.CAINFO: file, pycurl.CAPATH: folder, pycurl.PROXY_CAINFO: file, pycurl.PROXY_CAPATH: folder}
+
+
+class _Answer:
+    """What has come of an answer."""
+
+    def __init__(self) -> None:
+        #: The lines of all heads, each with its status line, and of trailers.
+        self.lines: list[bytes] = []
+        self._chunks: list[bytes] = []
+        self._size = 0
+        #: True if the body exceeded its limit, so that the rest was not read.
+        self.is_cut = False
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.lines.clear()
+        self._chunks.clear()
+        self._size, self.is_cut = 0, False
+
+    def take_chunk(self, chunk: bytes) -> int | None:
+        """Keep a part of the body. After too much of it, return a number of bytes that ends the transfer."""
+        self._chunks.append(chunk)
+        self._size += len(chunk)
+        if self._size > LONGEST_REFUSAL:
+            self.is_cut = self._size > Response(int(self._head()[0].split()[1]), {}, b"").limit
+        return -1 if self.is_cut else None
+
+    def whole(self, status: int, hang_up: Callable[[], None]) -> Response:
+        """Return the answer. Nothing reads the headers of a success, which take longer to parse than all the rest.
+
+        Raises:
+            Unanswered: Its head is not whole.
+            BodyRefused: It is longer than it may be.
+        """
+        head = self._head()
+        if b"\r\n" not in head and b"\n" not in head:
+            raise Unanswered("curl", "closed")
+        response = Response(status, {}, b"", hang_up)
+        if not response.is_success:
+            fields = (line.decode("latin-1").partition(":") for line in reversed(head))
+            response.headers = {name.lower(): value.strip() for name, _, value in fields}
+        return response.with_body(b"".join(self._chunks))
+
+    def _head(self) -> list[bytes]:
+        """Return the last head, after those of interim answers."""
+        head: list[bytes] = []
+        for line in self.lines:
+            if line[:5] == b"HTTP/":
+                head = []
+            head.append(line)
+        return head
+
+
+class _Sockets(dict[tuple[str, str, int, int], int]):
+    """The sockets of connections, by addresses and ports."""
+
+    def check(self, opened: list[int], *connection: Any) -> int:
+        """Allow a request over this connection, for which the sockets in `opened` were opened, if any.
+
+        A kept connection is refused if something has come over it, which would be taken for the answer. libcurl itself
+        looks only at connections that were idle for a second.
+        """
+        if opened:
+            if len(self) >= _MAX_SOCKETS:
+                self.clear()
+            self.update((connection, number) for number in opened if _port_of(number) == connection[-1])
+        elif connection not in self or fcntl.ioctl(self[connection], termios.FIONREAD, _NOTHING) != _NOTHING:
+            return int(pycurl.PREREQFUNC_ABORT)
+        return int(pycurl.PREREQFUNC_OK)
+
+
+def _port_of(number: int) -> int:
+    """Return the local port of a socket, or 0 if the socket is closed."""
+    with suppress(OSError), socket.socket(fileno=os.dup(number)) as copy:
+        return int(copy.getsockname()[1])
+    return 0
+
+
+def _add_socket(opened: list[int], number: int, _: object) -> int:
+    opened.append(number)
+    return int(pycurl.SOCKOPT_OK)
+
+
+class _Handle:
+    """A handle of libcurl for one origin."""
+
+    def __init__(self, options: Mapping[int, Any], sockets: _Sockets) -> None:
+        # The callbacks do not refer to the handle: it goes with its last reference, not with the next collection.
+        self.curl = pycurl.Curl()
+        for option, value in options.items():
+            if value is None:
+                self.curl.unsetopt(option)
+            else:
+                self.curl.setopt(option, value)
+        self.answer = _Answer()
+        self.curl.setopt(pycurl.HEADERFUNCTION, self.answer.lines.append)
+        self.curl.setopt(pycurl.WRITEFUNCTION, self.answer.take_chunk)
+        self._opened: list[int] = []
+        self.curl.setopt(pycurl.SOCKOPTFUNCTION, functools.partial(_add_socket, self._opened))
+        self.curl.setopt(pycurl.PREREQFUNCTION, functools.partial(sockets.check, self._opened))
+        self._headers: Mapping[str, str] = {}
+
+    def set_up(self, request: Request) -> None:
+        """Set up a request.
+
+        Raises:
+            ValueError, pycurl.error: It cannot be sent. The message can quote the URL.
+        """
+        self._opened.clear()
+        self.curl.setopt(pycurl.URL, request.url)
+        if request.headers is not self._headers:  # Requests with the same token share their headers.
+            self.curl.setopt(pycurl.HTTPHEADER, _header_lines(request.headers))
+            self._headers = request.headers
+        if request.method != "GET":
+            self.curl.setopt(pycurl.CUSTOMREQUEST, request.method)
+        if request.body is not None or request.method in {"POST", "PUT", "PATCH"}:
+            self.curl.setopt(pycurl.POSTFIELDS, request.body or b"")
+        if not request.repeatable:  # Over a kept connection, libcurl might send it twice.
+            self.curl.setopt(pycurl.FRESH_CONNECT, True)
+
+    async def perform(self, multi: pycurl.AsyncCurlMulti) -> None:
+        """Send the request, and wait for the end of its answer.
+
+        Raises:
+            pycurl.error: There is no whole answer.
+        """
+        try:
+            await multi.add_handle(self.curl)
+        except pycurl.error as error:
+            if error.args[0] != pycurl.E_ABORTED_BY_CALLBACK:
+                raise
+            self.curl.setopt(pycurl.FRESH_CONNECT, True)  # Nothing was sent over the kept connection.
+            await multi.add_handle(self.curl)
+            self.curl.setopt(pycurl.FRESH_CONNECT, False)
+
+
+def _is_plain(request: Request) -> bool:
+    """Return True if its handle can send other requests later. A handle keeps a body in memory."""
+    return request.method == "GET" and request.body is None and request.repeatable
+
+
+def _header_lines(headers: Mapping[str, str]) -> list[str]:
+    """Return headers as libcurl takes them.
+
+    Raises:
+        ValueError: One of them is no line of ASCII. libcurl would send a line break as it is.
+    """
+    if not all(text.isascii() and text.isprintable() for header in headers.items() for text in header):
+        raise ValueError("no header")
+    names = {name.lower() for name in headers}
+    unwanted = [f"{name}:" for name in ("Accept", "Content-Type", "Expect") if name.lower() not in names]
+    return [*(f"{name}: {value}" if value else f"{name};" for name, value in headers.items()), *unwanted]
+
+
+class CurlTransport:
+    """A transport over kept connections, for one event loop. A forked child makes connections of its own.
 
     Args:
         timeout: Seconds that sending may take as a whole: connecting, waiting, reading.
         certfile: PEM file with our certificate for TLS.
         keyfile: PEM file with its key, if that is not in the same file.
+        keep: Seconds for which an idle connection is kept.
+        max_connections: Further requests wait for a connection, which is part of their time.
     """
 
-    def __init__(self, timeout: float, *, certfile: Path | None = None, keyfile: Path | None = None) -> None:
-        self._timeout = timeout
-        self._files = [file for file in (certfile, keyfile) if file is not None]
-        self._proxies = Proxies()
-        #: By the URL of the proxy; None leads to those without one.
-        self._clients: dict[str | None, Client] = {}
-        self._distrusted_at = -math.inf
+    def __init__(
+        self,
+        timeout: float,
+        *,
+        certfile: Path | None = None,
+        keyfile: Path | None = None,
+        keep: float = KEPT,
+        max_connections: int = MAX_CONNECTIONS,
+    ) -> None:
+        self.timeout = timeout
+        self._keep, self._max_connections = keep, max_connections
+        self._options = {
+            pycurl.TIMEOUT_MS: math.ceil(timeout * 1_000),
+            pycurl.MAXAGE_CONN: math.ceil(keep),
+            pycurl.NOSIGNAL: 1,
+            pycurl.HTTP_VERSION: pycurl.CURL_HTTP_VERSION_1_1,
+            pycurl.PATH_AS_IS: 1,
+            pycurl.ACCEPT_ENCODING: "",  # Decode. Our own header asks for no compression.
+            pycurl.USERAGENT: HEADERS["User-Agent"],  # For proxies.
+        }
+        if certfile is not None:
+            self._options |= {pycurl.SSLCERT: os.fsencode(certfile), pycurl.SSLKEY: os.fsencode(keyfile or certfile)}
+        self._options_for = functools.cache(lambda origin: self._options | _trust_options() | proxy_options(origin))
+        #: Handles by origin, ready for the next GET.
+        self._ready: defaultdict[str, list[_Handle]] = defaultdict(list)
+        self._sockets = _Sockets()
+        self._multi: pycurl.AsyncCurlMulti | None = None
+        self._used_at = 0.0
+        _TRANSPORTS.add(self)
 
     async def send(self, request: Request) -> Response:
         """See `Transport`."""
-        match = _URL.fullmatch(request.url)
-        if match is None or not request.url.isprintable():
+        origin = _ORIGIN.match(request.url)
+        if origin is None:
             raise Unsendable("ValueError")
+        ready = self._ready[origin[0]] if _is_plain(request) else []
         try:
-            proxy = self._proxies.url_for(match[1])
-        except ValueError:
-            raise Unsendable("ValueError") from None
-        try:
-            return await self._answer(proxy, request)
-        except Unanswered as failure:
-            if not (request.repeatable and failure.cause in {"closed", "reset"}):
-                raise
-        return await self._answer(proxy, request)  # The server may just have closed an idle connection.
-
-    async def _answer(self, proxy: str | None, request: Request) -> Response:
-        if proxy not in self._clients:
-            self._clients[proxy] = self._built(proxy)
-        client = self._clients[proxy]
-        task = asyncio.current_task()
-        cancelled = task.cancelling() if task else 0
-        try:
-            builder = client.request(request.method, request.url).headers(request.headers)
-            if request.body is not None:
-                builder = builder.body_bytes(request.body)
-            async with builder.build_streamed() as received:
-                response = Response(received.status, received.headers, b"", functools.partial(self._distrust, proxy))
-                if response.status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED and proxy is not None:
-                    raise Unanswered("ProxyError", "proxy")
-                body = await received.body_reader.read(response.limit + 1)
-            if task and task.cancelling() > cancelled:  # pyreqwest drops a cancellation that meets an answer.
-                raise asyncio.CancelledError
-            return response.with_body(bytes(body or b""))
-        except ValueError as error:  # It can quote the URL and the token, and so can the other.
+            handle = ready.pop() if ready else _Handle(self._options_for(origin[0]), self._sockets)
+            handle.set_up(request)
+        except (ValueError, pycurl.error) as error:  # It can quote the URL and the token.
             raise Unsendable(type(error).__name__) from None
-        except (PyreqwestError, OSError) as error:
-            raise Unanswered(type(error).__name__, _cause_of(error, is_proxied=proxy is not None)) from None
-
-    def _distrust(self, proxy: str | None) -> None:
-        """Give up all connections of the client: an answer over one of them was for another request."""
-        now = time.monotonic()
-        if now > self._distrusted_at + _DISTRUST_SECONDS:
-            self._distrusted_at = now
-            self._clients.pop(proxy, None)  # Requests under way keep the client alive.
+        multi = self._multi or self._open()
+        try:
+            await handle.perform(multi)
+        except pycurl.error as error:
+            code = error.args[0]
+            if code == pycurl.E_URL_MALFORMAT:
+                raise Unsendable("ValueError") from None
+            if not handle.answer.is_cut:
+                raise Unanswered(f"curl {code}", _cause_of(handle.curl, code)) from None
+        finally:
+            self._used_at = time.monotonic()
+            if multi is not self._multi:
+                self._retire(multi)
+        status = handle.curl.getinfo(pycurl.RESPONSE_CODE)
+        if status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED and handle.curl.getinfo(pycurl.USED_PROXY):
+            raise Unanswered("curl 56", "proxy")
+        response = handle.answer.whole(status, functools.partial(self._retire, multi))
+        handle.answer.clear()
+        ready.append(handle)
+        return response
 
     async def aclose(self) -> None:
-        """Close the connections."""
-        while self._clients:
-            _, client = self._clients.popitem()
-            await client.close()
+        """Close the connections. Requests that are under way over them fail."""
+        multi, self._multi = self._multi, None
+        if multi is not None:
+            for future in multi.futures():
+                if not future.done():  # pycurl would cancel it, as if our own task were cancelled.
+                    future.set_exception(pycurl.error(pycurl.E_PARTIAL_FILE, "closed"))
+            await multi.aclose()
 
-    def _built(self, proxy: str | None) -> Client:
-        _wait_at_exit()
-        builder = (
-            ClientBuilder()
-            .user_agent(HEADERS["User-Agent"])  # For proxies.
-            .follow_redirects(enable=False)
-            .referer(enable=False)
-            .timeout(timedelta(seconds=self._timeout))
-            .pool_idle_timeout(timedelta(seconds=KEPT))
-            .no_proxy()
-        )
-        if proxy is not None:
-            builder = builder.proxy(ProxyBuilder.all(proxy))
-            builder = builder.connect_timeout(timedelta(seconds=self._timeout * _CONNECTING))
-        trusted = os.environ.get("SSL_CERT_FILE") or (None if os.environ.get("SSL_CERT_DIR") else certifi.where())
-        if trusted:
-            builder = builder.add_root_certificate_pem(_pem(Path(trusted)))
-        if self._files:
-            builder = builder.identity_pem(b"\n".join(map(_pem, self._files)))
-        with _batch_scheduling():
-            return builder.build()
+    def _open(self) -> pycurl.AsyncCurlMulti:
+        self._multi = multi = pycurl.AsyncCurlMulti()
+        multi.setopt(pycurl.M_MAX_TOTAL_CONNECTIONS, self._max_connections)
+        multi.setopt(pycurl.M_MAXCONNECTS, self._max_connections)  # By default, four for each request under way.
+        get_running_loop().call_later(self._keep, self._close_idle, multi)
+        return multi
 
+    def _close_idle(self, multi: pycurl.AsyncCurlMulti) -> None:
+        """Close all connections if none was used for some time. libcurl looks for old ones at the next request only."""
+        pause = self._keep if multi.futures() else self._used_at + self._keep - time.monotonic()
+        if self._multi is not multi:
+            return
+        if pause > 0:
+            get_running_loop().call_later(pause, self._close_idle, multi)
+        else:
+            self._retire(multi)
 
-def _pem(file: Path) -> bytes:
-    """Read a PEM file without its byte order mark: OpenSSL skips the mark, and rustls the certificate behind it."""
-    return file.read_bytes().removeprefix(BOM_UTF8)
+    def _retire(self, multi: pycurl.AsyncCurlMulti) -> None:
+        """Start no request over these connections any more. libcurl has no way to close one of them."""
+        if not multi.futures():
+            with suppress(StopIteration):
+                multi.aclose().send(None)  # It awaits nothing, and this may be a callback.
+        if self._multi is multi:
+            self._multi = None
 
-
-@contextmanager
-def _batch_scheduling() -> Iterator[None]:
-    """Start threads that do not preempt another one when they wake.
-
-    The client's thread wakes for each answer. On one core it would interrupt the event loop each time: a worker handles
-    a sixth more events so.
-    """
-    if sys.platform != "linux" or os.sched_getscheduler(0) != os.SCHED_OTHER:
-        yield
-        return
-    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # New threads inherit it.
-    try:
-        yield
-    finally:
-        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    def leave_to_parent(self) -> None:
+        """Let a forked child never free the connections: freeing them ends TLS on sockets that its parent uses."""
+        if self._multi is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._multi))
+            self._multi = None
 
 
-@functools.cache
-def _wait_at_exit() -> None:
-    atexit.register(time.sleep, _LAST_WAKE_SECONDS)
+_TRANSPORTS: Final = weakref.WeakSet[CurlTransport]()
 
 
-def _cause_of(error: Exception, *, is_proxied: bool) -> str:
-    """Return the word for an error of pyreqwest. The first of its causes is left out: it quotes the URL."""
-    causes = error.details["causes"] or [] if isinstance(error, DetailedPyreqwestError) else []
-    text = "; ".join(cause["message"] for cause in causes[1:])
-    word = next((word for pattern, word in _CAUSES if pattern.search(text)), "")
-    if isinstance(error, TimeoutError):
-        word = "timeout"
-    is_connecting = "client error (Connect)" in text
-    return "proxy" if is_proxied and is_connecting and word not in {"certificate", "tls"} else word
+def _leave_all_to_parent() -> None:
+    for transport in list(_TRANSPORTS):
+        transport.leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_leave_all_to_parent)
+
+
+def _cause_of(curl: pycurl.Curl, code: int) -> str:
+    """Return the word for an error of libcurl."""
+    word, errno = _CAUSES.get(code, ""), curl.getinfo(pycurl.OS_ERRNO)
+    if code == pycurl.E_COULDNT_CONNECT:
+        word = _BY_ERRNO.get(errno, "unreachable") if errno else word
+    elif code in {pycurl.E_SSL_CONNECT_ERROR, pycurl.E_SEND_ERROR, pycurl.E_RECV_ERROR}:
+        if _BY_ERRNO.get(errno) == "reset":
+            word = "reset"
+        elif curl.getinfo(pycurl.APPCONNECT_TIME) and not curl.getinfo(pycurl.RESPONSE_CODE):
+            word = "tls"  # Servers refuse our certificate after the handshake.
+    elif code == pycurl.E_PEER_FAILED_VERIFICATION:
+        verdict = curl.getinfo(pycurl.SSL_VERIFYRESULT) or curl.getinfo(pycurl.PROXY_SSL_VERIFYRESULT)
+        word = _BY_VERDICT.get(verdict, word)
+    is_past_proxy = curl.getinfo(pycurl.REQUEST_SIZE) or curl.getinfo(pycurl.HTTP_CONNECTCODE) == HTTPStatus.OK
+    return "proxy" if curl.getinfo(pycurl.USED_PROXY) and not is_past_proxy and word not in _OF_TLS else word
 
 
 @functools.cache
 def shared_ssl_context() -> ssl.SSLContext:
-    """Return the same trust for Python's own TLS: SSL_CERT_FILE or SSL_CERT_DIR, otherwise certifi.
+    """Return the same trust for Python's own TLS.
 
     Raises:
         OSError: A file cannot be read.
     """
-    file, folder = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
-    return ssl.create_default_context(cafile=file or (None if folder else certifi.where()), capath=folder)
+    file, folder = _authorities()
+    return ssl.create_default_context(cafile=file, capath=folder)

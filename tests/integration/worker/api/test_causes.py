@@ -3,6 +3,8 @@
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import UTC, datetime
+from pathlib import Path
 from socketserver import BaseRequestHandler
 
 import pytest
@@ -35,21 +37,29 @@ def in_clear() -> Iterator[str]:
         yield f"https://127.0.0.1:{server.server_address[1]}"
 
 
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 #: By the word for it, a place that does not answer.
-TROUBLES: dict[str, Callable[[], AbstractContextManager[str]]] = {
-    "name_resolution": lambda: nullcontext("http://platform.invalid"),
-    "refused": not_listening,
-    "unreachable": lambda: nullcontext("http://224.0.0.1"),  # No group of hosts takes connections.
-    "closed": lambda: saying(b""),
-    "reset": lambda: saying(RESET),
-    "protocol": lambda: saying(b"HTTP/1.1 what\r\n\r\n"),
-    "certificate": lambda: saying(presentation("p"), tls_for(trustme.CA())),
-    "tls": in_clear,
-    "timeout": silent,
+TROUBLES: dict[str, Callable[[trustme.CA], AbstractContextManager[str]]] = {
+    "name_resolution": lambda _: nullcontext("http://platform.invalid"),
+    "refused": lambda _: not_listening(),
+    "unreachable": lambda _: nullcontext("http://224.0.0.1"),  # No group of hosts takes connections.
+    "closed": lambda _: saying(b""),
+    "reset": lambda _: saying(RESET),
+    "protocol": lambda _: saying(b"HTTP/1.1 what\r\n\r\n"),
+    "certificate": lambda _: saying(presentation("p"), tls_for(trustme.CA())),
+    "certificate_name": lambda authority: saying(presentation("p"), tls_for(authority, "platform.test")),
+    "certificate_expired": lambda authority: saying(presentation("p"), tls_for(authority, not_after=LONG_AGO)),
+    "tls": lambda _: in_clear(),
+    "timeout": lambda _: silent(),
 }
 #: Words of the URL say nothing of the cause.
 PATH = "/proxy/dns-error"
-HINTS = {"certificate": "SSL_CERT_FILE", "timeout": "CREDHOOK_FETCH_TIMEOUT"}
+HINTS = {
+    "certificate": "SSL_CERT_FILE",
+    "certificate_name": "another name",
+    "certificate_expired": "clock",
+    "timeout": "CREDHOOK_FETCH_TIMEOUT",
+}
 
 
 @pytest.mark.parametrize("cause", TROUBLES)
@@ -61,9 +71,10 @@ HINTS = {"certificate": "SSL_CERT_FILE", "timeout": "CREDHOOK_FETCH_TIMEOUT"}
     ],
 )
 async def test_whoever_does_not_answer_is_named_with_the_cause_and_the_variable(
-    operation: str, named: str, other: str, cause: str
+    operation: str, named: str, other: str, cause: str, authority: trustme.CA, ca: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with answering(lambda *_: presentation("p")) as well, TROUBLES[cause]() as url:
+    monkeypatch.setenv("SSL_CERT_FILE", str(ca))
+    with answering(lambda *_: presentation("p")) as well, TROUBLES[cause](authority) as url:
         api_url, token_url = (well.url, url + PATH) if operation == "token" else (url + PATH, well.url + TOKEN)
         auth = ClientCredentials(token_url, "me", "s3cret")
         async with AsyncApi(api_url, auth, timeout=0.3 if cause == "timeout" else 5.0) as api:

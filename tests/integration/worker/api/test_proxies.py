@@ -13,6 +13,8 @@ import trustme
 
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import InvalidResponse, Unavailable, hint
+from credhook.worker.api.http.exchange import Request, Unanswered
+from credhook.worker.api.http.transport import CurlTransport
 from credhook.worker.api.token import ClientCredentials
 from support.platform.http_proxy import REFUSED, proxying
 from support.platform.scripted_server import (
@@ -25,6 +27,7 @@ from support.platform.scripted_server import (
     silent,
     tls_for,
 )
+from support.platform.socks_proxy import socks_proxy
 
 #: No name server knows it, so only a proxy gets there.
 HOST = "platform.test"
@@ -76,12 +79,74 @@ async def test_requests_go_through_the_proxy_and_its_credentials_no_further(
             assert f"Host: {HOST}\r\n".encode() in head
 
 
-async def test_this_host_is_reached_directly_whatever_no_proxy_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    with answering(well) as server, proxying(server.url) as proxy:
+#: Addresses of no host: requests to them end at once unless they go through a proxy.
+NOWHERE, NOWHERE_IPV6 = "224.0.0.7", "[ff02::7]"
+
+
+@pytest.mark.parametrize(
+    ("no_proxy", "url", "is_proxied"),
+    [
+        ("", "https://api.test", True),
+        *(
+            ("", f"{scheme}://{host}", False)
+            for scheme in ("http", "https")
+            for host in ("localhost:1", "127.8.9.10:1")
+        ),
+        ("", "http://[::1]:1", False),
+        *(("", f"https://{host}", True) for host in ("127.test", "127.0.0.1.test", "localhost.test", NOWHERE)),
+        *((name, "https://api.test", False) for name in ("api.test", "API.Test", "test", ".test", "*.test", "*")),
+        *((names, "https://api.test", False) for names in ("other.test, api.test", "other.test api.test", "x,*")),
+        *((name, "https://api.test", True) for name in ("other.test", "pi.test", "api.test.org", "*.api.test.org")),
+        ("api.test", "https://API.test:8443/x", False),
+        ("api.test:443", "https://api.test", False),
+        ("*.test:443", "https://api.test", False),
+        ("api.test:80", "http://api.test", False),
+        ("api.test:8443", "https://api.test:8443", False),
+        ("api.test:8443", "https://api.test", True),
+        *((numbers, f"http://{NOWHERE}", False) for numbers in (NOWHERE, "224.0.0.0/8", f"{NOWHERE}:80")),
+        *((numbers, f"http://{NOWHERE}", True) for numbers in ("224.0.0.0/30", f"{NOWHERE}:8080", "10.0.0.0/8")),
+        *(
+            (numbers, f"http://{NOWHERE_IPV6}", False)
+            for numbers in ("ff02::7", "[ff02::7]", "ff02::/16", "[ff02::7]:80")
+        ),
+        *((numbers, f"http://{NOWHERE_IPV6}", True) for numbers in ("ff02::8", "[ff02::7]:8080", "ff03::/16")),
+    ],
+)
+async def test_no_proxy_names_hosts_suffixes_ranges_and_ports(
+    no_proxy: str, url: str, is_proxied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with proxying("http://127.0.0.1:1", says=REFUSED) as proxy:
         monkeypatch.setenv("ALL_PROXY", proxy.url)
-        async with AsyncApi(server.url, auth(server.url)) as api:
+        monkeypatch.setenv("NO_PROXY", no_proxy)
+        transport = CurlTransport(60.0)
+        with pytest.raises(Unanswered) as caught:
+            await transport.send(Request("GET", url, {}, repeatable=True))
+        await transport.aclose()
+        assert bool(proxy.lines) is is_proxied
+        assert (caught.value.cause == "proxy") is is_proxied
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+async def test_requests_go_through_a_socks_proxy(
+    scheme: str, authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_platform = tls_for(authority, HOST) if scheme == "https" else None
+    with answering(well, of_platform) as server, socks_proxy(server.url) as proxy:
+        monkeypatch.setenv("ALL_PROXY", f"socks5h://{proxy.address}")
+        url = f"{scheme}://{HOST}"
+        async with AsyncApi(url, auth(url)) as api:
             assert (await api.presentations.get("p")).id == "p"
-        assert proxy.lines == []
+        assert proxy.hosts == [(HOST, 443 if scheme == "https" else 80)]
+        assert len(server.heads) == 2
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+async def test_socks_proxy_that_refuses_is_named_as_the_cause(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with answering(well) as server, socks_proxy(server.url) as proxy:
+        proxy.is_refusing = True
+        monkeypatch.setenv("ALL_PROXY", f"socks5h://{proxy.address}")
+        error = await error_of(f"{scheme}://{HOST}", credentials())
+    assert error.cause == "proxy"
 
 
 async def test_details_of_another_id_end_the_connection_through_the_proxy(
@@ -108,7 +173,12 @@ TROUBLES: dict[str, Callable[[], AbstractContextManager[str]]] = {
     "wants to know who we are": lambda: saying(REFUSED),
     "is not there": not_listening,
     "has a name that nobody knows": lambda: nullcontext("http://proxy.invalid:3128"),
-    "is of another kind": lambda: nullcontext("socks5://127.0.0.1:1080"),
+    "is of an unknown kind": lambda: nullcontext("ftp://127.0.0.1:1"),
+    "is a SOCKS proxy and not there": lambda: nullcontext("socks5://127.0.0.1:1"),
+    "has no name": lambda: nullcontext("http://"),
+    "has a port that is none": lambda: nullcontext("http://me:hush@127.0.0.1:99999"),
+    "has port 0": lambda: nullcontext("http://127.0.0.1:0"),
+    "has an address that is none": lambda: nullcontext("http://[one"),
 }
 #: Where the proxy's own words can be told from the platform's.
 OF_TUNNELS = TROUBLES | {
@@ -137,6 +207,7 @@ async def test_a_proxy_that_does_not_help_is_named_as_the_cause(
     assert (error.operation, error.cause, error.status) == (operation, "proxy", None)
     for text in (hint(error), str(error)):
         assert "HTTPS_PROXY" in text
+        assert "hush" not in text
         assert "NO_PROXY" in text
 
 
@@ -157,7 +228,7 @@ async def test_a_platform_that_is_not_to_be_trusted_is_so_through_a_proxy_as_wel
             error = await error_of(f"https://{HOST}", auth(tokens.url))
         assert proxy.lines == [f"CONNECT {HOST}:443"]
         assert server.targets == []
-    assert error.cause == "certificate"
+    assert error.cause == "certificate_name"
 
 
 async def test_a_platform_that_takes_too_long_is_not_taken_for_the_proxy(

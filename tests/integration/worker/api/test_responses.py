@@ -1,8 +1,9 @@
 """Answers that are about something else, or too much at once, and what an HTTP client likes to do by itself."""
 
 import asyncio
+import gzip
+import json
 import logging
-import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -12,7 +13,6 @@ from credhook.backoff import Backoff
 from credhook.worker.api import token
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import InvalidRequest, InvalidResponse, Unavailable
-from credhook.worker.api.responses import MOST_LISTED, MOST_VALUES
 from credhook.worker.api.token import ClientCredentials
 from support.platform.scripted_server import (
     CUT,
@@ -37,18 +37,12 @@ async def sending(script: Script, *, token: str = TOKEN) -> AsyncIterator[tuple[
             yield server, api
 
 
-@pytest.mark.parametrize("seconds", [0.0, 60.0])
-async def test_details_of_another_id_are_a_failed_fetch_and_end_their_connection(
-    seconds: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not more often than once in so many seconds."""
-    monkeypatch.setattr("credhook.worker.api.http.transport._DISTRUST_SECONDS", seconds)
-
+async def test_details_of_another_id_fail_the_fetch_and_end_the_connection() -> None:
     def late(target: str, number: int) -> bytes:
         return presentation("stranger" if number % 3 == 0 else target.removeprefix(PRESENTATION))
 
     async with sending(late) as (server, api):
-        for number in range(2):
+        for _ in range(2):
             with pytest.raises(InvalidResponse, match="CREDHOOK_MATCH_IDS=0") as refused:
                 await api.presentations.get("mine")
             assert (refused.value.cause, refused.value.status) == ("other_id", 200)
@@ -57,7 +51,7 @@ async def test_details_of_another_id_are_a_failed_fetch_and_end_their_connection
             connections = server.connections
             assert (await api.presentations.get("mine")).id == "mine"
             assert (await api.presentations.get("next")).id == "next"
-            assert server.connections == connections + (number == 0 or not seconds)
+            assert server.connections == connections + 1
 
 
 async def test_a_refusal_whose_headers_are_no_text_is_a_refusal() -> None:
@@ -99,38 +93,26 @@ async def test_a_token_answer_that_is_none_ends_its_connection(monkeypatch: pyte
     assert server.connections == 2
 
 
-def many(count: int) -> bytes:
-    return b'{"data":{"id":"p","status":"x","credentials":[' + b",".join([b"{}"] * count) + b"]}}"
+async def test_compressed_answer_that_is_cut_is_not_json() -> None:
+    """libcurl does not report the cut."""
+    body = gzip.compress(json.dumps(ADA).encode())[:-20]
+    async with sending(lambda *_: ok(body, "Content-Encoding: gzip")) as (_, api):
+        with pytest.raises(InvalidResponse) as refused:
+            await api.presentations.get("p")
+    assert refused.value.cause == "not_json"
 
 
-async def test_more_values_than_a_resource_may_have_are_refused_before_anything_is_made_of_them() -> None:
-    body = many(1_000_000)  # 3 MB, which became 600 MiB.
+async def test_answer_may_have_any_number_of_values_within_its_bytes() -> None:
+    body = b'{"data":{"id":"p","status":"x","credentials":[' + b",".join([b"{}"] * 100_000) + b"]}}"
+    listed = b"[" + b",".join([b'{"id":"p","status":"x"}'] * 150_000) + b"]"
     async with sending(lambda *_: ok(body)) as (server, api):
-        tracemalloc.start()
-        try:
-            with pytest.raises(InvalidResponse, match=f"more than {MOST_VALUES} values") as refused:
-                await api.presentations.get("p")
-            assert tracemalloc.get_traced_memory()[1] < 10 * len(body)
-        finally:
-            tracemalloc.stop()
-        assert refused.value.cause == "too_many_values"
-        server.script = lambda *_: ok(many(MOST_VALUES // 2 - 10))
-        assert len((await api.presentations.get("p")).credentials) == MOST_VALUES // 2 - 10
-
-
-async def test_a_list_may_be_longer_than_a_resource_but_none_of_its_elements() -> None:
-    body = b"[" + b",".join(b'{"id":"%d","status":"x"}' % number for number in range(10_000)) + b"]"
-    async with sending(lambda *_: ok(body)) as (server, api):
-        issuances = await api.issuances.list()
-        assert [one.id for one in issuances[::3_000]] == ["0", "3000", "6000", "9000"]
-        assert len(await api.request("GET", "/x")) == 10_000
-        server.script = lambda *_: ok(b'[{"id":"a","status":"x"},' + many(MOST_VALUES)[8:-1] + b"]")
-        with pytest.raises(InvalidResponse, match=f"1: more than {MOST_VALUES} values") as refused:
+        assert len((await api.presentations.get("p")).credentials) == 100_000
+        server.script = lambda *_: ok(listed)
+        assert len(await api.issuances.list()) == 150_000
+        server.script = lambda *_: ok(listed * 2)
+        with pytest.raises(InvalidResponse) as refused:
             await api.issuances.list()
-        assert refused.value.cause == "too_many_values"
-        server.script = lambda *_: ok(b"[" + b",".join([b"{}"] * MOST_LISTED) + b"]")
-        with pytest.raises(InvalidResponse, match=f"more than {MOST_LISTED} values"):
-            await api.issuances.list()
+        assert refused.value.cause == "too_large"
 
 
 ADA = {"data": {"id": "p", "status": "verified", "credentials": [{"attributes": {"name": "Ada Lovelace"}}]}}
@@ -156,7 +138,7 @@ async def test_nothing_is_sent_that_nobody_has_asked_for_and_no_cookie_is_kept()
 
 
 async def test_logs_hold_no_token_no_secret_and_no_body(caplog: pytest.LogCaptureFixture) -> None:
-    for name in ("", "pyreqwest", "reqwest", "hyper", "rustls", "asyncio"):  # Our own set-up may have kept them quiet.
+    for name in ("", "asyncio"):  # Our own set-up may have kept them quiet.
         caplog.set_level(logging.DEBUG, name)
     asyncio.get_running_loop().set_debug(True)
     answers = iter([ok(ADA), ok({"errors": [{"detail": "Ada Lovelace"}]}, status=400), ok(ADA)[:-9] + CUT])

@@ -22,7 +22,7 @@ from credhook.worker.api import models, operations
 from credhook.worker.api.client import AsyncApi, SyncApi
 from credhook.worker.api.errors import InvalidRequest
 from credhook.worker.api.http.exchange import Request, Response
-from credhook.worker.api.http.transport import PyreqwestTransport
+from credhook.worker.api.http.transport import CurlTransport
 from credhook.worker.api.token import ClientCredentials
 from support import plain
 from support.platform.presets import FUTURE, MDOC, SD_JWT
@@ -47,7 +47,7 @@ OFFER = {"credentialOffer": "openid-credential-offer://?x"}
 CERTIFICATE = {"certificate": "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----"}
 
 
-class Recording(PyreqwestTransport):
+class Recording(CurlTransport):
     """The network, remembering each answer of the API and of the token endpoint, with its request."""
 
     def __init__(self) -> None:

@@ -24,6 +24,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 DRIPS = {
     "nothing": (b"", b""),
     "the head": (HEAD + b"X-Padding: ", b"a"),
+    "interim answers": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
     "the body": (HEAD + b"Content-Length: 60000\r\n\r\n{", b" "),
     "the body of a refusal": (HEAD.replace(b"200 OK", b"500 X") + b"Content-Length: 60000\r\n\r\n", b" "),
 }
@@ -100,15 +101,17 @@ class _Flooding(_Connection):
 
 
 @pytest.mark.parametrize("status", [b"100 Continue", b"103 Early Hints"])
-async def test_a_flood_of_interim_answers_takes_neither_more_time_nor_memory(status: bytes) -> None:
-    """The library does not count them: the time of the whole request is the bound."""
+async def test_flood_of_interim_answers_ends_with_the_bound_on_headers(status: bytes) -> None:
     flood = Dripping(b"", b"HTTP/1.1 %b\r\n\r\n" % status)
     flood.RequestHandlerClass = _Flooding
     before = getrusage(RUSAGE_SELF).ru_maxrss
     with in_thread(flood):
-        await timed_out(flood.url, credentials())
+        async with AsyncApi(flood.url, credentials(), timeout=60.0) as api:
+            with pytest.raises(Unavailable) as caught:
+                await api.presentations.get("p")
+        assert caught.value.cause == "protocol"
         assert await asyncio.to_thread(flood.ended.acquire, timeout=60)
-    assert getrusage(RUSAGE_SELF).ru_maxrss - before < 100_000  # KiB; it was 981 MB.
+    assert getrusage(RUSAGE_SELF).ru_maxrss - before < 20_000  # KiB.
 
 
 async def test_others_do_not_wait_for_those_that_are_not_answered() -> None:

@@ -47,7 +47,7 @@ def asked(server: Answering, **more: Path) -> str:
 
 ANSWERED = "p"
 #: The beginning of an error at the token endpoint; the cause follows.
-NO_TOKEN = r"Error: token: no answer \(\w+, "
+NO_TOKEN = r"Error: token: no answer \(curl \d+, "
 
 
 def test_ssl_cert_file_names_the_authorities(

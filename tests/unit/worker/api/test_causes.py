@@ -1,12 +1,8 @@
 """What an operator is told to look at, and how a fetch is counted."""
 
-from typing import Any
-
 import pytest
-from pyreqwest.exceptions import DetailedPyreqwestError
 
 from credhook.worker.api.errors import ApiError, InvalidRequest, InvalidResponse, Unauthorized, Unavailable, hint
-from credhook.worker.api.http.transport import _cause_of
 from credhook.worker.metrics import status_label
 
 
@@ -14,6 +10,8 @@ from credhook.worker.metrics import status_label
     ("error", "word", "other"),
     [
         (Unavailable("x", operation="token", cause="certificate"), "SSL_CERT_FILE", "CREDHOOK_API_URL"),
+        (Unavailable("x", operation="token", cause="certificate_name"), "CREDHOOK_TOKEN_URL", "SSL_CERT_FILE"),
+        (Unavailable("x", operation="token", cause="certificate_expired"), "clock", "SSL_CERT_FILE"),
         (Unavailable("x", operation="token", cause="name_resolution"), "CREDHOOK_TOKEN_URL", "CREDHOOK_API_URL"),
         (Unavailable("x", operation="users.list", cause="timeout"), "CREDHOOK_FETCH_TIMEOUT", "CREDHOOK_TOKEN_URL"),
         (Unavailable("x", operation="users.list", cause="proxy"), "HTTPS_PROXY, HTTP_PROXY, ALL_PROXY", "TOKEN_URL"),
@@ -53,11 +51,3 @@ def test_the_hint_names_the_setting_that_is_the_likely_cause_and_not_the_other(
 )
 def test_a_fetch_is_counted_under_the_status_or_why_there_is_none(error: ApiError, label: str) -> None:
     assert status_label(error) == label
-
-
-def test_what_the_system_says_of_a_connection_has_a_word() -> None:
-    words = {111: "refused", 110: "timeout", 1110: "", 1111: ""}
-    words |= dict.fromkeys((99, 100, 101, 112, 113), "unreachable") | dict.fromkeys((32, 103, 104), "reset")
-    for number, word in words.items():
-        told: Any = [{"message": "os error 111"}, {"message": f"tcp connect error: no (os error {number})"}]
-        assert _cause_of(DetailedPyreqwestError("", {"causes": told}), is_proxied=False) == word

@@ -97,8 +97,8 @@ async def test_a_sender_is_built_from_settings() -> None:
         await asyncio.to_thread(SyncApi(other).issuances.get, "p")
     assert seen[::2] == [TOKEN_URL] * 2
     assert [url.path for url in seen[1::2]] == ["/x/shown/p", "/x/issued/p"]
-    assert transport_from(told())._timeout == 2.5
-    assert vars(AsyncApi("https://api.example", auth, timeout=1.5)._transport)["_timeout"] == 1.5
+    assert transport_from(told()).timeout == 2.5
+    assert vars(AsyncApi("https://api.example", auth, timeout=1.5))["_transport"].timeout == 1.5
     assert transport._inner.aclose.await_count == 2
 
 
