@@ -17,21 +17,20 @@ import functools
 import inspect
 import re
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from types import NoneType, UnionType
-from typing import Annotated, Any, Final, Generic, Literal, Protocol, TypeAlias, Union, get_args, get_origin, overload
+from typing import Annotated, Any, Final, Generic, Literal, Protocol, TypeAlias, overload
 
 import structlog
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
-from typing_extensions import TypedDict, TypeVar, Unpack, get_type_hints, is_protocol
+from typing_extensions import TypedDict, TypeVar, Unpack
 
 from credhook.backoff import Backoff
 from credhook.events import EVENT_TYPES, IssuanceType, PresentationType
 from credhook.logs.places import place
 from credhook.worker.api.client import AsyncApi, SyncApi
-from credhook.worker.api.models import Issuance, Presentation, model_of
+from credhook.worker.api.models import Issuance, Presentation
 
 Function = Callable[[Any, Any], Any]
 Details: TypeAlias = Issuance | Presentation
@@ -174,13 +173,13 @@ class Handler:
         return default if self.retries is None else self.retries + 1
 
 
-def _new_handler(name: str, types: frozenset[str], function: Function, options: Options, state: Any) -> Handler:
-    """Return the handler after checking the function and the options. `state`: the type of the plugin's state.
+def _new_handler(name: str, types: frozenset[str], function: Function, options: Options) -> Handler:
+    """Return the handler after checking the function and the options.
 
     Raises:
         ValueError: one of them is wrong. The message names the handler.
     """
-    if why := next(_misfits(function, types, state), None):
+    if why := next(_mistakes(function), None):
         raise ValueError(f"{name} {why}")
     try:
         given: dict[str, Any] = {**_OPTIONS.validate_python(options)}
@@ -241,15 +240,8 @@ def _takes(function: Callable[..., Any], number: int) -> bool:
     return True
 
 
-def _hints(function: Any) -> Mapping[str, Any]:
-    try:
-        return get_type_hints(definition(function))
-    except Exception:  # noqa: BLE001  Annotations may name what is imported for type checkers only.
-        return {}
-
-
-def _misfits(function: Function, types: frozenset[str], state: Any) -> Iterator[str]:
-    """Yield why type checkers would refuse the function as a handler. `state`: the type that its plugin names."""
+def _mistakes(function: Function) -> Iterator[str]:
+    """Yield what would keep the function from running as a handler. Type checkers compare annotations."""
     if isinstance(function, type):
         yield "is a class, which would only be instantiated: register a function or a method"
     if _is_generator(function):
@@ -257,46 +249,8 @@ def _misfits(function: Function, types: frozenset[str], state: Any) -> Iterator[
     if not _takes(function, 2):
         yield "should take two arguments, (event, context)"
     first, second, *_ = [*inspect.signature(function).parameters, "", ""]
-    hints = _hints(function)
-    event, context = hints.get(first), hints.get(second)
-    if "context" in {first, _origin(event)} or "event" in {second, _origin(context)}:
+    if first == "context" or second == "event":
         yield "takes (context, event): swap the two arguments"
-    if any(
-        isinstance(hint, type) and not _is_kind(kind, hint)
-        for kind, hint in ((FetchedEvent, event), (Context, context))
-    ):
-        yield "should take (event: FetchedEvent[…], context: AsyncContext), or no annotations"
-    if not _returns_nothing(hints.get("return")):
-        yield "should return nothing: results are ignored; raise Retry or GiveUp to decide"
-    details = get_args(event)[0] if _origin(event) == "event" and get_args(event) else Any
-    if any(not _is_kind(model_of(name), details) for name in types):
-        yield "is registered for events whose details are not what its FetchedEvent[…] says"
-    api, wanted = [*get_args(context), None, None][:2] if _origin(context) == "context" else (None, None)
-    if api is (SyncApi if is_async(function) else AsyncApi):
-        yield "should take an AsyncContext as an async def, and a SyncContext as a plain def"
-    if not _is_kind(state, wanted):
-        yield f"expects a state of {wanted}, and its plugin has one of {state}"
-
-
-def _origin(hint: Any) -> str:
-    """Return which argument of a handler the annotation is for, or ""."""
-    return {FetchedEvent: "event", Context: "context"}.get(get_origin(hint) or hint, "")
-
-
-def _returns_nothing(hint: Any) -> bool:
-    kind = get_origin(hint) or hint
-    if isinstance(kind, type) and kind is not Any:
-        return kind is NoneType or issubclass(kind, Awaitable)
-    return kind is not UnionType and kind is not Union
-
-
-def _is_kind(given: Any, wanted: Any) -> bool:
-    """Return False if both are classes, or `wanted` a union of classes, and `given` is none of them."""
-    classes = get_args(wanted) or (wanted,)
-    everything = given, *classes
-    if Any in everything or not all(isinstance(one, type) and not is_protocol(one) for one in everything):
-        return True
-    return issubclass(given, classes)
 
 
 #: Names are stored with every event and named by `replay --handler`.
@@ -384,7 +338,7 @@ class Handlers(Generic[State]):
                 raise ValueError(f"{first.name} is registered already: name all its types in one @handlers.on(…)")
             if first:
                 raise ValueError(f"{self.name!r} already has a handler {name!r}, at {first.at}; rename one of them")
-            handler = _new_handler(f"{self.name}.{name}", frozenset(wanted), function, options, self._state)
+            handler = _new_handler(f"{self.name}.{name}", frozenset(wanted), function, options)
             before = next((one for one in self if one.name == handler.after), None)
             if handler.after is not None and before is None:
                 raise ValueError(f"{handler.name} is to run after {handler.after}, which is not defined above it")
@@ -408,8 +362,6 @@ class Handlers(Generic[State]):
             ValueError: the function takes arguments, or the plugin has a start-up function already.
         """
         self._check_hook("startup", self.startup_function, function)
-        if not _is_kind(result := _hints(function).get("return"), self._state) and not _is_kind(result, Awaitable):
-            raise ValueError(f"{self.name}: the startup function should return a {self._state}, as Handlers[…] says")
         self.startup_function = function
         return function
 
@@ -436,11 +388,6 @@ class Handlers(Generic[State]):
         if not _takes(function, len(arguments)):
             takes = "one argument, the state" if arguments else "no argument"
             raise ValueError(f"{self.name}: the {kind} function should take {takes}")
-
-    @property
-    def _state(self) -> Any:
-        """Return the type of the state as `Handlers[Database]` names it, or None."""
-        return next(iter(get_args(getattr(self, "__orig_class__", None))), None)
 
     def handler_of(self, function: Callable[..., Any]) -> Handler | None:
         """Return the handler of this function, or None if it is not registered."""
