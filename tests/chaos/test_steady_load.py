@@ -8,7 +8,6 @@ SOAK_MINUTES (30) at SOAK_RATE deliveries a second (200), and leaves steady_load
 import csv
 import math
 import os
-import subprocess
 import threading
 import time
 from collections import Counter
@@ -103,7 +102,7 @@ def test_half_an_hour_of_load_leaves_nothing_behind(rig: FleetHarness, size: str
     rig.plugin(HANDLER)
     samples = list[dict[str, float]]()
     # Python starts anew: a fork would share memory with the process that it was forked from.
-    started = partial(Member, rig, start=subprocess.Popen, CREDHOOK_CONCURRENCY=str(CONCURRENCY))
+    started = partial(Member, rig, CREDHOOK_CONCURRENCY=str(CONCURRENCY))
     with started("receiver", "receiver") as receiver, started("worker", "worker") as worker:
         until(lambda: receiver.readiness()[0] == worker.readiness()[0] == 200, what="readiness")
         parts = {"receiver": receiver, "worker": worker}

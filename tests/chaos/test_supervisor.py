@@ -3,7 +3,6 @@
 import os
 import signal
 from pathlib import Path
-from subprocess import Popen
 
 import pytest
 
@@ -144,7 +143,7 @@ def test_sigterm_while_redis_is_away_ends_it_with_0(harness: Harness) -> None:
 
 def test_sigterm_while_the_workers_are_still_starting_ends_it_with_0(harness: Harness) -> None:
     with running(
-        harness.folder / "worker.log", "worker", "--processes", "2", environment=harness.environment, start=Popen
+        harness.folder / "worker.log", "worker", "--processes", "2", environment=harness.environment
     ) as worker:
         until(lambda: len(children(worker)) == 2, what="the processes")
         assert worker.stop() == 0
@@ -153,7 +152,7 @@ def test_sigterm_while_the_workers_are_still_starting_ends_it_with_0(harness: Ha
 
 def test_killing_a_supervisor_ends_its_workers(harness: Harness) -> None:
     log = harness.folder / "worker.log"
-    with running(log, "worker", "--processes", "2", environment=harness.environment, start=Popen) as worker:
+    with running(log, "worker", "--processes", "2", environment=harness.environment) as worker:
         until(lambda: worker.text.count('"worker_started"') == 2, what="the workers")
         found = children(worker)
         os.kill(worker.process.pid, signal.SIGKILL)

@@ -8,6 +8,7 @@ import asyncio
 import itertools
 import ssl
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,9 +24,8 @@ from support import plain
 from support.checkout import ROOT
 from support.platform.sandbox_api import authorized, registered
 from support.process.commands import credhook
-from support.process.forked_process import Forked
 from support.process.other_version import Member, installed
-from support.process.serving import Platform, Start
+from support.process.serving import Platform
 from support.receiver.repeating_sender import deliver_all
 from support.receiver.signing import OTHER_SECRET, SECRET, body, headers
 from support.waiting import until
@@ -59,7 +59,7 @@ class Fleet:
 
     def __init__(self, rig: FleetHarness, authority: trustme.CA, sandbox: Platform, size: str) -> None:
         self.rig, self.authority, self.sandbox, self.size = rig, authority, sandbox, size
-        self.start: Start = Forked
+        self.python = sys.executable
         certificate = rig.folder / "certificate.pem"
         authority.issue_cert("localhost", "127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(certificate))
         self.set_user(f"on >{OLD} ~* &* +@all")
@@ -87,7 +87,7 @@ class Fleet:
         self.rig.redis.execute_command(f"ACL SETUSER inbox {rules}")  # type: ignore[no-untyped-call]
 
     def _add(self, part: str) -> None:
-        member = Member(self.rig, part, f"{part}{next(self._number)}", self.start, **self.settings)
+        member = Member(self.rig, part, f"{part}{next(self._number)}", self.python, **self.settings)
         self.members[part].append(member)
         until(lambda: member.readiness()[0] == 200 and f'"{part}_started"' in member.text, what=f"the {part}")
 
@@ -211,10 +211,10 @@ def version(fleet: Fleet) -> None:
             pytest.skip(f"needs commit {CANDIDATE} in git, and code that differs from it")
         subprocess.run([*git, "archive", "-o", str(archive), CANDIDATE], check=True)
         subprocess.run(["tar", "-xf", str(archive), "-C", str(source)], check=True)
-        fleet.start = installed(source, fleet.rig.folder)
+        fleet.python = installed(source, fleet.rig.folder)
     fleet.replace("receiver", "worker")
     fleet.go_on()
-    fleet.start = Forked
+    fleet.python = sys.executable
     fleet.replace("worker", "receiver")
 
 

@@ -17,8 +17,7 @@ from redis import Redis
 
 from credhook.sandbox.local.environment import free_port
 from support.platform.tunnel import tunnel
-from support.process.commands import credhook
-from support.process.forked_process import run
+from support.process.commands import credhook, run
 from support.process.serving import Receiver, receiver
 from support.receiver.signing import OTHER_SECRET, SECRET, body, headers
 from support.redis.redis_server import configured

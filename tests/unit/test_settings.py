@@ -27,8 +27,7 @@ from credhook.settings import (
     unknown_settings,
 )
 from support.checkout import ROOT
-from support.process.commands import credhook
-from support.process.forked_process import run
+from support.process.commands import credhook, run
 from support.receiver.signing import SECRET
 
 PLATFORM = {

@@ -4,7 +4,6 @@ import os
 import pty
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,8 +15,7 @@ from credhook.sandbox.local.environment import free_port
 from credhook.store import State
 from support import plain
 from support.console.console import Console, fields
-from support.process.commands import credhook
-from support.process.forked_process import Forked
+from support.process.commands import credhook, start
 from support.store.accepting import record
 from support.store.stored_events import HANDLED, plant, plant_many
 from support.store.stores import EVENT, INDEX
@@ -282,8 +280,8 @@ def test_handlers_that_want_no_type_are_no_reason_for_an_endpoint(
 def test_terminal_without_a_password_is_shown_a_link_that_opens_the_console(tmp_path: Path, redis_url: str) -> None:
     leader, follower = pty.openpty()
     port = free_port()
-    process = Forked[bytes](
-        [sys.executable, "-m", "credhook", "console", "--host", "::1", "--port", str(port)],
+    process = start(
+        ["-m", "credhook", "console", "--host", "::1", "--port", str(port)],
         env={"PATH": os.environ["PATH"], "REDIS_URL": redis_url}, cwd=tmp_path,
         stdout=follower, stderr=subprocess.DEVNULL,
     )  # fmt: skip

@@ -19,7 +19,7 @@ from redis import Redis
 from credhook.listener.admin import bind_setting
 from credhook.sandbox.local.environment import free_port
 from support import plain
-from support.process.forked_process import Forked, run
+from support.process.commands import run
 from support.process.serving import Process, children, nobody_listens, receiver, running, runs
 from support.receiver.one_shot_senders import OneShotSenders
 from support.receiver.refusals import request, signed
@@ -146,9 +146,9 @@ runpy.run_module("credhook.receiver", run_name="__main__")
 
 
 def passed(log: Path, listener: socket.socket, settings: dict[str, str], *, count: int = 1) -> Process:
-    program, start = PASSED.format(listener.fileno(), count), partial(Forked[bytes], pass_fds=[listener.fileno()])
+    program = PASSED.format(listener.fileno(), count)
     environment = {"CREDHOOK_WEBHOOK_SECRETS": SECRET} | settings
-    return Process(log, "-c", program, environment=environment, start=start)
+    return Process(log, "-c", program, environment=environment, pass_fds=[listener.fileno()])
 
 
 @pytest.mark.parametrize(

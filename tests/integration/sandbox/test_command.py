@@ -3,7 +3,6 @@
 import shlex
 import signal
 import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -11,11 +10,11 @@ import pytest
 
 from support import plain
 from support.platform.sandbox_api import CREDS, authorized, data
-from support.process import forked_process
+from support.process.commands import run, start
 from support.process.serving import Platform, platform
 
 TRIGGER = ("-m", "credhook", "trigger")
-trigger = partial(forked_process.run, *TRIGGER)
+trigger = partial(run, *TRIGGER)
 PRINTED = [
     "CREDHOOK_API_URL=http://127.0.0.1:8711",
     "CREDHOOK_TOKEN_URL=http://127.0.0.1:8711/realms/sandbox/protocol/openid-connect/token",
@@ -39,7 +38,7 @@ PUBLIC = "whpk_A6EHv/POEL4dcN0Y50vAmWfk1jCbpQ1fHdyGZBJVMbg="
 )
 @pytest.mark.parametrize("command", [["credhook.sandbox"], ["credhook", "sandbox"]])
 def test_env_prints_the_settings_and_ends(command: list[str], options: list[str], secrets: list[str]) -> None:
-    printed = forked_process.run("-m", *command, "--env", "--port", "8711", *options)
+    printed = run("-m", *command, "--env", "--port", "8711", *options)
     assert (printed.returncode, printed.stderr) == (0, "")
     host = "[::1]" if "::1" in options else "127.0.0.1"
     assert printed.stdout.splitlines() == [line.replace("127.0.0.1", host) for line in PRINTED] + secrets
@@ -47,8 +46,8 @@ def test_env_prints_the_settings_and_ends(command: list[str], options: list[str]
 
 @pytest.mark.parametrize(("number", "host"), [(signal.SIGTERM, "::1"), (signal.SIGINT, "0.0.0.0")])
 def test_a_free_port_is_printed_first_and_a_signal_ends_it_well(number: signal.Signals, host: str) -> None:
-    process = forked_process.Forked(
-        [sys.executable, "-m", "credhook.sandbox", "--port", "0", "--host", host, "--allowed-host", "sandbox.test"],
+    process = start(
+        ["-m", "credhook.sandbox", "--port", "0", "--host", host, "--allowed-host", "sandbox.test"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -80,7 +79,7 @@ def test_an_address_or_a_file_that_cannot_be_used_is_one_line(tmp_path: Path) ->
             ("--state", str(tmp_path / "nowhere" / "state.db"), "unable to open"),
             ("--ca", str(ca), "cannot be read"),
         ):
-            refused = forked_process.run("-m", "credhook.sandbox", "--port", "0", option, value)
+            refused = run("-m", "credhook.sandbox", "--port", "0", option, value)
             assert (refused.returncode, refused.stdout) == (1, "")
             assert value in refused.stderr
             assert reason in refused.stderr
@@ -108,7 +107,7 @@ OFFER = (*TRIGGER, "issuance.offered")
     ],
 )
 def test_a_wrong_option_or_url_is_named(arguments: tuple[str, ...], said: str, code: int) -> None:
-    refused = forked_process.run(*arguments)
+    refused = run(*arguments)
     assert refused.returncode == code
     assert said in refused.stderr
     assert "secretword" not in refused.stderr

@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 
 import pytest
 
@@ -255,7 +254,7 @@ async def looks(event, context):
 """)
     settings = {"OTEL_SDK_DISABLED": "true"} if installed else {"OTEL_EXPORTER_OTLP_ENDPOINT": ""} | without_it(rig)
     rig.accept(("one", DATA, "pre_1"))
-    with running(rig.folder / "worker.log", "worker", environment=rig.environment | settings, start=subprocess.Popen):
+    with running(rig.folder / "worker.log", "worker", environment=rig.environment | settings):
         assert "trace" not in rig.reaches("one", "done")
     (note,) = rig.notes()
     assert "credhook.tracing" in note.words

@@ -1,16 +1,46 @@
-"""`credhook …` as an operator types it, in a process that starts at once."""
+"""Our programs as processes, which reach the tests' Redis as users with restricted rights."""
 
+import fcntl
+import os
 import subprocess
-from collections.abc import Mapping
+import sys
+import termios
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from support.checkout import ROOT
-from support.process import forked_process
+from support.redis.guarded_redis import guarded
 
 #: What a command has left: `returncode`, `stdout`, `stderr`.
 Done = subprocess.CompletedProcess[str]
 
 
+def start(
+    command: Sequence[str], *, env: Mapping[str, str] | None = None, python: str = sys.executable, **options: Any
+) -> "subprocess.Popen[Any]":
+    """Start Python with this command line, as `subprocess.Popen` does."""
+    return subprocess.Popen([python, *command], env=guarded(command, os.environ if env is None else env), **options)
+
+
+def run(*command: str, env: Mapping[str, str] | None = None, cwd: Path | None = None, timeout: float = 60) -> Done:
+    """Run Python with this command line, and return what it leaves."""
+    return subprocess.run(
+        [sys.executable, *command],
+        env=guarded(command, os.environ if env is None else env),
+        cwd=cwd,
+        timeout=timeout,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
 def credhook(*arguments: str, environment: Mapping[str, str], folder: Path = ROOT) -> Done:
     """Run `credhook …` in a folder, with nothing but this in its environment."""
-    return forked_process.run("-m", "credhook", *arguments, env=environment, cwd=folder)
+    return run("-m", "credhook", *arguments, env=environment, cwd=folder)
+
+
+def take_terminal() -> None:
+    """Make standard input the new session's terminal, as a window does."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)

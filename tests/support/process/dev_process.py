@@ -6,7 +6,6 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from support import plain
-from support.process.commands import credhook
-from support.process.forked_process import Forked, take_terminal
+from support.process.commands import credhook, start, take_terminal
 from support.waiting import until
 
 COMPLETED = "openid4vc.issuance.completed"
@@ -110,8 +108,8 @@ def developing(
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("CREDHOOK_", "REDIS_"))}
     output = folder.with_name(f"{folder.name}.out")
     with output.open("wb") as file:
-        process = Forked[bytes](
-            [sys.executable, "-P", "-m", "credhook", "dev", *arguments],
+        process = start(
+            ["-P", "-m", "credhook", "dev", *arguments],
             cwd=folder,
             env=kept | (environ or {}),
             stdin=subprocess.DEVNULL if terminal is None else terminal,

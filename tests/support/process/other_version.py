@@ -1,17 +1,14 @@
 """Another version of credhook: a wheel in an environment of its own, and receivers and workers of any version."""
 
-import subprocess
+import sys
 import sysconfig
 import venv
 import zipfile
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from credhook.sandbox.local.environment import free_port
 from support import plain
-from support.process.forked_process import Forked
-from support.process.serving import Process, Start
+from support.process.serving import Process
 from support.project import release
 from support.receiver.signing import SECRET, body, headers
 from support.waiting import until
@@ -32,24 +29,24 @@ def make_environment(folder: Path, wheel: Path) -> None:
     (site(folder) / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
 
 
-def installed(source: Path, folder: Path) -> Start:
-    """Build and install the version whose source is there. Return how its processes are started."""
+def installed(source: Path, folder: Path) -> str:
+    """Build and install the version whose source is there. Return the path of its Python."""
     release.build(source, folder, "wheel")
     (wheel,) = folder.glob("*.whl")
     make_environment(folder / "environment", wheel)
-    return partial(_start, str(folder / "environment/bin/python"))
+    return str(folder / "environment/bin/python")
 
 
 class Member(Process):
     """A receiver or worker with an admin listener. Its log goes on in the file of its name."""
 
-    def __init__(self, rig: FleetHarness, part: str, name: str, start: Start = Forked, **settings: str) -> None:
+    def __init__(self, rig: FleetHarness, part: str, name: str, python: str = sys.executable, **settings: str) -> None:
         self.port, self.admin = free_port(), f"127.0.0.1:{free_port()}"
         self.url, self._probe = f"http://127.0.0.1:{self.port}/webhooks", f"http://{self.admin}/readyz"
         own = {"PORT": str(self.port), "CREDHOOK_ADMIN": self.admin, "CREDHOOK_WEBHOOK_SECRETS": SECRET}
         command = ["-m", f"credhook.{part}"]
         environment = rig.environment | own | settings
-        super().__init__(rig.folder / f"{name}.log", *command, environment=environment, start=start)
+        super().__init__(rig.folder / f"{name}.log", *command, environment=environment, python=python)
         until(lambda: self.answers(self._probe.replace("readyz", "healthz")), what=f"the {part}'s listener")
 
     def readiness(self) -> tuple[int, str]:
@@ -61,7 +58,3 @@ class Member(Process):
         """Post a delivery to this receiver, once. Return the status of the answer."""
         content = body(resource_id=f"iss_{webhook_id}")
         return plain.post(self.url, content=content, headers=headers(webhook_id, content)).status_code
-
-
-def _start(python: str, command: list[str], **options: Any) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen([python, *command[1:]], **options)

@@ -4,9 +4,8 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,25 +13,31 @@ import httpx
 
 from credhook.sandbox.local.environment import free_port
 from support import plain
-from support.process.forked_process import ZYGOTE, Forked
+from support.process.commands import start
 from support.process.growing_files import whole
 from support.receiver.signing import SECRET
 from support.waiting import until
 
-#: How a process is started.
-Start = Callable[..., "subprocess.Popen[bytes]"]
-
 
 class Process:
-    """One of our commands, and its log. It starts at once, unless `start` is to start Python anew."""
+    """One of our commands, and its log. `python` may be the interpreter of another environment."""
 
-    def __init__(self, log: Path, *command: str, environment: dict[str, str], start: Start = Forked) -> None:
+    def __init__(
+        self,
+        log: Path,
+        *command: str,
+        environment: dict[str, str],
+        python: str = sys.executable,
+        pass_fds: Collection[int] = (),
+    ) -> None:
         self.log = log
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("CREDHOOK_", "REDIS_"))}
         with log.open("ab") as output:
             self.process = start(
-                [sys.executable, *command],
+                command,
                 env=kept | environment,
+                python=python,
+                pass_fds=pass_fds,
                 stdout=output,
                 stderr=output,
                 cwd=log.parent,
@@ -83,17 +88,9 @@ def children(process: Process) -> list[int]:
     """The processes that it has started and that are there, or were until just now."""
     pid = process.process.pid
     try:
-        found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
         return []
-    return [int(child) for child in found if _name(child) != ZYGOTE]
-
-
-def _name(pid: str) -> str:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except OSError:
-        return ""
 
 
 def runs(pid: int) -> bool:
@@ -110,9 +107,9 @@ def nobody_listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
-def running(log: Path, name: str, *options: str, environment: dict[str, str], start: Start = Forked) -> Process:
+def running(log: Path, name: str, *options: str, environment: dict[str, str]) -> Process:
     """Start one of our commands, to be killed at the end of the block."""
-    return Process(log, "-m", f"credhook.{name}", *options, environment=environment, start=start)
+    return Process(log, "-m", f"credhook.{name}", *options, environment=environment)
 
 
 class Executed(Process):

@@ -4,7 +4,6 @@ import json
 import os
 import pty
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 from click.testing import Result
 
 from support.checkout import ROOT
-from support.process.forked_process import Forked
+from support.process.commands import start
 
 #: The command with these arguments and settings, run in this process.
 Run = Callable[..., Result]
@@ -25,8 +24,8 @@ def listed(result: Result) -> list[str]:
 
 def process(redis_url: str, *arguments: str, **options: Any) -> "subprocess.Popen[str]":
     settings: dict[str, Any] = {"env": {**os.environ, "REDIS_URL": redis_url}, "cwd": ROOT} | options
-    command = [sys.executable, "-m", "credhook", "events", *arguments]
-    return Forked(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **settings)
+    command = ["-m", "credhook", "events", *arguments]
+    return start(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **settings)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from support.process import forked_process
+from support.process.commands import run
 from support.process.serving import Process
 from support.worker.harness import Workers
 
@@ -12,7 +12,7 @@ RQ = str(Path(sys.executable).parent / "rq")
 
 def rq(*arguments: str) -> str:
     """Return what `rq …` prints, on either stream."""
-    done = forked_process.run(RQ, *arguments)
+    done = run(RQ, *arguments)
     done.check_returncode()
     return done.stdout + done.stderr
 

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.values import MultiProcessValue
 
 from credhook.metrics.counting import Count, Distribution, Level, exposition, forget, gathered, identity
-from support.process.forked_process import run
+from support.process.commands import run
 
 
 def samples(one: Count | Distribution | Level) -> list[float]:
