@@ -1,11 +1,10 @@
 """Real parts for tests: a Redis per test process, and the receiver on a real socket."""
 
-import gc
 import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -42,41 +41,6 @@ time.tzset()
 # A property holds however long a busy machine takes.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
-
-#: The files whose tests take longest, the longest first.
-SLOW = [
-    *("test_proxy.py", "test_wheel.py", "test_upgrade.py", "test_privacy.py", "test_supervisor.py"),
-    *("test_isolation.py", "test_browser.py", "test_bench.py", "test_dev.py", "test_tracing.py"),
-    *("test_poison.py", "test_new_event_type.py", "test_steady_load.py", "test_schema.py", "test_platform_down.py"),
-    "test_typing.py",
-]
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
-    """Collect tests without collecting garbage: there is none, and the search takes two fifths of the time."""
-    gc.disable()
-    collected = yield
-    gc.enable()
-    gc.freeze()
-    return collected
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let each process begin with slow files, so that none has one to do when the others have ended."""
-    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    first: list[list[pytest.Item]] = [[] for _ in range(processes)]
-    for number, name in enumerate(SLOW):
-        first[number % processes] += [item for item in items if item.path.name == name]
-    others = [item for item in items if item.path.name not in SLOW]
-    share = len(items) // processes
-    items.clear()
-    for begin in first:
-        room = max(0, share - len(begin))
-        items += begin + others[:room]
-        del others[:room]
-    items += others
 
 
 @pytest.fixture(autouse=True)
