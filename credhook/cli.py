@@ -40,7 +40,7 @@ COMMANDS: Final = {
 }
 
 #: What `dev` and `demo` import of the extra `local`. Named one by one, since credhook itself is on no package index.
-_LOCAL: Final = ("blockbuster", "trustme", "watchfiles")
+LOCAL_PACKAGES: Final = ("blockbuster", "trustme", "watchfiles")
 
 
 class LazyGroup(click.Group):
@@ -90,7 +90,7 @@ def main(args: list[str] | None = None) -> None:
             click.echo(f"credhook: {line}", err=True)
         sys.exit(2)
     except ModuleNotFoundError as missing:
-        if (missing.name or "").partition(".")[0] not in _LOCAL:
+        if (missing.name or "").partition(".")[0] not in LOCAL_PACKAGES:
             raise
-        click.echo(f"credhook: {missing.name} is not installed: pip install {' '.join(_LOCAL)}", err=True)
+        click.echo(f"credhook: {missing.name} is not installed: pip install {' '.join(LOCAL_PACKAGES)}", err=True)
         sys.exit(1)

@@ -42,7 +42,7 @@ log = structlog.get_logger("credhook.receiver")
 #: Seconds between two checks of Redis: while one fails, and otherwise.
 _UNSAFE_SECONDS, _SAFE_SECONDS = 1.0, 10.0
 #: Seconds that requests under way get after SIGTERM. Redis answers within five or not at all.
-_GRACE: Final = 7
+GRACE_SECONDS: Final = 7
 _ANNOUNCE_EVERY_SECONDS: Final = 10.0
 #: Seconds that the removal of the announcement may take.
 _LEAVE_SECONDS: Final = 1.0
@@ -94,7 +94,7 @@ def _serve(
         "public",
         body_bytes=settings.max_body,
         count=metrics.TURNED_AWAY.add,
-        timeout_graceful_shutdown=_GRACE,
+        timeout_graceful_shutdown=GRACE_SECONDS,
         ssl_context_factory=certificate and certificate.context,
     )
     server = Server(config)
@@ -229,12 +229,13 @@ class Announcer:
         """Announce until cancelled, through all outages of Redis."""
         while True:
             try:
-                await self._announce()
+                await self.announce()
             except STORE_ERRORS as error:
                 log.debug("not_announced", error=type(error).__name__)
             await asyncio.sleep(_ANNOUNCE_EVERY_SECONDS)
 
-    async def _announce(self) -> None:
+    async def announce(self) -> None:
+        """Write the figures of the time since the last announcement."""
         now, inbox, refused = time.monotonic(), self._inbox, self._refusals.counts
         figures = {
             "acknowledged": inbox.acknowledged - self._counted,

@@ -27,9 +27,6 @@ log = structlog.get_logger("credhook.worker")
 
 #: Waits between two tries of a start-up function.
 _BACKOFF: Final = Backoff(first=1.0, longest=60.0)
-#: Seconds after which a start-up function that has not returned is logged, repeatedly.
-_SLOW_SECONDS: Final = 30.0
-_SHUTDOWN_SECONDS: Final = 5.0
 #: Seconds before background work that failed starts again.
 _RESTART_SECONDS: Final = 1.0
 
@@ -39,11 +36,15 @@ class Lifespan:
     """Runs the start-up and shutdown functions of plugins, once in each process.
 
     Attributes:
+        slow_seconds: after this time, a start-up function that has not returned is logged, repeatedly.
+        shutdown_seconds: a shutdown function may take so long.
         states: plugin → the result of its start-up function.
     """
 
     plugins: Sequence[Handlers[Any]]
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    slow_seconds: float = 30.0
+    shutdown_seconds: float = 5.0
     states: dict[str, Any] = field(default_factory=dict)
 
     async def start(self) -> None:
@@ -51,7 +52,7 @@ class Lifespan:
         for plugin in self.plugins:
             startup, waits = plugin.startup_function, Waits(_BACKOFF)
             while startup is not None and plugin.name not in self.states:
-                watch = asyncio.create_task(_log_slow_startup(plugin.name))
+                watch = asyncio.create_task(self._log_slow_startup(plugin.name))
                 try:
                     self.states[plugin.name] = await _call(startup)
                 except (Exception, SystemExit, asyncio.CancelledError) as error:
@@ -73,17 +74,16 @@ class Lifespan:
             if shutdown is None or (startup is not None and plugin.name not in self.states):
                 continue
             task = asyncio.create_task(_call(shutdown, self.states.pop(plugin.name, None)))
-            done, _ = await asyncio.wait({task}, timeout=_SHUTDOWN_SECONDS)
+            done, _ = await asyncio.wait({task}, timeout=self.shutdown_seconds)
             task.cancel()  # A task that ignores this ends with the process.
             error = TimeoutError() if not done else None if task.cancelled() else task.exception()
             if error is not None:
                 log.error("shutdown_failed", plugin=plugin.name, exc_info=error)
 
-
-async def _log_slow_startup(plugin: str) -> None:
-    while True:
-        await asyncio.sleep(_SLOW_SECONDS)
-        log.warning("startup_slow", plugin=plugin, hint="No event is taken until it ends. Give its calls time-outs")
+    async def _log_slow_startup(self, plugin: str) -> None:
+        while True:
+            await asyncio.sleep(self.slow_seconds)
+            log.warning("startup_slow", plugin=plugin, hint="No event is taken until it ends. Give its calls time-outs")
 
 
 async def _call(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -42,7 +42,7 @@ _IDLE_SECONDS: Final = 5.0
 #: Seconds for a connection to close. A sender that does not read would keep it open.
 _CLOSE_SECONDS: Final = 2.0
 #: Seconds that a new connection gets for its request while the process stops; over TLS, for its handshake as well.
-_LAST_REQUEST_SECONDS: Final = 1.0
+LAST_REQUEST_SECONDS: Final = 1.0
 #: Turns of uvicorn's main loop, of 0.1 s each, between two checks of all connections.
 _CHECK_TURNS: Final = 5
 #: Seconds after which a sender may try again: about what a restart of Redis takes.
@@ -156,7 +156,7 @@ class Server(uvicorn.Server):
             each.close()
         for _ in range(5):  # The event loop hands over what it has accepted.
             await asyncio.sleep(0)
-        deadline = time.monotonic() + _LAST_REQUEST_SECONDS
+        deadline = time.monotonic() + LAST_REQUEST_SECONDS
         while self._expects_requests() and time.monotonic() < deadline and not self.force_exit:  # noqa: ASYNC110  uvicorn polls, too.
             await asyncio.sleep(0.02)
         await super().shutdown(sockets)

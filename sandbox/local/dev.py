@@ -196,16 +196,16 @@ class DevSession:
         self._start_worker()
         try:
             for files in self.saves:
-                if not self._obey(self.key() if self.key else ""):
+                if not self.obey(self.key() if self.key else ""):
                     break
                 self.local.check(but="worker")
-                self._show()
+                self.show_logs()
                 if files:
                     click.echo(f"{', '.join(files)} saved, the worker starts anew")
                     self._stop_worker()
                     self._start_worker()
                 elif (code := self.local.exit_code("worker")) is not None:
-                    self._show()
+                    self.show_logs()
                     click.echo(f"the worker has ended with {code}; it starts again when a file is saved")
         finally:
             self._stop_worker()
@@ -221,9 +221,9 @@ class DevSession:
             with suppress(termios.error):
                 tty.setcbreak(sys.stdin)  # Take the terminal from a debugger, which then ends.
         self.local.stop("worker")
-        self._show()
+        self.show_logs()
 
-    def _show(self) -> None:
+    def show_logs(self) -> None:
         """Print what the receiver and the worker have logged since the last call."""
         for name, shown in self._shown.items():
             with self.local.logs[name].open("rb") as log:
@@ -247,7 +247,7 @@ class DevSession:
         for key, does in keys.items():
             click.echo(f"  {key}  {does}")
 
-    def _obey(self, key: str) -> bool:
+    def obey(self, key: str) -> bool:
         """Do what a key stands for, and return False for `QUIT`."""
         command = REPLAY_COMMAND if key == REPLAY else ""
         if key in TRIGGERS and self.local.sandbox_url:
@@ -291,7 +291,7 @@ def dev(*, modules: tuple[str, ...], port: int, public_url: str | None) -> None:
             local.run(*CREDHOOK, "endpoints", "apply", "--all")  # While the receiver starts.
         local.wait_for("receiver", f"{local.receiver_url}/readyz")
         if public_url:
-            stack.enter_context(_registered(local, public_url))
+            stack.enter_context(registered(local, public_url))
         # Without modules there is nothing to watch. The session's own folder holds no Python file.
         saves = saved(folders(names, Path.cwd()) or [local.folder])
         session = DevSession(local, names, saves, stack.enter_context(keyboard()))
@@ -312,7 +312,7 @@ def dev(*, modules: tuple[str, ...], port: int, public_url: str | None) -> None:
 
 
 @contextmanager
-def _registered(local: LocalEnvironment, url: str) -> Iterator[None]:
+def registered(local: LocalEnvironment, url: str) -> Iterator[None]:
     """Register a URL with the platform until the end. Raise `CannotStart` if it refuses, or has the URL already."""
 
     def registrations() -> list[str]:

@@ -169,13 +169,13 @@ class LocalEnvironment:
     sandbox_url: str
     receiver_url: str
     logs: dict[str, Path] = field(default_factory=dict)
-    _processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+    processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
 
     def start(self, name: str, *command: str, stdin: int | None = subprocess.DEVNULL, **settings: str) -> None:
         """Start a process with settings of its own. Its output goes into its log. `stdin`: None for ours."""
         self.logs[name] = log = self.folder / f"{name}.log"
         with log.open("wb") as output:
-            self._processes[name] = subprocess.Popen(  # noqa: S603  The commands are our own.
+            self.processes[name] = subprocess.Popen(  # noqa: S603  The commands are our own.
                 command,
                 env=self.environment | settings,
                 stdout=output,
@@ -208,7 +208,7 @@ class LocalEnvironment:
 
     def check(self, *, but: str = "") -> None:
         """Raise `CannotStart` if a process has ended, other than `but`."""
-        for name, process in self._processes.items():
+        for name, process in self.processes.items():
             if process.poll() is not None and name != but:
                 raise CannotStart(f"{name} ended with {process.returncode}: {self.tail(name)}")
 
@@ -218,14 +218,14 @@ class LocalEnvironment:
 
     def exit_code(self, name: str) -> int | None:
         """Return the status that a process ended with, once. Return None while it runs."""
-        code = self._processes[name].poll() if name in self._processes else None
+        code = self.processes[name].poll() if name in self.processes else None
         if code is not None:
-            del self._processes[name]
+            del self.processes[name]
         return code
 
     def stop(self, *names: str) -> None:
         """Stop some processes, or all: SIGTERM first, SIGKILL after `STOP_SECONDS`."""
-        stopped = {name: process for name, process in self._processes.items() if name in names or not names}
+        stopped = {name: process for name, process in self.processes.items() if name in names or not names}
         for process in stopped.values():
             process.terminate()
         deadline = time.monotonic() + STOP_SECONDS
@@ -235,7 +235,7 @@ class LocalEnvironment:
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-            del self._processes[name]  # Not before: if this is interrupted, the last `stop` finds the process.
+            del self.processes[name]  # Not before: if this is interrupted, the last `stop` finds the process.
 
 
 @contextmanager

@@ -139,8 +139,8 @@ class Operation(Generic[R, P]):
         self.paged, self.raw = paged, raw
         #: True for a list that a client reads to its end, page by page.
         self.is_list = method == "GET" and each is not None and not paged
-        self._body = body
-        self._names = re.findall(r"{(\w+)}", path)
+        self.body = body
+        self.placeholders = re.findall(r"{(\w+)}", path)
 
     @overload
     def __get__(self, namespace: None, owner: object) -> Self: ...
@@ -162,19 +162,21 @@ class Operation(Generic[R, P]):
             InvalidRequest: A value cannot be sent. The message does not repeat it.
             TypeError: There are too few or too many values, or the body is of another type.
         """
-        if fields and self._body is None:
+        if fields and self.body is None:
             raise TypeError(f"{self.name} takes its values by position, not by name")
-        expected = len(self._names) + (self._body is not None or self.paged)
+        expected = len(self.placeholders) + (self.body is not None or self.paged)
         given: tuple[Any, ...] = (*values, self._from_fields(fields)) if fields else values
         if len(given) != expected:
             raise TypeError(f"{self.name} takes {expected} values, not {len(given)}")
         path = self.path
-        for name, value in zip(self._names, given, strict=False):
+        for name, value in zip(self.placeholders, given, strict=False):
             path = path.replace(f"{{{name}}}", self._segment(name, value))
         # A GET by id answers with this id. Other methods may answer with something else about it.
-        call: Call[R] = Call(self, path, asked_for=given[0] if self.method == "GET" and self._names == ["id"] else None)
-        if self._body is not None:
-            if not isinstance(given[-1], self._body):
+        call: Call[R] = Call(
+            self, path, asked_for=given[0] if self.method == "GET" and self.placeholders == ["id"] else None
+        )
+        if self.body is not None:
+            if not isinstance(given[-1], self.body):
                 raise TypeError(f"{self.name} does not take {type(given[-1]).__name__} as its body")
             call.body = given[-1].model_dump_json(exclude_none=True).encode()
         elif self.paged and given[-1]:
@@ -189,7 +191,7 @@ class Operation(Generic[R, P]):
 
     def _from_fields(self, fields: Mapping[str, Any]) -> RequestModel:
         try:
-            return TypeAdapter[RequestModel](self._body).validate_python(fields)
+            return TypeAdapter[RequestModel](self.body).validate_python(fields)
         except ValidationError as error:  # It holds the values.
             raise InvalidRequest(f"{self.name}: {mismatch(error)}", operation=self.name) from None
 

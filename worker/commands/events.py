@@ -147,7 +147,7 @@ def tail(*, selection: Selection, as_json: bool) -> None:
     """
     with options.open_store() as store, suppress(KeyboardInterrupt):
         click.echo(f"watching {store.keys.queue}; Ctrl-C ends it", err=True)
-        for change in _changes(store):
+        for change in changes(store):
             if _is_selected(change, selection):
                 click.echo(json.dumps(change.model_dump(mode="json")) if as_json else _line(change))
 
@@ -178,7 +178,7 @@ def _is_selected(change: EventChange, selection: Selection) -> bool:
     )
 
 
-def _changes(store: SyncStore) -> Iterator[EventChange]:
+def changes(store: SyncStore) -> Iterator[EventChange]:
     """Yield the changes for ever. Outages of Redis are reported on standard error."""
     lost = False
     while True:

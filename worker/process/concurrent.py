@@ -52,7 +52,7 @@ _COMMAND_LIMIT: Final = 64
 #: Waits between two tries to reach Redis.
 _BACKOFF: Final = Backoff(first=0.1, longest=5.0)
 #: Seconds that interrupted attempts get to be settled.
-_SETTLE_SECONDS: Final = 5.0
+SETTLE_SECONDS: Final = 5.0
 
 
 class ConcurrentWorker(BaseWorker):
@@ -276,7 +276,7 @@ class ConcurrentWorker(BaseWorker):
             await asyncio.wait(self._tasks, timeout=max(0.0, self._drained_by - asyncio.get_running_loop().time()))
         if self._tasks:
             self._interrupt_all()
-            await asyncio.wait(self._tasks, timeout=_SETTLE_SECONDS)
+            await asyncio.wait(self._tasks, timeout=SETTLE_SECONDS)
 
     def _interrupt_all(self) -> None:
         self._drained_by = 0.0  # Events that start later get no grace time either.

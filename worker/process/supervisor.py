@@ -21,7 +21,7 @@ from credhook.supervisor import PLACE, Supervisor
 #: because processes wait on a busy machine.
 _SILENT, _TOO_SILENT = (1 / 3, 3.0), (2 / 3, 6.0)
 #: Seconds beyond its grace time that a worker gets to end.
-_EXTRA_GRACE_SECONDS: Final = 10.0
+EXTRA_GRACE_SECONDS: Final = 10.0
 #: Tells a worker to hand back all events at once.
 HAND_BACK: Final = signal.SIGUSR2
 #: The byte that a worker sends from its event loop. It does not occur in a stack.
@@ -95,7 +95,7 @@ class WorkerSupervisor(Supervisor[SupervisedWorker]):
             "worker",
             number,
             self._start_worker,
-            grace=grace + _EXTRA_GRACE_SECONDS,
+            grace=grace + EXTRA_GRACE_SECONDS,
             force_signal=HAND_BACK,
             **others,
         )

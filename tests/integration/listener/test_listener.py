@@ -138,7 +138,7 @@ async def test_a_stop_waits_for_the_rest_of_a_head_and_a_body_has_no_time_of_its
 
 
 async def test_a_stop_waits_for_a_handshake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("credhook.listener.server._LAST_REQUEST_SECONDS", 60.0)
+    monkeypatch.setattr("credhook.listener.server.LAST_REQUEST_SECONDS", 60.0)
     authority, certificate, trust = trustme.CA(), tmp_path / "cert.pem", ssl.create_default_context()
     authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(str(certificate))
     authority.configure_trust(trust)

@@ -161,9 +161,9 @@ def test_a_pod_has_time_to_drain(objects: dict[str, dict[str, Any]]) -> None:
     program, seconds = receiver["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
     assert program == "sleep"
     assert objects[RECEIVER]["spec"]["strategy"] == {"rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}}
-    assert receiver["terminationGracePeriodSeconds"] > int(seconds) + 2 * command._GRACE
+    assert receiver["terminationGracePeriodSeconds"] > int(seconds) + 2 * command.GRACE_SECONDS
     grace = float(config_of(objects, worker["containers"][0])["CREDHOOK_GRACE"])
-    assert worker["terminationGracePeriodSeconds"] > grace + supervisor._EXTRA_GRACE_SECONDS
+    assert worker["terminationGracePeriodSeconds"] > grace + supervisor.EXTRA_GRACE_SECONDS
 
 
 def test_deployments_pass_their_probes_count_what_scales_them_and_drain(

@@ -31,8 +31,8 @@ def test_the_longest_stop_is_shorter_than_a_platforms_patience() -> None:
     """The signal reaches our commands, because the shell has become them."""
     assert all("exec credhook" in line for line in LINES.values())
     (grace,) = re.findall(r"CREDHOOK_GRACE:-(\d+)", LINES["worker"])
-    assert int(grace) + concurrent._SETTLE_SECONDS < PATIENCE
-    assert server._LAST_REQUEST_SECONDS + command._GRACE < PATIENCE
+    assert int(grace) + concurrent.SETTLE_SECONDS < PATIENCE
+    assert server.LAST_REQUEST_SECONDS + command.GRACE_SECONDS < PATIENCE
 
 
 def test_web_listens_everywhere_and_stops_under_load_without_a_loss(

@@ -77,9 +77,9 @@ def test_a_service_runs_with_its_environment_and_credentials(harness: Harness, t
 
 def test_units_say_when_a_service_is_started_with_what_and_how_long_it_may_drain() -> None:
     both = receiver, worker = unit("credhook-receiver@.service"), unit("credhook-worker@.service")
-    grace = WorkerSettings.model_fields["grace"].default + supervisor._EXTRA_GRACE_SECONDS
+    grace = WorkerSettings.model_fields["grace"].default + supervisor.EXTRA_GRACE_SECONDS
     assert float(worker["TimeoutStopSec"][0]) > grace
-    assert float(receiver["TimeoutStopSec"][0]) > 2 * command._GRACE
+    assert float(receiver["TimeoutStopSec"][0]) > 2 * command.GRACE_SECONDS
     assert [one["Restart"] + one["RestartPreventExitStatus"] for one in both] == [["always", "2"]] * 2
     assert len({line for one in both for line in one["Environment"]}) == 2
     socket = unit("credhook-receiver.socket")

@@ -58,7 +58,7 @@ async def test_receivers_with_different_settings_can_be_told_from_each_other_and
     async with inbox_on(async_redis) as inbox:
         for name, value in {"QUEUE": "credhook", "WEBHOOK_SECRETS": "whsec_" + "b" * 40, **different}.items():
             one = settings(**{f"CREDHOOK_{name}": value})
-            await Announcer(store_on(async_redis), one, inbox, RefusalLog())._announce()
+            await Announcer(store_on(async_redis), one, inbox, RefusalLog()).announce()
     alike = [one["config_fingerprint"] for one in said(redis_client)]
     assert sorted(Counter(str(one) for one in alike).values()) == [1, 1, 1, 1, 2]
     assert {name: len({one[f"CREDHOOK_{name}"] for one in alike}) for name in different} == dict.fromkeys(different, 2)
@@ -84,9 +84,9 @@ async def test_deliveries_are_counted_in_one_round_alone_and_refusals_since_the_
             await client.post("/webhooks", content=body(), headers=headers("m", body(), secret=OTHER_SECRET))
         assert 0 < (REGISTRY.get_sample_value(took) or 0.0) - before < time.monotonic() - began
         await asyncio.sleep(0.2)
-        await announcer._announce()
+        await announcer.announce()
         (first,) = said(redis_client)
-        await announcer._announce()
+        await announcer.announce()
         (quiet,) = said(redis_client)
     assert (first["acknowledged"], quiet["acknowledged"]) == (3, 0)
     assert first["seconds"] + quiet["seconds"] <= time.monotonic() - began + 0.001  # Each second is in one round.

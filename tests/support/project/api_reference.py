@@ -53,7 +53,7 @@ def calls() -> Iterator[tuple[str, str]]:
         return " or ".join(one.__name__ for one in get_args(kind) or (kind,) if one)
 
     for each in every_operation().values():
-        taken = [*each._names, *(["following"] if each.paged else []), *([named(each._body)] if each._body else [])]
+        taken = [*each.placeholders, *(["following"] if each.paged else []), *([named(each.body)] if each.body else [])]
         adapter = each.each or each.result
         result = named(adapter._type) if adapter else "None"
         form = "Page of " if each.paged else "all " if each.is_list else "tuple of " if each.each else ""

@@ -82,8 +82,8 @@ def test_compose_runs_commands_that_exist_with_room_to_drain(service: str) -> No
     program, command = SERVICES[service]["command"]
     assert program == "credhook"
     assert LazyGroup().get_command(Context(LazyGroup()), command)
-    grace = WorkerSettings.model_fields["grace"].default + supervisor._EXTRA_GRACE_SECONDS
-    seconds = grace if service == "worker" else 2 * receiver._GRACE
+    grace = WorkerSettings.model_fields["grace"].default + supervisor.EXTRA_GRACE_SECONDS
+    seconds = grace if service == "worker" else 2 * receiver.GRACE_SECONDS
     assert int(SERVICES[service]["stop_grace_period"].removesuffix("s")) > seconds
 
 

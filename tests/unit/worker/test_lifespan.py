@@ -6,11 +6,9 @@ from functools import partial
 from typing import Any
 from unittest.mock import AsyncMock
 
-import pytest
 from structlog.testing import capture_logs
 
 from credhook import Handlers
-from credhook.worker import wiring
 from credhook.worker.wiring import Lifespan
 
 
@@ -80,11 +78,7 @@ async def test_a_start_up_that_fails_is_one_line_and_tried_again_with_growing_pa
     ]
 
 
-async def test_what_has_started_is_shut_down_the_last_first_whatever_one_of_them_does(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert wiring._SHUTDOWN_SECONDS == 5
-    monkeypatch.setattr(wiring, "_SHUTDOWN_SECONDS", 0.05)
+async def test_what_has_started_is_shut_down_the_last_first_whatever_one_of_them_does() -> None:
     ended: list[Any] = []
     cancelled: list[Any] = []
     enough = asyncio.Event()
@@ -108,7 +102,8 @@ async def test_what_has_started_is_shut_down_the_last_first_whatever_one_of_them
             plugin("fifth", lambda: 5, ended.append),
             plugin("sixth", lambda: None, ended.append),
             plugin("seventh", lambda: 7, breaks_off),
-        ]
+        ],
+        shutdown_seconds=0.05,
     )
     await span.start()
     with capture_logs() as lines:
@@ -119,10 +114,7 @@ async def test_what_has_started_is_shut_down_the_last_first_whatever_one_of_them
     assert [line["plugin"] for line in lines] == ["third", "second"]
 
 
-async def test_a_start_up_that_is_slow_is_named_and_a_cancellation_of_its_own_is_a_failure(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(wiring, "_SLOW_SECONDS", 0.01)
+async def test_a_start_up_that_is_slow_is_named_and_a_cancellation_of_its_own_is_a_failure() -> None:
     enough, tries = asyncio.Event(), []
 
     async def hangs() -> int:
@@ -132,7 +124,7 @@ async def test_a_start_up_that_is_slow_is_named_and_a_cancellation_of_its_own_is
         await enough.wait()
         return 1
 
-    span = Lifespan([plugin("a", hangs)], sleep=AsyncMock())
+    span = Lifespan([plugin("a", hangs)], sleep=AsyncMock(), slow_seconds=0.01)
     with capture_logs() as lines:
         starting = asyncio.create_task(span.start())
         while sum(line["event"] == "startup_slow" for line in lines) < 2:  # noqa: ASYNC110  A list has no event.

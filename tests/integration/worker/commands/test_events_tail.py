@@ -131,7 +131,7 @@ def test_silence_is_no_outage_if_redis_answers_a_ping(redis_client: Redis, monke
     monkeypatch.setattr(commands, "_SILENT_SECONDS", 0.1)
     redis_client.config_resetstat()
     with ThreadPoolExecutor() as pool:
-        change = pool.submit(next, commands._changes(store_on(redis_client)))
+        change = pool.submit(next, commands.changes(store_on(redis_client)))
         until(lambda: change.done() or "cmdstat_ping" in redis_client.info("commandstats"))
         until(lambda: redis_client.publish(INDEX.changes, told) + 1 and change.done())
     assert change.result().webhook_id == "m1"

@@ -234,7 +234,7 @@ def test_what_cannot_start_or_has_ended_is_named_with_its_reason(folder: Path, m
     with pytest.raises(CannotStart, match=r"(?s)-c import nothing ended with 1: .*No module"):
         local.run(sys.executable, "-c", "import nothing")
     local.start("gone", sys.executable, "-c", "raise SystemExit(3)")
-    until(lambda: local._processes["gone"].poll() is not None)
+    until(lambda: local.processes["gone"].poll() is not None)
     local.check(but="gone")
     with pytest.raises(CannotStart, match="gone ended with 3: it has logged nothing"):
         local.check(but="worker")
@@ -258,7 +258,7 @@ def test_a_line_is_shown_once_as_soon_as_it_is_whole(folder: Path, capsys: pytes
     warning = line("odd", level="warning") + "\n"
     for end in 0, 9, len(warning), 2 * len(warning), 2 * len(warning):
         log.write_text((2 * warning)[:end])
-        session._show()
+        session.show_logs()
         shown.append(capsys.readouterr().out.count("odd"))
     assert shown == [0, 0, 1, 1, 0]
 
@@ -266,7 +266,7 @@ def test_a_line_is_shown_once_as_soon_as_it_is_whole(folder: Path, capsys: pytes
 def test_a_key_that_does_not_work_ends_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for url, said in ("", ""), ("http://127.0.0.1:9", "this did not work: "):
         session = dev.DevSession(LocalEnvironment(folder, {"CREDHOOK_SANDBOX_URL": url}, url, ""), (), iter(()), None)
-        assert session._obey("i")
+        assert session.obey("i")
         assert capsys.readouterr().out[:19] == said
     assert all(trigger.make_context("trigger", does.split()) for does in dev.TRIGGERS.values())
 
@@ -276,7 +276,7 @@ def test_without_a_sandbox_no_key_makes_events_and_a_command_that_fails_ends_not
 ) -> None:
     monkeypatch.setattr(LocalEnvironment, "run", Mock(side_effect=CannotStart("no Redis")))
     session = dev.DevSession(LocalEnvironment(folder, {}, "", ""), (), iter(()), str)
-    assert [session._obey(key) for key in "ir?q"] == [True, True, True, False]
+    assert [session.obey(key) for key in "ir?q"] == [True, True, True, False]
     shown = capsys.readouterr().out
     assert (shown.count("this did not work: no Redis\n"), "issuance" in shown) == (1, False)
 
@@ -296,13 +296,13 @@ def test_a_url_is_registered_no_longer_than_the_session_lasts_however_that_ends_
         return json.dumps([*listed, {"id": "other", "url": "https://b.example"}])
 
     monkeypatch.setattr(LocalEnvironment, "run", run)
-    with suppress(Stopped), dev._registered(LocalEnvironment(folder, {}, "", ""), "https://a.example"):
+    with suppress(Stopped), dev.registered(LocalEnvironment(folder, {}, "", ""), "https://a.example"):
         assert registered == {"e1"}
         raise Stopped
     assert not registered
     registered.add("e0")
     ends = pytest.raises(CannotStart, match="to this URL already: `credhook endpoints delete e0` ends that")
-    with ends, dev._registered(LocalEnvironment(folder, {}, "", ""), "https://a.example"):
+    with ends, dev.registered(LocalEnvironment(folder, {}, "", ""), "https://a.example"):
         pass
     assert registered == {"e0"}
 
