@@ -23,7 +23,7 @@ def start(
     return subprocess.Popen([python, *command], env=guarded(command, os.environ if env is None else env), **options)
 
 
-def run(*command: str, env: Mapping[str, str] | None = None, cwd: Path | None = None, timeout: float = 60) -> Done:
+def run(*command: str, env: Mapping[str, str] | None = None, cwd: Path | None = None, timeout: float = 240) -> Done:
     """Run Python with this command line, and return what it leaves."""
     return subprocess.run(
         [sys.executable, *command],
