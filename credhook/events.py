@@ -230,3 +230,8 @@ def _with_ambiguities(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 #: An integer of any length can be read as a float, and no number counts in a delivery.
 _DECODER: Final = json.JSONDecoder(object_pairs_hook=_with_ambiguities, parse_int=float)
 _AMBIGUOUS: Final = object()
+
+
+def event_ids(webhook_id: str, event_type: str, resource_id: str) -> dict[str, str]:
+    """Return the fields that name an event in log lines."""
+    return {"webhook_id": webhook_id, "event_type": event_type, "resource_id": resource_id}

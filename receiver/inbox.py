@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
-from credhook.events import Event
+from credhook.events import Event, event_ids
 from credhook.group_commit import GroupCommit
 from credhook.receiver import metrics
 from credhook.store import Keys, lua
@@ -234,7 +234,7 @@ def _log(outcome: Outcome, deliveries: list[Delivery]) -> None:
 
 def _ids(delivery: Delivery) -> dict[str, str]:
     event = delivery.event
-    ids = {"webhook_id": delivery.id, "event_type": event.type, "resource_id": event.resource_id}
+    ids = event_ids(delivery.id, event.type, event.resource_id)
     if delivery.trace is not None and (trace := trace_id(delivery.trace)):
         ids["trace_id"] = trace
     return ids

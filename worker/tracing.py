@@ -67,7 +67,7 @@ class AttemptTracer:
     def attempt(self, claim: Claim) -> Iterator[WorkSpan]:
         """Trace the block as an attempt. Log lines in it carry the trace id."""
         parent, links = _parent(claim.trace)
-        attributes = self._processing | _ids(claim.event_id, claim.type, claim.resource_id, claim.attempt)
+        attributes = self._processing | _ids(claim.event_id, claim.type, claim.resource_id)
         with current_span(self._tracer, self._name, SpanKind.CONSUMER, attributes, parent=parent, links=links) as span:
             ids = {"trace_id": format_trace_id(span.get_span_context().trace_id)} if span.is_recording() else {}
             with bound_contextvars(**ids):
@@ -76,8 +76,8 @@ class AttemptTracer:
     @contextmanager
     def handler(self, handler: Handler, event: FetchedEvent) -> Iterator[WorkSpan]:
         """Trace the block as a run of the handler."""
-        ids = _ids(event.webhook_id, event.type, event.resource_id, event.attempt)
-        attributes = {"credhook.handler": handler.name} | ids
+        attributes = _ids(event.webhook_id, event.type, event.resource_id)
+        attributes |= {"credhook.handler": handler.name, "credhook.attempt": event.attempt}
         with current_span(self._tracer, handler.name, SpanKind.INTERNAL, attributes) as span:
             yield WorkSpan(span)
 
@@ -90,13 +90,8 @@ def _parent(recorded: str | None) -> tuple[Context, list[Link]]:
     return (Context(), link(sender)) if recorded and recorded.startswith(REPLAYED) else (sender, [])
 
 
-def _ids(event_id: str, event_type: str, resource_id: str, attempt: int) -> dict[str, str | int]:
-    return {
-        "messaging.message.id": event_id,
-        "credhook.event.type": event_type,
-        "credhook.resource.id": resource_id,
-        "credhook.attempt": attempt,
-    }
+def _ids(event_id: str, event_type: str, resource_id: str) -> dict[str, str | int]:
+    return {"messaging.message.id": event_id, "credhook.event.type": event_type, "credhook.resource.id": resource_id}
 
 
 @dataclass(frozen=True)

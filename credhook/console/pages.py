@@ -16,7 +16,7 @@ from starlette.routing import Route
 from credhook.console.auth import operator
 from credhook.ops.attention import age, elsewhere, look_at
 from credhook.ops.status import arriving, verdict
-from credhook.store.causes import causes
+from credhook.store.causes import READ_LIMIT, causes
 from credhook.store.history import written
 from credhook.store.store import SyncStore
 
@@ -77,6 +77,8 @@ def routes(store: SyncStore, address: str) -> list[Route]:
         return page(request, "now.html", title="Now", queue=store.queue, events_of=_EVENTS_OF, **context)
 
     def show_causes(request: Request) -> Response:
-        return page(request, "causes.html", title="Causes", causes=causes(store, limit=_MAX_CAUSES))
+        open_causes, complete = causes(store)
+        context: dict[str, Any] = {"causes": open_causes[:_MAX_CAUSES], "complete": complete, "read_limit": READ_LIMIT}
+        return page(request, "causes.html", title="Causes", **context)
 
     return [Route("/", show_fleet), Route("/causes", show_causes)]

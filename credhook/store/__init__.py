@@ -7,17 +7,20 @@ One hash per event is its record. It also marks the webhook-id as seen, so that 
         due, seen                           while the event is open: next attempt, data was presented
         error                               the last error, or why the event was given up
         settled                             when it was settled, in ms; open events have none
-        attempts, fence, holder             of the last claim; holder is the worker's token. While a worker holds the
+        fence, holder                       of the last claim; holder is the worker's token. While a worker holds the
                                             event, the lock of its resource has them, see lock.lua
+        lapses                              claims that ended without a settlement
         deaths, killed                      workers that died with this event among others, and with it alone
-        only, pending                       handlers that the event still waits for
         h:<handler>                         how the handler ended
+        p:<handler>, p:fetch                "<attempts> <due>": attempts spent, when it is due, in ms; 0: at once, or
+                                            behind another handler. Without `h:` the handler is pending
         c:<handler>                         id of the cause of its open failure
+        only                                if the event runs no other handlers than these
         backfilled                          if a backfill has brought the event
         trace                               its trace context, see credhook/tracing
 
     accepted ──▶ done             every matching handler has run
-        │  ▲──── waiting          an attempt failed; due says when the next one is, until it is queued
+        │  ▲──── waiting          a handler or the fetch failed; due says when the earliest is tried again, until queued
         ├──────▶ dead             given up, kept for replay
         ├──────▶ data_gone        the presented data was gone before every handler had run; kept for replay
         └──────▶ unhandled        the worker has no handler for the type; accepted again when a worker has one
@@ -58,8 +61,7 @@ this table:
     blocked:*           1 d
     running:*           1 d
     refused:*           1 d
-    causes              retention, at least 7 d
-    causes:*            retention, at least 7 d
+    cause:*             retention, at least 7 d
     backfilled          2 retention
     arrivals            10 min
     workers             1 d
@@ -78,7 +80,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha1
-from typing import Final
+from typing import Final, NamedTuple
 
 from credhook.events import EVENT_TYPES
 
@@ -91,20 +93,19 @@ HANDLER: Final = "h:"
 GAVE_UP: Final = "dead: "
 #: Value of this field for a handler that has run; its milliseconds follow.
 TOOK: Final = "done "
-#: Field of an event's hash: only these handlers run. The replay of a done event sets it, and so does an unhandled event
-#: some of whose handlers have ended.
+#: Field of an event's hash: only these handlers run. The replay of a done event for one handler sets it.
 ONLY: Final = "only"
-#: Field of an event's hash that names the handlers that must still run.
-PENDING: Final = "pending"
-#: Field of an event's hash with the id of an open cause. The handler's name follows, or `fetch`, or `worker` after the
-#: death of a worker.
+#: Field of an event's hash with a schedule, "<attempts> <due in ms>". The handler's name follows, or `FETCH`.
+PENDING: Final = "p:"
+#: Field of an event's hash with the id of an open cause. The handler's name follows, or `FETCH`, or `WORKER`.
 BLAMED: Final = "c:"
+#: The fetch of the details, and the worker process, where a handler's name could stand. Names of handlers have a dot.
+FETCH: Final = "fetch"
+WORKER: Final = "worker"
 #: Field of an event's hash with its trace context; see credhook/tracing.
 TRACE: Final = "trace"
 #: Prefix of the trace once the event was replayed.
 REPLAYED: Final = "~"
-#: Maximum number of causes per queue. Beyond it, the causes that were counted least recently are deleted.
-MOST_CAUSES: Final = 1_000
 #: Maximum number of entries in an event's history. The oldest are deleted.
 HISTORY_ENTRIES: Final = 30
 #: Seconds that a handler may ask to wait at most. Causes and histories are remembered for as long at least.
@@ -175,8 +176,8 @@ class Keys:
     arrivals = _Key(PREFIX, ":arrivals")
     #: Sorted set of the unreadable events, by when they were set aside, in ms.
     unreadable = _Key(PREFIX, ":unreadable")
-    #: Sorted set of the causes of failures, by when each has last been counted, in ms.
-    causes = _Key(PREFIX, ":causes")
+    #: Hash per cause of failures: who, what, at, version, first; the cause's id follows.
+    cause = _Key(PREFIX, ":cause:")
     #: The lock of the process that runs the sweeper.
     sweeper_lock = _Key(PREFIX, ":sweeper")
     #: The number of the schema, see `SCHEMA`.
@@ -222,14 +223,6 @@ class Keys:
             buckets = (sha1(resource.encode(errors="surrogateescape"), usedforsecurity=False).digest()[0] % BUCKETS,)
         return [f"{self.index}{one if one in EVENT_TYPES else OTHER}:{bucket}" for one in types for bucket in buckets]
 
-    def cause(self, cause_id: str) -> str:
-        """Return the hash of a cause: who, what, at, version, first, since, failures."""
-        return f"{self.causes}:{cause_id}"
-
-    def standing(self, cause_id: str) -> str:
-        """Return the sorted set of the events with an open failure of this cause, by time in ms, negated while open."""
-        return f"{self.causes}:{cause_id}:events"
-
 
 class State(StrEnum):
     """The state of an event."""
@@ -250,3 +243,21 @@ def ending(recorded: str) -> tuple[str, int | None]:
     if took != recorded and took.isascii() and took.isdigit():
         return TOOK.rstrip(), int(took)
     return recorded, None
+
+
+class Schedule(NamedTuple):
+    """The schedule of one handler of an event, or of its fetch.
+
+    Attributes:
+        attempts: attempts that have been spent.
+        due: when it may be tried again, ms since the epoch by Redis's clock; 0: at once.
+    """
+
+    attempts: int = 0
+    due: int = 0
+
+
+def schedule_of(recorded: str) -> Schedule:
+    """Return the schedule in a record's field. If something else has written to it, the handler is due at once."""
+    attempts, _, due = recorded.partition(" ")
+    return Schedule(int(attempts), int(due)) if attempts.isdecimal() and due.isdecimal() else Schedule()

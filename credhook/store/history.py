@@ -5,8 +5,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from credhook.store import BLAMED, HANDLER, HISTORY_ENTRIES, LATEST_MS, ONLY, TRACE, State, ending
+from credhook.store import BLAMED, HANDLER, HISTORY_ENTRIES, LATEST_MS, ONLY, PENDING, TRACE, State, ending, schedule_of
 from credhook.store.bulk import batched
+from credhook.store.counts import counted
 from credhook.store.store import SyncStore
 from credhook.tracing import trace_id
 
@@ -24,32 +25,21 @@ def records(store: SyncStore, webhook_ids: Iterable[str]) -> Iterator[dict[str, 
             pipeline.hgetall(store.keys.event + webhook_id)
             pipeline.zscore(store.keys.leases, webhook_id)
         replies = pipeline.execute(raise_on_error=False)
-        attempts = _attempts_under_way(store, replies)
         for webhook_id, fields, lease in zip(page, replies[::2], replies[1::2], strict=True):
             if isinstance(fields, Exception):  # Another program wrote this key: it is no hash.
                 yield describe(webhook_id, {"state": State.UNREADABLE, "error": "Unreadable: no hash"})
             elif fields:
                 text = {text_of(name): text_of(value) for name, value in fields.items()}
-                yield describe(webhook_id, text | attempts.get(webhook_id, {}), lease=lease)
-
-
-def _attempts_under_way(store: SyncStore, replies: Sequence[Any]) -> dict[str, dict[str, str]]:
-    """Return the attempts of the events that a worker holds, by webhook-id. Their locks count the current attempt."""
-    resources = [
-        fields[b"resource"]
-        for fields, lease in zip(replies[::2], replies[1::2], strict=True)
-        if lease is not None and isinstance(fields, dict) and b"resource" in fields
-    ]
-    locks: Any = store.redis.hmget(store.keys.locks, resources) if resources else []
-    parts = [lock.decode().rsplit(" ", 3) for lock in locks if lock]
-    # A lock of fence 0 is kept for an event whose worker has died, and counts none.
-    return {webhook_id: {"attempts": attempts} for webhook_id, fence, attempts, _ in parts if fence != "0"}
+                yield describe(webhook_id, text, lease=lease)
 
 
 def describe(webhook_id: str, fields: dict[str, str], *, lease: float | None = None) -> dict[str, Any]:
     """Return a record as people read it. Pure."""
     received, settled = number_of(fields.get("received")), number_of(fields.get("settled"))
     ended = {name.removeprefix(HANDLER): ending(how) for name, how in fields.items() if name.startswith(HANDLER)}
+    schedules = {
+        name.removeprefix(PENDING): schedule_of(value) for name, value in fields.items() if name.startswith(PENDING)
+    }
     return {
         "webhook_id": webhook_id,
         "type": fields.get("type"),
@@ -60,8 +50,13 @@ def describe(webhook_id: str, fields: dict[str, str], *, lease: float | None = N
         "next_attempt_at": time_of(number_of(fields.get("due"))),
         "leased_until": None if lease is None else time_of(int(lease)),
         "milliseconds": settled - received if settled is not None and received is not None else None,
-        # The record of an event that was settled at its first attempt omits the number, to save memory.
-        "attempts": number_of(fields.get("attempts", str(int("settled" in fields)))),
+        # Of the handler, or the fetch, that had most. A handler that is done at its first attempt has no schedule.
+        "attempts": max([int("settled" in fields), *[schedule.attempts for schedule in schedules.values()]]),
+        "schedules": {
+            name: {"attempts": attempts, "next_attempt_at": time_of(due) if due and name not in ended else None}
+            for name, (attempts, due) in schedules.items()
+        },
+        "lapses": number_of(fields.get("lapses")) or 0,
         "error": fields.get("error"),
         "only": fields.get(ONLY),
         "backfilled": "backfilled" in fields,
@@ -121,8 +116,9 @@ def _entry(line: bytes) -> dict[str, Any]:
     if "began" in entry:
         entry["milliseconds"] = at - entry["began"]
         entry["began"] = time_of(entry["began"])
-    if "wait" in entry:
-        entry["next_attempt_at"] = time_of(at + entry.pop("wait"))
+    for waiting in (entry, *entry.get("failures", ())):
+        if "wait" in waiting:
+            waiting["next_attempt_at"] = time_of(at + waiting.pop("wait"))
     return {"at": time_of(at), **entry}
 
 
@@ -153,20 +149,30 @@ def heading(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for conflict in record["conflicts"]:
         came = f"{conflict['type']} {conflict['resource_id']}"
         yield "conflict", f"{_shown(conflict['at'])}, the same id came with {came}"
-    for name, field in (("attempts", "attempts"), ("next", "next_attempt_at"), ("held until", "leased_until")):
+    for name, field in (("next", "next_attempt_at"), ("held until", "leased_until")):
         if record[field]:
             yield name, _shown(str(record[field]))
-    causes = dict(record["causes"])
-    for name, how in record["handlers"].items():
-        took = record["handler_milliseconds"].get(name)
-        ended = how + ("" if took is None else f" in {took} ms")
-        yield "handler", f"{name}: {ended}{_cause_note(causes.pop(name, None))}"
-    for name, cause in causes.items():
-        failed = f"failed{_cause_note(cause)}"  # The fetch and the worker are no handlers.
-        yield ("handler", f"{name} {failed}") if "." in name else (name, failed)
+    if record["lapses"]:
+        yield "lapses", f"{record['lapses']}, claims that no worker has settled"
+    yield from _handler_lines(record)
     for name, field in (("waits for", "only"), ("trace", "trace_id")):
         if record[field]:
             yield name, record[field]
+
+
+def _handler_lines(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what became of each handler, then of those that wait, of the fetch and of workers that died."""
+    causes, schedules = dict(record["causes"]), dict(record["schedules"])
+    for name, how in record["handlers"].items():
+        took, attempts = record["handler_milliseconds"].get(name), schedules.pop(name, {}).get("attempts", 1)
+        ended = how + ("" if took is None else f" in {took} ms") + (f", attempt {attempts}" if attempts > 1 else "")
+        yield "handler", f"{name}: {ended}{_cause_note(causes.pop(name, None))}"
+    for name in dict.fromkeys([*schedules, *causes]):
+        attempts, at = (schedules.get(name, {}).get(field) for field in ("attempts", "next_attempt_at"))
+        failed = f"failed {counted(attempts, 'time', 'times')}" if attempts else "failed" if name in causes else "waits"
+        text = f"{failed}{_after(', next at ', at and _shown(at))}{_cause_note(causes.get(name))}"
+        # The fetch and the worker are no handlers.
+        yield ("handler", f"{name}: {text}") if "." in name else (name, text)
 
 
 def entry_lines(entry: Mapping[str, Any]) -> Iterator[str]:
@@ -184,12 +190,14 @@ def entry_lines(entry: Mapping[str, Any]) -> Iterator[str]:
     state = "handed back" if entry["state"] == "accepted" else entry["state"]
     due = f", next at {_shown(entry['next_attempt_at'])}" if "next_attempt_at" in entry else ""
     took, error = _after(" in ", entry.get("milliseconds"), " ms"), _after(": ", entry.get("error"))
-    yield f"attempt {entry['attempt']}{_after(' by ', entry.get('worker'))}{took}: {state}{error}{due}"
+    yield f"attempt{_after(' by ', entry.get('worker'))}{took}: {state}{error}{due}"
     yield from (f"{name} done in {took} ms" for name, took in entry.get("ran", {}).items())
     yield from (f"{name} skipped" for name in entry.get("skipped", ()))
     for failure in entry.get("failures", ()):
         took, at = _after(" after ", failure.get("ms"), " ms"), _after(" at ", failure.get("at"))
-        yield f"{failure['who']} {failure['what']}{took}{at}{_cause_note(failure.get('cause'))}"
+        number = _after(", attempt ", failure.get("attempt"))
+        due = _after(", next at ", failure.get("next_attempt_at") and _shown(failure["next_attempt_at"]))
+        yield f"{failure['who']} {failure['what']}{took}{at}{number}{due}{_cause_note(failure.get('cause'))}"
 
 
 def _cause_note(cause: object) -> str:

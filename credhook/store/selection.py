@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, Self, cast
 
 from credhook.events import EVENT_TYPES
 from credhook.store import LATEST_MS, OTHER, Keys, State
-from credhook.store.causes import standing
+from credhook.store.causes import events_with
 from credhook.store.store import SyncStore
 
 #: What the id of a cause looks like.
@@ -258,13 +258,13 @@ def _candidates(store: SyncStore, selection: Selection) -> tuple[Iterator[Candid
     """
     named: Iterable[str] | None = selection.ids or None
     if selection.cause:
-        named = standing(store, selection.cause)
-        if named is None:
+        named = events_with(store, selection.cause)
+        if not named and not store.redis.exists(store.keys.cause + selection.cause):
             raise UnknownCause(f"there is no cause {selection.cause}; `credhook causes` lists them")
         if selection.ids:
             named = set(selection.ids).intersection(named)
     if named is not None:
-        return ((one.encode(), 0) for one in dict.fromkeys(named)), False
+        return ((webhook_id.encode(errors="surrogateescape"), 0) for webhook_id in dict.fromkeys(named)), False
     sets = selection.indexes(store.keys)
     if sets and (selection.limit is None or sum(map(store.redis.zcard, sets)) <= _FEW):
         # An event may be named twice: Redis repeats members, and an event may change its set meanwhile.

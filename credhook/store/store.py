@@ -12,7 +12,7 @@ from credhook.store.errors import WRONG_SCHEMA, StoreRefusal
 
 #: The scripts, each in a file of this name in credhook/store/scripts.
 Script: TypeAlias = Literal[
-    "accept", "add", "announce", "claim", "erase", "keep", "lease", "pause", "permit", "put_back",
+    "accept", "add", "announce", "claim", "erase", "errors", "keep", "lease", "pause", "permit", "put_back",
     "reclaim", "replay", "select", "semaphore", "sweep", "take", "write",
 ]  # fmt: skip
 

@@ -1,81 +1,46 @@
-"""The state of one attempt at an event: how it is interrupted, its outcome, and the failures to count."""
+"""The state of one attempt at an event: its interruption, what became of each handler, and what is written of it."""
 
 import asyncio
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
 from importlib.metadata import packages_distributions, version
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple
 
+from credhook.events import event_ids
 from credhook.logs.places import authors_function, leaves
-from credhook.store import GAVE_UP, State
+from credhook.store import FETCH, GAVE_UP, WORKER, State
 from credhook.worker.attempt.details import Fetched
 from credhook.worker.attempt.retry import DataGone, Defer, GiveUp, Retry, error_class, error_text
+from credhook.worker.attempt.running import LOOK_AGAIN_SECONDS
 from credhook.worker.handlers.registry import Handler, definition
 from credhook.worker.platform.circuit import PlatformPaused
 from credhook.worker.queue.claims import Claim, Settlement
-from credhook.worker.queue.failure import FETCH, WORKER, Failure
+from credhook.worker.queue.failure import Failure
 
 #: Statuses of a handler. The third is `GAVE_UP` with the reason.
 DONE: Final = "done"
 SKIPPED: Final = "skipped"
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The state of the event after the handlers so far.
+class Wait(NamedTuple):
+    """What a handler, or the fetch, waits for after a failure.
 
     Attributes:
-        again: seconds until the next attempt, the shortest wait of all failures; None if nothing is retried.
-        error: the cause of that failure.
-        gave_up: handlers given up in this or an earlier attempt, with their reasons.
-        data_gone: True if the presented data is gone.
-        spent: True if a failure counts as an attempt. Waiting for a platform that is down does not.
-        unhandled: True if this worker has no handler for the event.
-        whole: True if the event is given up even though handlers of other workers have not run.
+        seconds: until the next attempt.
+        spent: True if the failure counts as an attempt. Waiting for a platform that is down does not.
+        error: the failure, with the handler's name.
     """
 
-    again: float | None = None
-    error: str = ""
-    gave_up: tuple[str, ...] = ()
-    data_gone: bool = False
-    spent: bool = False
-    unhandled: bool = False
-    whole: bool = False
-
-    def with_ended(self, handler: str, status: str) -> Self:
-        """Return the outcome with the recorded status of a handler."""
-        if not status.startswith(GAVE_UP):
-            return self
-        return replace(self, gave_up=(*self.gave_up, f"{handler}: {status.removeprefix(GAVE_UP)}"))
-
-    def after(self, handler: str, error: Exception, decision: Retry | GiveUp) -> Self:
-        """Return the outcome after a failure. An empty handler name stands for the fetch."""
-        named = f"{handler}: {error_text(error)}" if handler else error_text(error)
-        if isinstance(decision, GiveUp):
-            data_gone = self.data_gone or isinstance(error, DataGone)
-            return replace(self, gave_up=(*self.gave_up, named), data_gone=data_gone, whole=self.whole or not handler)
-        spent = self.spent or not isinstance(decision, Defer)
-        wait = decision.after or 0.0
-        if self.again is not None and self.again <= wait:
-            return replace(self, spent=spent)
-        return replace(self, spent=spent, again=wait, error=named)
-
-    def settlement(self, missing: tuple[str, ...] = ()) -> Settlement:
-        """Return the settlement. The event stays open for handlers that are `missing` on this worker."""
-        if self.again is not None:
-            return Settlement(State.WAITING, self.error, wait=self.again, spend=self.spent)
-        if self.unhandled or (missing and not self.whole):
-            # Not an attempt: during a deploy, old and new workers may pass the event to and fro.
-            return Settlement(State.UNHANDLED, "NoHandler", spend=False, only=missing)
-        if self.gave_up:
-            return Settlement(State.DATA_GONE if self.data_gone else State.DEAD, self.gave_up[0])
-        return Settlement(State.DONE)
+    seconds: float
+    spent: bool
+    error: str
 
 
 def failure_of(error: Exception, handler: Handler | None = None, milliseconds: float | None = None) -> Failure | None:
-    """Return the failure of a handler to count, or of the fetch. None: the event only has to wait.
+    """Return the failure of a handler, or of the fetch. None: the event only has to wait.
 
     The place is the author's innermost function, or the handler itself if no code of the author raised the error.
     """
@@ -124,6 +89,10 @@ class Attempt:
         statuses: handler → how it ended in this attempt.
         unwritten: those of `statuses` that the store does not know yet, with the milliseconds of the run.
         durations: handler → milliseconds, for the handlers that are done.
+        waits: handler, or `FETCH` → its wait, if it has failed and is tried again.
+        given_up: why the whole event is given up, whatever its handlers did; or "".
+        data_gone: True if the presented data is gone.
+        failures: the failures of this attempt.
         counted: handlers whose failures were written with their status.
     """
 
@@ -131,7 +100,6 @@ class Attempt:
     known: Fetched | None = None
     began: float = 0.0
     interruption: Interruption | None = None
-    outcome: Outcome = Outcome()
     fetched: Fetched | None = None
     calls_platform: bool = False
     version: tuple[int, int] | None = None
@@ -141,6 +109,9 @@ class Attempt:
     statuses: dict[str, str] = field(default_factory=dict)
     unwritten: dict[str, str] = field(default_factory=dict)
     durations: dict[str, float] = field(default_factory=dict)
+    waits: dict[str, Wait] = field(default_factory=dict)
+    given_up: str = ""
+    data_gone: bool = False
     failures: list[Failure] = field(default_factory=list)
     counted: set[str] = field(default_factory=set)
     _task: "asyncio.Task[object] | None" = None
@@ -148,20 +119,78 @@ class Attempt:
 
     @property
     def ids(self) -> dict[str, Any]:
-        """Return the fields that identify the attempt in log lines."""
-        claim = self.claim
-        return {
-            "webhook_id": claim.event_id,
-            "event_type": claim.type,
-            "resource_id": claim.resource_id,
-            "attempt": claim.attempt,
-        }
+        """Return the fields that identify the event in log lines."""
+        return event_ids(self.claim.event_id, self.claim.type, self.claim.resource_id)
+
+    @property
+    def unfinished(self) -> list[str]:
+        """Return the handlers of this worker that have not ended."""
+        ended = self.claim.ended
+        return [one.name for one in self.wanted if one.name not in ended and one.name not in self.statuses]
 
     @property
     def pending(self) -> tuple[str, ...]:
         """Return the handlers that the event still waits for, on this worker or another one."""
         waited_for = self.claim.pending.union(self.missing, self.dispatched)
         return tuple(sorted(waited_for - self.claim.ended.keys() - self.statuses.keys()))
+
+    def failed(self, name: str, error: Exception, decision: Retry | GiveUp) -> None:
+        """Take in what the retry policy says of a failure. `name`: a handler, or `FETCH`."""
+        if isinstance(decision, GiveUp):
+            self.data_gone = self.data_gone or isinstance(error, DataGone)
+            if name == FETCH:
+                self.given_up = error_text(error)
+            return
+        text = error_text(error) if name == FETCH else f"{name}: {error_text(error)}"
+        self.waits[name] = Wait(decision.after or 0.0, not isinstance(decision, Defer), text)
+
+    @property
+    def schedules(self) -> dict[str, tuple[int, float | None]]:
+        """Return what the record should say of attempts and due times: handler, or `FETCH` → attempts, seconds or None.
+
+        A handler that is done at its first attempt has no schedule. One that has not run keeps the one that it has.
+        """
+        claim = self.claim
+        schedules: dict[str, tuple[int, float | None]] = {
+            name: (claim.attempt(name), None) for name in self.statuses if claim.attempt(name) > 1
+        }
+        for name in self.pending:
+            if name not in claim.schedules:
+                schedules[name] = 0, None
+        for name, wait in self.waits.items():
+            schedules[name] = claim.attempt(name) - (not wait.spent), wait.seconds
+        return schedules
+
+    def settlement(self) -> Settlement:
+        """Return the event's state after this attempt, with the wait if it is tried again."""
+        if self.interruption is Interruption.DRAINED:
+            return Settlement(State.ACCEPTED)
+        given_up = self.given_up
+        if not given_up:
+            if unfinished := self.unfinished:
+                return self._waiting(unfinished)
+            if self.missing or not self.wanted:
+                return Settlement(State.UNHANDLED, "NoHandler")
+            ended = {**self.claim.ended, **self.statuses}
+            reasons = (f"{name}: {how.removeprefix(GAVE_UP)}" for name, how in ended.items() if how.startswith(GAVE_UP))
+            given_up = next(reasons, "")
+        if given_up:
+            return Settlement(State.DATA_GONE if self.data_gone else State.DEAD, given_up)
+        return Settlement(State.DONE)
+
+    def _waiting(self, unfinished: Sequence[str]) -> Settlement:
+        """Return the settlement of an event that is due when the earliest of these handlers is, or the fetch."""
+        claim, names = self.claim, unfinished
+        if FETCH in self.waits or not claim.is_due(FETCH):
+            names = [FETCH]
+        now = claim.now + (time.monotonic() - self.began) * 1_000
+        wait = min((self.waits[name] for name in names if name in self.waits), default=None)
+        dues = [claim.schedules[name].due for name in names if name not in self.waits and not claim.is_due(name)]
+        if wait is not None and (not dues or now + wait.seconds * 1_000 <= min(dues)):
+            return Settlement(State.WAITING, wait.error, wait=wait.seconds)
+        if dues:
+            return Settlement(State.WAITING, wait=max(0.0, (min(dues) - now) / 1_000), until=min(dues))
+        return Settlement(State.WAITING, wait=LOOK_AGAIN_SECONDS)
 
     def add_failure(self, failure: Failure | None) -> str | None:
         """Record the failure, if any, and return the id of its cause."""

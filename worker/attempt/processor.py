@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Optional
 import structlog
 
 from credhook.settings import WorkerSettings
-from credhook.store import GAVE_UP, TOOK, State
+from credhook.store import FETCH, GAVE_UP, TOOK, WORKER, State
 from credhook.store.errors import STORE_ERRORS
 from credhook.worker import metrics
 from credhook.worker.api.client import AsyncApi, SyncApi
@@ -22,15 +22,14 @@ from credhook.worker.attempt.attempt import (
     SKIPPED,
     Attempt,
     Interruption,
-    Outcome,
     failure_of,
 )
 from credhook.worker.attempt.details import Snapshots, fetch, state_of
 from credhook.worker.attempt.running import Runs, StillRunning, run
-from credhook.worker.handlers.registry import Context, FetchedEvent, Handler, Registry
+from credhook.worker.handlers.registry import Context, Details, FetchedEvent, Handler, Registry
 from credhook.worker.platform.circuit_breaker import CircuitBreaker
 from credhook.worker.queue.claims import Claim, Claims, Settlement, is_stale
-from credhook.worker.queue.failure import WORKER, WORKER_DIED
+from credhook.worker.queue.failure import WORKER_DIED, Failure
 from credhook.worker.queue.leases import Leases
 
 if TYPE_CHECKING:
@@ -106,74 +105,84 @@ class Processor:
             return settlement, following
 
     async def _try(self, attempt: Attempt) -> None:
-        """Fetch the details and run every handler that has not ended yet."""
+        """Fetch the details and run every handler that is due."""
         claim = attempt.claim
-        matching = self.registry.matching(claim.type)
-        if awaited := claim.only | claim.pending:
-            attempt.missing = tuple(sorted(awaited.difference(claim.ended, [handler.name for handler in matching])))
-        max_attempts = max(
-            [self.settings.max_attempts, *[handler.max_attempts(self.settings.max_attempts) for handler in matching]]
-        )
-        # The number of attempts was exceeded because the last worker died. With `missing` handlers the number is
-        # unknown here: only workers that have them know their retries.
-        if (claim.attempt > max_attempts and not attempt.missing) or claim.killed >= MAX_KILLED:
-            attempt.outcome = Outcome(gave_up=("WorkerDied",), whole=True)
-            if WORKER not in claim.causes:  # The worker's death was not counted yet.
+        if claim.lapses >= self.settings.max_attempts or claim.killed >= MAX_KILLED:
+            attempt.given_up = "WorkerDied"
+            if WORKER not in claim.causes:  # The worker's death was not noted yet.
                 attempt.add_failure(WORKER_DIED)
             return
+        matching = self.registry.matching(claim.type)
         attempt.wanted = [handler for handler in matching if not claim.only or handler.name in claim.only]
-        if not attempt.wanted:
-            attempt.outcome = Outcome(unhandled=True)
-            return
-        for name, status in claim.ended.items():
-            attempt.outcome = attempt.outcome.with_ended(name, status)
-        handlers = [handler for handler in attempt.wanted if handler.name not in claim.ended]
-        if not handlers:
-            return
-        if blocked := await self._blocked(claim, handlers):
-            name, obstacle = blocked
-            attempt.outcome = attempt.outcome.after(name, obstacle, obstacle)
+        if awaited := claim.only | claim.pending:
+            attempt.missing = tuple(sorted(awaited.difference(claim.ended, [handler.name for handler in matching])))
+        handlers = await self._ready(attempt)
+        if not handlers:  # Nothing is fetched: presented data may be readable only once.
             return
         attempt.calls_platform = True
         try:
             attempt.fetched = fetched = await fetch(claim, self.clients.api, self.snapshots, attempt.known)
         except Exception as error:  # The retry policy judges all errors.
+            number = claim.attempt(FETCH)
+            decision = retry.after_fetch(
+                error, number, age=claim.age, max_attempts=self.settings.max_attempts, pause=self.breaker.pause()
+            )
             cause_id = attempt.add_failure(failure_of(error))
             log.warning(
                 "fetch_failed",
                 **attempt.ids,
+                attempt=number,
                 error=retry.error_text(error),
                 exc_info=error,
+                retry_in=_retry_in(decision),
                 hint=hint(error),
                 cause=cause_id,
             )
-            pause = self.breaker.pause()
-            decision = retry.after_fetch(error, claim.attempt, age=claim.age, max_attempts=max_attempts, pause=pause)
-            attempt.outcome = attempt.outcome.after("", error, decision)
+            attempt.failed(FETCH, error, decision)
             return
-        details = fetched.details
-        attempt.version = state_of(claim.type, details.updated_at)
-        event = FetchedEvent(claim.type, claim.resource_id, claim.event_id, claim.received_at, claim.attempt, details)
-        await self.run_handlers(attempt, event, handlers)
+        attempt.version = state_of(claim.type, fetched.details.updated_at)
+        await self.run_handlers(attempt, fetched.details, handlers)
 
-    async def _blocked(self, claim: Claim, handlers: Sequence[Handler]) -> tuple[str, retry.Defer] | None:
-        """Return a handler and why it cannot run now, if the event has to wait for it."""
-        # Do not fetch when no handler can run: presented data may be readable only once.
-        if all(self.runs.defer_to(claim.event_id, handler.name) for handler in handlers):
-            return handlers[0].name, StillRunning()
-        limits = {handler.name: handler.concurrency for handler in handlers if handler.concurrency}
+    async def _ready(self, attempt: Attempt) -> list[Handler]:
+        """Return the handlers that can run now: those that are due, whose `after` has ended or is among them."""
+        claim = attempt.claim
+        if not claim.is_due(FETCH):
+            return []
+        ready, waiting = list[Handler](), set[str]()
+        for handler in attempt.wanted:
+            name = handler.name
+            if name in claim.ended:
+                continue
+            if not claim.is_due(name) or handler.after in waiting:
+                waiting.add(name)
+            elif obstacle := await self._obstacle(claim, handler):
+                waiting.add(name)
+                attempt.failed(name, obstacle, obstacle)
+                _count(attempt, handler, "deferred")
+            else:
+                ready.append(handler)
+        return ready
+
+    async def _obstacle(self, claim: Claim, handler: Handler) -> retry.Defer | None:
+        """Return why a due handler cannot run now, or None."""
+        if self.runs.defer_to(claim.event_id, handler.name):
+            return StillRunning()
+        if handler.concurrency and not await self._has_place(claim, handler.name, handler.concurrency):
+            return retry.ConcurrencyReached()
+        return None
+
+    async def _has_place(self, claim: Claim, handler: str, limit: int) -> bool:
         try:
-            full = await self.claims.acquire_places(claim, limits) if limits else None
+            return await self.claims.acquire_place(claim, handler, limit)
         except STORE_ERRORS as error:
             log.warning("places_unknown", webhook_id=claim.event_id, error=type(error).__name__)
-            full = next(iter(limits))
-        return (full, retry.ConcurrencyReached()) if full else None
+            return False
 
-    async def run_handlers(self, attempt: Attempt, event: FetchedEvent, handlers: Sequence[Handler]) -> None:
+    async def run_handlers(self, attempt: Attempt, details: Details, handlers: Sequence[Handler]) -> None:
         """Run the handlers concurrently, but those with `after=` once the other has ended. Record each as it ends."""
         attempt.dispatched = tuple([handler.name for handler in handlers])
         if len(handlers) == 1:  # Most events: no task beside this one.
-            await self._run_handler(attempt, event, handlers[0])
+            await self._run_handler(attempt, details, handlers[0])
             return
         running = len(handlers)
         tasks: dict[str, asyncio.Task[None]] = {}
@@ -182,10 +191,12 @@ class Processor:
             nonlocal running
             if before is not None:
                 await asyncio.wait({before})
-            await self._run_handler(attempt, event, handler)
+            await self._run_handler(attempt, details, handler)
             running -= 1
-            if running:  # The last status is written with the event's settlement.
+            if running:  # The last status is written with the event's settlement, which also ends the last place.
                 await self._record(attempt, handler.name)
+                if handler.concurrency:
+                    await self.claims.release_place(attempt.claim, handler.name)
 
         for handler in handlers:
             tasks[handler.name] = asyncio.create_task(run_one(handler, tasks.get(handler.after or "")))
@@ -194,7 +205,7 @@ class Processor:
             if error is not None:
                 raise error
 
-    async def _run_handler(self, attempt: Attempt, event: FetchedEvent, handler: Handler) -> None:
+    async def _run_handler(self, attempt: Attempt, details: Details, handler: Handler) -> None:
         """Run one handler and note its status or failure in the attempt."""
         claim, name = attempt.claim, handler.name
         # A worker that lost this event may have recorded the handler after our claim.
@@ -202,13 +213,14 @@ class Processor:
         attempt.check()
         if status:
             attempt.statuses[name] = status
-            attempt.outcome = attempt.outcome.with_ended(name, status)
             return
+        number = claim.attempt(name)
+        event = FetchedEvent(claim.type, claim.resource_id, claim.event_id, claim.received_at, number, details)
         if not self._may_run(attempt, event, handler):
             return
         context: Context[Any, Any] = Context(
             self.clients.api if handler.is_async else self.clients.in_thread,
-            structlog.get_logger("credhook.worker", **attempt.ids, handler=name),
+            structlog.get_logger("credhook.worker", **attempt.ids, attempt=number, handler=name),
             f"{event.webhook_id}:{name}",
             is_stale(attempt.version or (0, 0), claim.latest),
             self.states.get(handler.plugin),
@@ -254,10 +266,10 @@ class Processor:
         self, attempt: Attempt, handler: Handler, error: Exception, ms: float | None = None, *, is_counted: bool = True
     ) -> None:
         """Note the failure. It is not counted if it is only the consequence of another handler's failure."""
-        claim = attempt.claim
+        claim, name = attempt.claim, handler.name
         decision = retry.after_handler(
             error,
-            claim.attempt,
+            claim.attempt(name),
             age=claim.age,
             max_attempts=handler.max_attempts(self.settings.max_attempts),
             pause=self.breaker.pause(),
@@ -267,11 +279,13 @@ class Processor:
         log.warning(
             "handler_failed",
             **attempt.ids,
-            handler=handler.name,
+            handler=name,
+            attempt=claim.attempt(name),
             error=retry.error_text(error),
             exc_info=error,
             at=[handler.at],  # The log replaces it by the lines of the author that the error came through.
             final=isinstance(decision, retry.GiveUp),
+            retry_in=_retry_in(decision),
             hint=_HINTS.get(type(error).__name__, ""),
             ms=ms,
             cause=attempt.add_failure(failure_of(error, handler, ms)) if is_counted else None,
@@ -280,7 +294,7 @@ class Processor:
             self._end(attempt, handler, GAVE_UP + retry.error_text(error))
         else:
             _count(attempt, handler, "deferred" if isinstance(decision, retry.Defer) else "failed")
-        attempt.outcome = attempt.outcome.after(handler.name, error, decision)
+        attempt.failed(name, error, decision)
 
     @staticmethod
     def _end(attempt: Attempt, handler: Handler, status: str, took: str = "") -> None:
@@ -303,20 +317,16 @@ class Processor:
         if attempt.interruption is Interruption.LEASE_LOST:
             await self._record(attempt, *attempt.unwritten)
             return _lost(attempt)
-        if attempt.interruption is Interruption.DRAINED:
-            settlement = Settlement(State.ACCEPTED, spend=False)
-        else:
-            settlement = attempt.outcome.settlement(attempt.missing)
+        settlement = attempt.settlement()
         is_done = settlement.state is State.DONE
-        causes = {} if is_done else attempt.open_errors
         settlement = settlement._replace(
             records=attempt.unwritten,
-            pending=() if is_done else attempt.pending,
+            schedules=attempt.schedules,
+            fetched=fetched is not None and FETCH in claim.schedules,
             sealed=claim.seen or (fetched is not None and fetched.has_data),
             latest=attempt.version if is_done or attempt.durations else None,
             failures=tuple(attempt.uncounted.values()),
-            causes=causes,
-            resolved={who: cause_id for who, cause_id in claim.causes.items() if causes.get(who) != cause_id},
+            causes={} if is_done else attempt.open_errors,
             history=_history_entry(attempt, settlement),
         )
         is_ours, following = await self.claims.settle(claim, settlement, follow=follow)
@@ -332,14 +342,17 @@ class Processor:
         fields = attempt.ids | {"handlers": [*attempt.durations], "ms": [*attempt.durations.values()]}
         if skipped := [name for name, status in attempt.statuses.items() if status == SKIPPED]:
             fields["skipped"] = skipped
+        if attempts := {name: number for name, (number, _) in settlement.schedules.items() if number > 1}:
+            fields["attempts"] = attempts
         if settlement.state is State.DONE:
             self._log.info("event_done", **fields)
         elif settlement.state is State.WAITING:
+            fields["retry_in"] = {name: round(wait.seconds, 1) for name, wait in attempt.waits.items()}
             log.info("event_waiting", error=settlement.error, seconds=round(settlement.wait, 1), **fields)
         elif settlement.state is State.ACCEPTED:
             log.info("event_handed_back", **fields)
         elif settlement.state is State.UNHANDLED:
-            lacking = settlement.only or sorted(attempt.claim.only)
+            lacking = attempt.missing or sorted(attempt.claim.only)
             hint = "No handler that is loaded here wants it. It waits for a worker that has one"
             if lacking:
                 rename = "credhook events replay --state unhandled --renamed"
@@ -348,6 +361,11 @@ class Processor:
         else:
             hint = f"credhook events show {quote(attempt.claim.event_id)}"
             log.error("event_" + settlement.state.value, error=settlement.error, hint=hint, **fields)
+
+
+def _retry_in(decision: retry.Retry | retry.GiveUp) -> float | None:
+    """Return the seconds until the next attempt, for the log; None if there is none."""
+    return round(decision.after or 0.0, 1) if isinstance(decision, retry.Retry) else None
 
 
 def _count(attempt: Attempt, handler: Handler, outcome: str) -> None:
@@ -364,16 +382,25 @@ def _history_entry(attempt: Attempt, settlement: Settlement) -> dict[str, Any] |
     if (claim.first and state is State.DONE) or (state is State.WAITING and not attempt.failures):
         return None
     entry: dict[str, Any] = {
-        "attempt": claim.attempt,
         "began": claim.now,
         "state": state.value,
         "error": settlement.error,
         "wait": int(settlement.wait * 1_000),
         "ran": attempt.durations,
         "skipped": [name for name, status in attempt.statuses.items() if status == SKIPPED],
-        "failures": [failure.history() for failure in attempt.failures],
+        "failures": [_failure_entry(attempt, failure) for failure in attempt.failures],
     }
     return {name: value for name, value in entry.items() if value}
+
+
+def _failure_entry(attempt: Attempt, failure: Failure) -> dict[str, Any]:
+    """Return a failure for the history, with the number of the attempt and the ms until the next one."""
+    entry = failure.history()
+    if failure.who != WORKER:
+        entry["attempt"] = attempt.claim.attempt(failure.who)
+    if wait := attempt.waits.get(failure.who):
+        entry["wait"] = int(wait.seconds * 1_000)
+    return entry
 
 
 def _lost(attempt: Attempt) -> tuple[None, None]:

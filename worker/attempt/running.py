@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import structlog
 
+from credhook.events import event_ids
 from credhook.logs.places import runs_now
 from credhook.worker.attempt.retry import Defer
 from credhook.worker.handlers.registry import Context, FetchedEvent, Handler, definition
@@ -127,13 +128,8 @@ class Run:
     def fields(self) -> dict[str, Any]:
         """Return what each log line of the handler holds."""
         event = self._event
-        return {
-            "webhook_id": event.webhook_id,
-            "event_type": event.type,
-            "resource_id": event.resource_id,
-            "attempt": event.attempt,
-            "handler": self.handler.name,
-        }
+        ids: dict[str, Any] = event_ids(event.webhook_id, event.type, event.resource_id)
+        return ids | {"attempt": event.attempt, "handler": self.handler.name}
 
     def hold(self) -> None:
         """Count its task or thread."""

@@ -12,7 +12,7 @@ from typing import Final
 import click
 from pydantic import BaseModel, ConfigDict, Field
 
-from credhook.store import MOST_CAUSES
+from credhook.store.causes import READ_LIMIT
 from credhook.store.causes import causes as read_causes
 from credhook.store.errors import STORE_ERRORS
 from credhook.store.history import event_with_history, lines, records, time_of
@@ -29,7 +29,7 @@ _READ_LIMIT: Final = 20_000
 #: The fields of an event that its row shows.
 _COLUMNS: Final = ("webhook_id", "type", "resource_id", "state", "received_at", "attempts", "error")
 _CAUSE_COLUMNS: Final = (
-    *("cause", "handler", "error", "at", "open", "given up", "failures"),
+    *("cause", "handler", "error", "at", "open", "given up"),
     *("first (UTC)", "last (UTC)", "version"),
 )
 #: Seconds between two tries to reach Redis.
@@ -205,28 +205,29 @@ def changes(store: SyncStore) -> Iterator[EventChange]:
 
 
 @click.command()
-@click.option("--limit", type=click.IntRange(1, MOST_CAUSES), default=100, help="At most this many; 100 by default.")
+@click.option("--limit", type=click.IntRange(1), default=100, help="At most this many; 100 by default.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 def causes(*, limit: int, as_json: bool) -> None:
     """Print why attempts fail, the most recent cause first.
 
     Failures have the same cause if the same handler failed with an error of the same class, and status, in the same
     function. The handler may also be the fetch, or a worker process that died. `open` and `given up` count the events
-    that have the cause now; `failures` counts the attempts that it made fail. `credhook events list`, `replay` and
-    `erase` take a cause as --cause.
+    that have the cause now, of the latest 20,000 that were retried and of the latest 20,000 that were given up.
+    `credhook events list`, `replay` and `erase` take a cause as --cause, and read all events.
     """
     with options.open_store() as store:
-        found = read_causes(store, limit=limit)
+        open_causes, complete = read_causes(store)
     if as_json:
-        for cause in found:
+        for cause in open_causes[:limit]:
             click.echo(json.dumps(cause._asdict()))
         return
     rows = []
-    for cause in found:
-        numbers = [str(number) for number in (cause.open, cause.given_up, cause.failures)]
+    for cause in open_causes[:limit]:
         times = [(at or "")[:19].replace("T", " ") for at in (cause.first, cause.last)]
-        versions = cause.version if cause.since == cause.version else f"{cause.version}, since {cause.since}"
-        rows.append([cause.id, cause.handler, cause.error, cause.at, *numbers, *times, versions])
-    print_table(_CAUSE_COLUMNS, rows, "no causes: nothing has failed")
-    if len(found) == limit:
-        click.echo("there may be more; raise --limit to see them")
+        counts = str(cause.open), str(cause.given_up)
+        rows.append([cause.id, cause.handler, cause.error, cause.at, *counts, *times, cause.version])
+    print_table(_CAUSE_COLUMNS, rows, "no causes: no event has an open failure")
+    if len(open_causes) > limit:
+        click.echo(f"{len(open_causes) - limit} more; raise --limit to see them")
+    if not complete:
+        click.echo(f"counted among the latest {READ_LIMIT:,} events that were retried, and as many that were given up")

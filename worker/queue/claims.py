@@ -10,6 +10,7 @@ shows the queue; tests/integration/worker/queue/test_rq_contract.py compares.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import chain
 from operator import itemgetter
@@ -19,8 +20,8 @@ from typing import Any, Final, NamedTuple
 import structlog
 
 from credhook.group_commit import GroupCommit
-from credhook.store import BLAMED, HANDLER, ONLY, PENDING, State, ending
-from credhook.store.errors import is_unwell
+from credhook.store import BLAMED, FETCH, HANDLER, ONLY, PENDING, Schedule, State, ending, schedule_of
+from credhook.store.errors import STORE_ERRORS, is_unwell
 from credhook.store.job import job_id
 from credhook.store.store import AsyncStore
 from credhook.worker.platform.limits import Allowance
@@ -44,7 +45,10 @@ MAX_GROUP: Final = 200
 Operation = tuple[str | int | bytes, ...]
 
 #: Claims and settlements are tuples: frozen dataclasses take three times as long to make, and each event has both.
-_NONE: Final[Mapping[str, str]] = MappingProxyType({})
+_NONE: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+_NEW: Final = Schedule()
 
 
 class Claim(NamedTuple):
@@ -55,17 +59,18 @@ class Claim(NamedTuple):
         resource_id: the issuance or presentation.
         received_at: when the receiver stored it.
         now: Redis's clock when it was claimed, ms since the epoch.
-        attempt: number of this attempt, from 1.
+        lapses: number of earlier claims that ended without a settlement.
         fence: token of this claim; a later claim has a higher one.
         first: True if the event was never held before.
         latest: rank and `updatedAt`, in ms, of the latest state of the resource that handlers have seen.
         job: id of its RQ job.
+        due: when the event was due, ms since the epoch; 0 if it did not have to wait.
         ended: handler's name → how it ended, for handlers that will not run again.
+        schedules: handler's name, or `FETCH` → its attempts and due time, if an earlier attempt has left it unfinished.
         seen: True if an earlier attempt has had the presented data.
         killed: number of workers that have died with nothing else under way.
         poison_candidate: True if it must be the only event under way.
         only: if not empty, only these handlers run.
-        pending: the handlers that it has been waiting for since an earlier attempt.
         causes: its open errors: who has failed → id of the cause.
         trace: its trace context, see credhook/tracing/__init__.py; None if the receiver does not trace.
     """
@@ -75,17 +80,18 @@ class Claim(NamedTuple):
     resource_id: str
     received_at: datetime
     now: int
-    attempt: int
+    lapses: int
     fence: int
     first: bool
     latest: tuple[int, int]
     job: str
+    due: int = 0
     ended: Mapping[str, str] = _NONE
+    schedules: Mapping[str, Schedule] = _NONE
     seen: bool = False
     killed: int = 0
     poison_candidate: bool = False
     only: frozenset[str] = frozenset()
-    pending: frozenset[str] = frozenset()
     causes: Mapping[str, str] = _NONE
     trace: str | None = None
 
@@ -94,53 +100,66 @@ class Claim(NamedTuple):
         """Seconds since the event was stored, by Redis's clock, which may have gone back since."""
         return max(0.0, self.now / 1000 - self.received_at.timestamp())
 
+    @property
+    def pending(self) -> set[str]:
+        """Return the handlers that an earlier attempt has left unfinished, in this worker or in another one."""
+        return self.schedules.keys() - self.ended.keys() - {FETCH}
+
+    def attempt(self, name: str) -> int:
+        """Return the number of the next attempt of this handler, or of the fetch, from 1."""
+        return self.schedules.get(name, _NEW).attempts + 1
+
+    def is_due(self, name: str) -> bool:
+        """Return True if this handler, or the fetch, may be tried now. RQ's scheduler may be two seconds early."""
+        return self.schedules.get(name, _NEW).due <= max(self.now, self.due)
+
 
 class Settlement(NamedTuple):
     """The result of an attempt, to be written to the store.
 
     Attributes:
-        state: where the event stands now; `accepted` hands it back untried.
+        state: where the event stands now; `accepted` hands it back.
         error: the cause, if it is not done.
         wait: seconds until the next attempt, if it is `waiting`.
-        spend: True if the attempt counts.
+        until: the due time of a handler that was not due, in ms, if it ends the wait of a `waiting` event.
         records: handler → how it ended, for handlers that are not recorded yet.
-        only: the handlers that an `unhandled` event waits for, if others of its type are here.
-        pending: the handlers that have not ended; stored as long as the event is open.
+        schedules: handler, or `FETCH` → its attempts, and the seconds until it is due; None if it has no due time.
+        fetched: True if the details are here, so that the fetch has no schedule any more.
         sealed: True if presented data may have been kept for another attempt.
         latest: rank and `updatedAt`, in ms, of the state that handlers have seen now.
-        failures: failures that have not been counted yet.
+        failures: failures whose causes have not been described yet.
         causes: open errors from now on: who has failed → id of the cause.
-        resolved: errors that are open no longer, in the same form.
         history: entry for the event's history, or None.
     """
 
     state: State
     error: str = ""
     wait: float = 0.0
-    spend: bool = True
+    until: int | None = None
     records: Mapping[str, str] = _NONE
-    only: tuple[str, ...] = ()
-    pending: tuple[str, ...] = ()
+    schedules: Mapping[str, tuple[int, float | None]] = _NONE
+    fetched: bool = False
     sealed: bool = False
     latest: tuple[int, int] | None = None
     failures: tuple[Failure, ...] = ()
     causes: Mapping[str, str] = _NONE
-    resolved: Mapping[str, str] = _NONE
     history: Mapping[str, Any] | None = None
 
     def more(self, worker: str) -> dict[str, Any]:
         """Return the fields that most settlements lack; the history names `worker`."""
-        fields = {
+        fields: dict[str, Any] = {
             "error": self.error,
-            "wait": int(self.wait * 1000),
-            "unspent": not self.spend,
-            "only": " ".join(self.only),
-            "pending": " ".join(self.pending),
-            "failures": [failure.counted() for failure in self.failures],
+            "schedules": {
+                name: (attempts, -1 if wait is None else int(wait * 1000))
+                for name, (attempts, wait) in self.schedules.items()
+            },
+            "fetched": self.fetched,
+            "failures": [failure.described() for failure in self.failures],
             "causes": self.causes,
-            "resolved": self.resolved,
             "history": self.history and json.dumps({"worker": worker, **self.history}, separators=(",", ":")),
         }
+        if self.state is State.WAITING:
+            fields |= {"until": self.until} if self.until else {"wait": max(1, int(self.wait * 1000))}
         return {name: value for name, value in fields.items() if value}
 
 
@@ -174,7 +193,7 @@ class Taken(NamedTuple):
 
 def _claim(parts: Sequence[Any]) -> Claim:
     """Return the claim in a script's reply; see claim_event.lua."""
-    event_id, job, now, kind, resource, received, fence, attempts, latest, killed, candidate, trace, before = parts
+    event_id, job, now, kind, resource, received, fence, lapses, latest, killed, candidate, trace, before = parts
     rank, _, updated = latest.partition(b":") if latest else (0, b"", 0)
     claim = Claim(
         event_id=event_id.decode(),
@@ -182,7 +201,7 @@ def _claim(parts: Sequence[Any]) -> Claim:
         resource_id=resource.decode(),
         received_at=datetime.fromtimestamp(int(received) / 1000, UTC),
         now=now,
-        attempt=attempts,
+        lapses=lapses,
         fence=int(fence),
         first=not before,
         latest=(int(rank), int(updated)),
@@ -196,11 +215,14 @@ def _claim(parts: Sequence[Any]) -> Claim:
     text = [part.decode(errors="replace") for part in before]
     fields = dict(zip(text[::2], text[1::2], strict=True))
     return claim._replace(
+        due=int(fields.get("due", 0)),
         ended={name.removeprefix(HANDLER): ending(how)[0] for name, how in fields.items() if name.startswith(HANDLER)},
+        schedules={
+            name.removeprefix(PENDING): schedule_of(value) for name, value in fields.items() if name.startswith(PENDING)
+        },
         seen="seen" in fields,
         only=frozenset(fields.get(ONLY, "").split()),
-        pending=frozenset(fields.get(PENDING, "").split()),
-        causes={name.removeprefix(BLAMED): one for name, one in fields.items() if name.startswith(BLAMED)},
+        causes={name.removeprefix(BLAMED): cause for name, cause in fields.items() if name.startswith(BLAMED)},
     )
 
 
@@ -302,24 +324,29 @@ class Claims:
 
         `how` it ended, and how long it took; `pending`: the handlers that the event still waits for.
         """
-        failed = failure.counted() if failure else {}
-        await self._commit.write(operation("record", claim.event_id, handler, how, " ".join(pending), failed))
+        described, attempt = failure.described() if failure else {}, claim.attempt(handler)
+        await self._commit.write(
+            operation("record", claim.event_id, handler, how, attempt, " ".join(pending), described)
+        )
 
     async def ended(self, claim: Claim, handler: str) -> str:
         """Return how the handler has ended, or "". Another worker may have recorded it since the event was claimed."""
         (how,) = await self._commit.write(operation("ended", claim.event_id, handler))
         return ending((how or b"").decode())[0]
 
-    async def acquire_places(self, claim: Claim, limits: Mapping[str, int]) -> str | None:
-        """Take a place in each of these fleet-wide limits, or in none. Return the first handler whose limit is reached.
+    async def acquire_place(self, claim: Claim, handler: str, limit: int) -> bool:
+        """Take one of the `limit` places that the handler has in the whole fleet. Return False if all are taken.
 
-        `limits`: handler's name → number of events that it may have at a time. A place ends with the event's lease.
+        A place is released, or ends with the event's lease.
         """
         keys = self._store.keys
-        arguments = [claim.event_id, _SEMAPHORE_LASTS_MS, *limits.values()]
-        running = [keys.running + name for name in limits]
-        full: int = await self._store.run("semaphore", arguments, keys=[keys.leases, *running])
-        return list(limits)[full - 1] if full else None
+        arguments = [claim.event_id, _SEMAPHORE_LASTS_MS, limit]
+        return bool(await self._store.run("semaphore", arguments, keys=[keys.leases, keys.running + handler]))
+
+    async def release_place(self, claim: Claim, handler: str) -> None:
+        """Let another event have the place. If Redis fails, the place ends with the event's lease."""
+        with suppress(*STORE_ERRORS):
+            await self._store.redis.srem(self._store.keys.running + handler, claim.event_id)
 
     async def wait_for_job(self, seconds: float) -> None:
         """Return when there is a job in the queue, or after `seconds`.

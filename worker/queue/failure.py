@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final
 
+from credhook.store import WORKER
 from credhook.store.announcements import version
 
-#: Values of `who` that are no handler: the fetch, and a worker process that died. Names of handlers have a dot.
-FETCH: Final = "fetch"
-WORKER: Final = "worker"
 #: Maximum characters of each text, because names may be of any length.
 _LONGEST: Final = 200
 
@@ -22,7 +20,7 @@ class Failure:
     """One failure.
 
     Attributes:
-        who: the handler's name, `fetch` or `worker`.
+        who: the handler's name, `FETCH` or `WORKER`.
         what: the class of the error, and its status if it has one.
         where: module and function of the author's code, or "". Neither line nor file is part of it, because both change
             between releases.
@@ -43,7 +41,7 @@ class Failure:
         """Return the id of the cause: eight hexadecimal digits, the same in every process and version."""
         return sha256(f"{self.who}\0{self.what}\0{self.where}".encode(errors="replace")).hexdigest()[:8]
 
-    def counted(self) -> dict[str, str]:
+    def described(self) -> dict[str, str]:
         """Return the failure as causes.lua reads it, with the versions of the code that failed and of ours."""
         versions = ", ".join(filter(None, (self.package, f"credhook {version()}")))
         texts = {"who": self.who, "what": self.what, "at": self.at, "version": versions}
@@ -58,7 +56,7 @@ class Failure:
         return {"cause": self.cause, **entry}
 
 
-#: Counted when a worker process dies with an event.
+#: Noted when a worker process dies with an event.
 WORKER_DIED: Final = Failure(WORKER, "WorkerDied")
 
 

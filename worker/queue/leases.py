@@ -104,7 +104,7 @@ def put_back(store: SyncStore, event_id: str, *, in_transit: int = IN_TRANSIT_MS
 
 def note_death(store: SyncStore, token: str, how: str) -> list[bytes]:
     """Note the death in the events that the process held, and let go of them. Return their webhook-ids."""
-    death, held = json.dumps(WORKER_DIED.counted()), list[bytes]()
+    death, held = json.dumps(WORKER_DIED.described()), list[bytes]()
     # A lease that is renewed meanwhile changes its place, so the places do not serve to read a page.
     ends = dict(store.redis.zscan_iter(store.keys.leases, count=PAGE))
     leased = sorted(ends, key=lambda event_id: ends[event_id])

@@ -123,13 +123,11 @@ class Sweeper:
                 return
 
     def _sweep_index(self, now: int) -> None:
-        """Remove events from the index, causes and lists that their records do not confirm, in bounded steps."""
+        """Remove events from the index and from lists that their records do not confirm, in bounded steps."""
         store = self._store
-        causes = cast(list[bytes], store.redis.zrange(store.keys.causes, 0, -1))
         keys = [
             store.keys.prefix,
             *store.keys.event_indexes(),
-            *[store.keys.standing(cause.decode()) for cause in causes],
             *(store.keys.dead, store.keys.quarantined, *store.keys.all_unhandled),
         ]
         before = now - self._store.retention * 1_000 - _SETTLED_MS

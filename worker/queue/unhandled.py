@@ -10,7 +10,7 @@ from typing import Final
 
 import structlog
 
-from credhook.store import ONLY, State
+from credhook.store import FETCH, HANDLER, ONLY, PENDING, State
 from credhook.store.replay import Replay, Settled
 from credhook.store.store import SyncStore
 
@@ -59,11 +59,18 @@ class Unhandled:
         """Return those of the events, with their types, that a handler is here for, by when they came."""
         pipeline = self._store.redis.pipeline(transaction=False)
         for name, _ in found:
-            pipeline.hmget(self._store.keys.event.encode() + name, "received", ONLY)
+            pipeline.hgetall(self._store.keys.event.encode() + name)
         ours: list[tuple[int, bytes, str]] = []
         for (name, event_type), fields in zip(found, pipeline.execute(raise_on_error=False), strict=True):
-            received, only = fields if isinstance(fields, list) else (None, None)  # A damaged record is no hash.
-            names = (only or b"").decode(errors="replace").split()
+            record = fields if isinstance(fields, dict) else {}  # A damaged record is no hash.
+            names = _awaited(record)
             if not names or not self._wanted[event_type].isdisjoint(names):
-                ours.append((int(received or 0), name, event_type))
+                ours.append((int(record.get(b"received", 0)), name, event_type))
         return [(name, event_type) for _, name, event_type in sorted(ours)]
+
+
+def _awaited(record: Mapping[bytes, bytes]) -> set[str]:
+    """Return the handlers that an unhandled event waits for; none if any handler of its type will do."""
+    fields = {name.decode(errors="replace"): value.decode(errors="replace") for name, value in record.items()}
+    pending = {name.removeprefix(PENDING) for name in fields if name.startswith(PENDING)} - {FETCH}
+    return {name for name in pending if HANDLER + name not in fields} | set(fields.get(ONLY, "").split())

@@ -5,7 +5,7 @@
 -- started jobs of its own workers.
 --
 -- A claim is a list:
---   1 webhook-id  2 job  3 now, ms  4 type  5 resource  6 received, ms  7 fence  8 attempts  9 latest state of the
+--   1 webhook-id  2 job  3 now, ms  4 type  5 resource  6 received, ms  7 fence  8 lapses  9 latest state of the
 --   resource that handlers have seen, or nil  10 deaths of workers that held only this event  11 1 for a poison
 --   candidate  12 trace or nil  13 the record's fields and values, if the event was held before
 
@@ -29,8 +29,8 @@ local FIRST_FENCE = string.format('%.0f', now + 1)
 local function claim(id, job, worker)
     local record, fields = record_of(id)
     if not record then return fields and 'unreadable' or 'missing' end
-    local state, resource, received, fence, attempts =
-        record.state, record.resource, record.received, record.fence, record.attempts
+    local state, resource, received, fence, lapses =
+        record.state, record.resource, record.received, record.fence, record.lapses
     if state ~= $ACCEPTED and state ~= $WAITING then return 'settled' end
     local locked_by = lock_of(resource)
     local holder = claimed[resource] or locked_by and holder_of(resource)
@@ -49,7 +49,7 @@ local function claim(id, job, worker)
         return 'blocked'
     end
     if locked_by == id then
-        fence, attempts = last_claim(id, record)
+        fence, lapses = last_claim(id, record)
     elseif locked_by then
         remember(locked_by)
     end
@@ -60,7 +60,7 @@ local function claim(id, job, worker)
     if state == $WAITING then redis.call('HSET', EVENT .. id, 'state', $ACCEPTED) end
     if record.due or record.holder then redis.call('HDEL', EVENT .. id, 'due', 'holder') end
     claimed[resource] = id
-    return {id, job, now, record.type, resource, received, fence, tonumber(attempts or 0) + 1, false, killed,
+    return {id, job, now, record.type, resource, received, fence, tonumber(lapses or 0), false, killed,
             poison_candidate and 1 or 0, record[$TRACE] or false, before}
 end
 
@@ -73,7 +73,7 @@ local function hold(claims, worker)
     for place, got in ipairs(claims) do
         held[2 * place - 1], held[2 * place] = ends, got[1]
         locked[2 * place - 1] = got[5]
-        locked[2 * place] = got[1] .. ' ' .. got[7] .. ' ' .. got[8] .. ' ' .. (worker.token or '')
+        locked[2 * place] = got[1] .. ' ' .. got[7] .. ' ' .. (got[8] + 1) .. ' ' .. (worker.token or '')
         executions[2 * place - 1], executions[2 * place] = rq_ends, got[2] .. ':' .. got[7]
         resources[place] = RESOURCE .. got[5]
     end

@@ -11,7 +11,8 @@
 -- Reply: what became of each event: erased; held, erased while a worker had it; missing; or changed, left since it is
 --   no longer in that state. If the record does not say of which resource it is, the index keeps the id: see erase.py.
 
---! include causes.lua
+--! include keys.lua
+--! include expiring.lua
 --! include lock.lua
 
 -- Milliseconds after the end of its lease within which a worker is done with an event that it has lost. An RQ worker
@@ -42,9 +43,6 @@ local function erase(id, job, selected)
     if resource then
         redis.call('ZREM', index_of(type or '', resource), id)
         redis.call('ZREM', index_of('', resource), id)
-    end
-    for field, cause in pairs(record) do
-        if string.sub(field, 1, #$BLAMED) == $BLAMED then remove_open_error(id, cause) end
     end
     if not there then return 'missing' end
     redis.call('ZREM', open, id)

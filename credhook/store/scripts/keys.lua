@@ -11,7 +11,7 @@ local HISTORY, RESOURCE, INDEX = prefix .. 'history:', prefix .. 'resource:', pr
 local open, open_by_received = prefix .. 'open', prefix .. 'open_by_received'
 local leases, locks = prefix .. 'leases', prefix .. 'locks'
 local dead, quarantined, unreadable = prefix .. 'dead', prefix .. 'quarantined', prefix .. 'unreadable'
-local unhandled, causes = prefix .. 'unhandled:', prefix .. 'causes'
+local unhandled, CAUSE = prefix .. 'unhandled:', prefix .. 'cause:'
 local urgent, isolated, blocked = prefix .. 'urgent', prefix .. 'isolated', prefix .. 'blocked:'
 local refused, backfilled, arrivals = prefix .. 'refused:', prefix .. 'backfilled', prefix .. 'arrivals'
 local jobs, intermediate = 'rq:queue:' .. queue, 'rq:queue:' .. queue .. ':intermediate'
@@ -48,7 +48,7 @@ end
 -- The record of an event is a hash. If something else has written to it, the events beside it go on.
 local states = $STATES
 local REQUIRED = {'state', 'type', 'resource', 'received'}
-local NUMBERS = {'received', 'fence', 'attempts', 'due', 'killed', 'deaths'}
+local NUMBERS = {'received', 'fence', 'lapses', 'due', 'killed', 'deaths'}
 
 -- Return the reply of HGETALL as a table.
 local function by_field(reply)

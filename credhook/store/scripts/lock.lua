@@ -1,24 +1,25 @@
 -- The locks of resources: which event of a resource a worker holds, and by which claim.
 --
--- They are one hash: resource -> "<webhook-id> <fence> <attempts> <worker's token>". An event's record learns of a claim
--- when the claim ends; until then only the lock knows it. A fence of 0 keeps the lock for an event whose worker has
--- died, so that no later event overtakes it. The time until then, in ms, stands in place of the token.
+-- They are one hash: resource -> "<webhook-id> <fence> <lapses> <worker's token>". The lapses are the event's claims that
+-- no settlement has ended, this claim among them. An event's record learns of a claim when the claim ends. Until then
+-- only the lock knows it. A fence of 0 keeps the lock for an event whose worker has died, so that no later event
+-- overtakes it. The end of that time, in ms, then stands in place of the token.
 
 --! include keys.lua
 --! include expiring.lua
 
--- Return webhook-id, fence, attempts and token, or nothing if the resource is not locked.
+-- Return webhook-id, fence, lapses and token, or nothing if the resource is not locked.
 local function lock_of(resource)
     local lock = redis.call('HGET', locks, resource)
     if lock then return string.match(lock, '^(.+) (%d+) (%d+) (%S*)$') end
 end
 
--- Return fence and attempts of the event's last claim, and whether the event has the lock. The lock knows best, unless
--- the record has had a fence as high since.
+-- Return the fence of the event's last claim, the lapses if that claim lapses, and whether the event has the lock. The lock
+-- knows best, unless the record has had a fence as high since.
 local function last_claim(id, record)
-    local locked_by, fence, attempts = lock_of(record.resource)
-    if locked_by == id and tonumber(fence) > tonumber(record.fence or 0) then return fence, attempts, true end
-    return record.fence, record.attempts, locked_by == id
+    local locked_by, fence, lapses = lock_of(record.resource)
+    if locked_by == id and tonumber(fence) > tonumber(record.fence or 0) then return fence, lapses, true end
+    return record.fence, record.lapses, locked_by == id
 end
 
 local function has_lease(id)
@@ -35,9 +36,9 @@ end
 local function remember(id)
     local state, resource, known = unpack(redis.call('HMGET', EVENT .. id, 'state', 'resource', 'fence'))
     if state ~= $ACCEPTED then return end
-    local locked_by, fence, attempts, token = lock_of(resource)
+    local locked_by, fence, lapses, token = lock_of(resource)
     if locked_by == id and tonumber(fence) > tonumber(known or 0) then
-        redis.call('HSET', EVENT .. id, 'fence', fence, 'attempts', attempts, 'holder', token)
+        redis.call('HSET', EVENT .. id, 'fence', fence, 'lapses', lapses, 'holder', token)
     end
 end
 

@@ -12,7 +12,7 @@
 --! include keys.lua
 --! include hints.lua
 
--- An event that kills its workers waits before it is put back, from the third attempt on: FIRST_DELAY ms at first, and
+-- An event that kills its workers waits before it is put back, from the third lapse on: FIRST_DELAY ms at first, and
 -- twice as long each time after. It would otherwise meet the same other events again.
 local PATIENT_FOR, FIRST_DELAY, LONGEST_DELAY = 2, 5000, 600000
 
@@ -26,8 +26,8 @@ if not since or since >= 0 and since < tonumber(transit) then return 0 end  -- T
 local lease = call('ZSCORE', leases, id)
 if lease and tonumber(lease) > now then return 0 end
 local record, reason = record_of(id)
-local fence, attempts
-if record then fence, attempts = last_claim(id, record) end
+local fence, lapses
+if record then fence, lapses = last_claim(id, record) end
 
 -- The event is open no longer.
 local function leave()
@@ -45,7 +45,7 @@ if not record then
         call('EXPIRE', event, retention)
         if call('TYPE', event).ok == 'hash' then
             call('HSET', event, 'state', $UNREADABLE, 'error', 'Unreadable: ' .. reason)
-            call('HDEL', event, 'holder', 'fence', 'attempts', 'due')
+            call('HDEL', event, 'holder', 'fence', 'lapses', 'due')
         end
     else  -- Its erasure was broken off, and its type and resource are not known.
         local names = {$OTHER}
@@ -67,8 +67,8 @@ if state ~= $ACCEPTED and state ~= $WAITING then  -- Its settlement or its repla
     return 0
 end
 if record.due and record.due + transit > now then return 0 end
-if lease and tonumber(attempts or 0) > PATIENT_FOR then
-    local delay = math.min(LONGEST_DELAY, FIRST_DELAY * 2 ^ (attempts - PATIENT_FOR - 1))
+if lease and tonumber(lapses or 0) > PATIENT_FOR then
+    local delay = math.min(LONGEST_DELAY, FIRST_DELAY * 2 ^ (lapses - PATIENT_FOR - 1))
     if now < lease + delay * chance then return 0 end
 end
 local holder = holder_of(record.resource)

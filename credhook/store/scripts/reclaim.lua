@@ -1,7 +1,7 @@
 -- Note that a worker process has died, and let go of the events that it held, so that they can be put back.
 --
--- If the process held one event only, this event has killed it. If there were several, each of them may have: their
--- attempts do not count, and after a few such deaths an event is worked on alone.
+-- If the process held one event only, this event has killed it. If there were several, each of them may have: no lapse is
+-- counted, and after a few such deaths an event is worked on alone.
 --
 -- ARGV: the worker's token; '1' if the process ended by itself, '0' if it was ended from outside, 'host' if it may have
 --   gone down with its host, '' to look only; the death as a failure, in JSON as causes.lua takes it; retention in s; how
@@ -29,7 +29,10 @@ if cause_of_death == '' then return held end
 local counted = cause_of_death ~= 'host' and (number > 1 and 'deaths' or cause_of_death == '1' and 'killed')
 
 local function explain(id)
-    if counted then record_failure(id, death, true, retention) end
+    if counted then
+        describe(death, retention)
+        call('HSET', EVENT .. id, $BLAMED .. death.who, death.id)
+    end
     append(id, cjson.encode({died = cause_of_death, beside = number - 1, cause = counted and death.id or nil}))
 end
 
@@ -40,7 +43,7 @@ for _, id in ipairs(held) do
     if ends and lock_of(resource) == id then call('HSET', locks, resource, id .. ' 0 0 ' .. ends) end
     call('HDEL', key, 'holder')  -- Before anything is counted, so that nothing is counted twice.
     if counted then call('HINCRBY', key, counted, 1) end
-    if counted == 'deaths' then call('HINCRBY', key, 'attempts', -1) end
+    if counted == 'deaths' then call('HINCRBY', key, 'lapses', -1) end
     call('ZADD', leases, 'XX', now, id)
     pcall(explain, id)
 end

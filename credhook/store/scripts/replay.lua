@@ -31,33 +31,53 @@ local function enqueue(id, record, job)
     replayed[#replayed + 1] = job
 end
 
--- Begin anew: forget how handlers ended that gave up, or all handlers of an event that is done. A named handler runs
--- alone for an event that is done: others may have come since.
-local function start_over(id, key, record)
-    local is_done = record.state == $DONE
-    local unset, pending = {key, 'attempts', 'due', 'seen', 'deaths', 'killed', $ONLY, $PENDING}, {}
-    -- A worker that lacks one of these handlers must not settle the event.
-    for _, names in ipairs({record[$ONLY] or '', record[$PENDING] or '', handler}) do
-        if names ~= '' then pending[#pending + 1] = names end
-    end
-    for field, how in pairs(record) do
-        local name = string.sub(field, 1, #$HANDLER) == $HANDLER and string.sub(field, #$HANDLER + 1)
-        local gave_up = string.sub(how, 1, #$GAVE_UP) == $GAVE_UP
-        if name and (name == handler or handler == '' and (is_done or gave_up)) then
-            unset[#unset + 1] = field
-            if handler == '' then pending[#pending + 1] = name end
+-- Return the name in a field that begins with the prefix, or nil.
+local function name_in(field, prefix)
+    if string.sub(field, 1, #prefix) == prefix then return string.sub(field, #prefix + 1) end
+end
+
+-- Let the pending handlers of the event, and its fetch, be due at once.
+local function hasten(key, record)
+    for field, schedule in pairs(record) do
+        local name = name_in(field, $PENDING)
+        if name and not record[$HANDLER .. name] then
+            redis.call('HSET', key, field, string.match(schedule, '^%d*') .. ' 0')
         end
     end
+end
+
+-- Begin anew: forget how handlers ended that gave up, or all handlers of an event that is done. A named handler runs
+-- alone for an event that is done: others may have come since. Each handler that is to run is pending: a worker that
+-- lacks it must not settle the event.
+local function start_over(id, key, record)
+    local is_done = record.state == $DONE
+    local unset, pending = {key, 'lapses', 'due', 'seen', 'deaths', 'killed', $ONLY, $PENDING .. $FETCH}, {key}
+    local function await(name)
+        if renamed then
+            unset[#unset + 1] = $PENDING .. name
+        else
+            pending[#pending + 1], pending[#pending + 2] = $PENDING .. name, '0 0'
+        end
+    end
+    for field, how in pairs(record) do
+        local ended, waiting = name_in(field, $HANDLER), name_in(field, $PENDING)
+        local gave_up = string.sub(how, 1, #$GAVE_UP) == $GAVE_UP
+        if ended and (ended == handler or handler == '' and (is_done or gave_up)) then
+            unset[#unset + 1] = field
+            await(ended)
+        elseif waiting and waiting ~= $FETCH and not record[$HANDLER .. waiting] then
+            await(waiting)
+        end
+    end
+    for name in string.gmatch(record[$ONLY] or '', '%S+') do await(name) end
+    if handler ~= '' then await(handler) end
     redis.call('HDEL', unpack(unset))
+    if #pending > 1 then redis.call('HSET', unpack(pending)) end
     local trace = record[$TRACE]
     if trace and string.sub(trace, 1, #$REPLAYED) ~= $REPLAYED then
         redis.call('HSET', key, $TRACE, $REPLAYED .. trace)
     end
-    if handler ~= '' and is_done then
-        redis.call('HSET', key, $ONLY, handler)
-    elseif #pending > 0 and not renamed then
-        redis.call('HSET', key, $PENDING, table.concat(pending, ' '))
-    end
+    if handler ~= '' and is_done then redis.call('HSET', key, $ONLY, handler) end
     -- A snapshot was kept because the platform may not show the data again: the worker should look for it first.
     if redis.call('EXISTS', SNAPSHOT .. id) == 1 then redis.call('HSET', key, 'seen', 1) end
 end
@@ -69,10 +89,13 @@ local function is_resource_id(id)
         and not string.find(id, '\194[\128-\159]')  -- U+0080 to U+009F
 end
 
--- Resolve the earlier failures: the event starts again.
-local function explain(id)
-    resolve(id)
-    append(id, entry)
+-- Forget the open causes, except those of handlers that stay given up: the event starts again.
+local function resolve(key)
+    local record = by_field(redis.call('HGETALL', key))
+    for field in pairs(record) do
+        local name = name_in(field, $BLAMED)
+        if name and not name_in(record[$HANDLER .. name] or '', $GAVE_UP) then redis.call('HDEL', key, field) end
+    end
 end
 
 local function replay(id, job, selected)
@@ -86,9 +109,11 @@ local function replay(id, job, selected)
     if state == $WAITING and hurry and not mended then
         if not redis.call('ZSCORE', open, id) then return 'elsewhere' end
         if has_lease(id) then return 'open' end
+        hasten(key, record)
         redis.call('HDEL', key, 'due')
+        resolve(key)
         enqueue(id, record, job)
-        pcall(explain, id)
+        pcall(append, id, entry)
         publish(id, state, type, resource, {replayed = true})
         return 'replayed'
     end
@@ -109,9 +134,10 @@ local function replay(id, job, selected)
     redis.call('PERSIST', key)
     if not resume then start_over(id, key, record) end
     redis.call('HDEL', key, 'error', 'settled')
+    if not resume then resolve(key) end
     for _, list in ipairs({dead, quarantined, unreadable, unhandled .. type}) do redis.call('ZREM', list, id) end
     redis.call('HSET', key, 'state', $ACCEPTED, 'fence', now)
-    if not resume then pcall(explain, id) end
+    if not resume then pcall(append, id, entry) end
     publish(id, $ACCEPTED, type, resource, {replayed = true})
     return 'replayed'
 end

@@ -16,7 +16,7 @@ end
 
 -- Return type, state and time of the event, or nothing if it does not match.
 local function matched(id, listed)
-    local fields = {'type', 'state', 'received', 'resource', $HANDLER .. (handler or ''), $ONLY, $PENDING}
+    local fields = {'type', 'state', 'received', 'resource', $HANDLER .. (handler or ''), $PENDING .. (handler or ''), $ONLY}
     local record = if_hash('HMGET', EVENT .. id, unpack(fields)) or {'', $UNREADABLE}
     if not (record[1] or record[2] or record[3]) then return nil end  -- It has expired, or was erased.
     local type, state = record[1] or '', record[2] or $UNREADABLE
@@ -24,7 +24,7 @@ local function matched(id, listed)
     if received < filter.from or received >= filter['until'] then return nil end
     if types and not types[type] or states and not states[state] then return nil end
     if resource and record[4] ~= resource then return nil end
-    if handler and not (record[5] or has_word(record[6], handler) or has_word(record[7], handler)) then return nil end
+    if handler and not (record[5] or record[6] or has_word(record[7], handler)) then return nil end
     return type, state, received
 end
 

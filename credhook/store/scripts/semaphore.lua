@@ -1,25 +1,24 @@
--- Give an event a place with each of some handlers that may have only so many events at a time, or with none of them.
+-- Give an event a place with a handler that may have only so many runs at a time.
 --
--- An event keeps its places as long as its lease: the dead give theirs up by themselves.
+-- An event keeps its place no longer than its lease: the dead give theirs up by themselves.
 --
--- KEYS: leases; then for each handler the set of its events.
--- ARGV: webhook-id; ms that the sets last; then for each handler its limit.
--- Reply: 0, or the number of the first handler that is full, from 1.
+-- KEYS: leases; the set of the handler's events.
+-- ARGV: webhook-id; ms that the set lasts; the handler's limit.
+-- Reply: 1 if the event has a place, 0 if there is none.
 
 --! include expiring.lua
 
-local leases, event, lasts = KEYS[1], ARGV[1], ARGV[2]
-for place = 2, #KEYS do
-    local others = 0
-    for _, other in ipairs(redis.call('SMEMBERS', KEYS[place])) do
-        local ends = redis.call('ZSCORE', leases, other)
-        if not ends or tonumber(ends) < now then
-            redis.call('SREM', KEYS[place], other)
-        elseif other ~= event then
-            others = others + 1
-        end
+local leases, running = KEYS[1], KEYS[2]
+local event, lasts, limit = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local others = 0
+for _, other in ipairs(redis.call('SMEMBERS', running)) do
+    local ends = redis.call('ZSCORE', leases, other)
+    if not ends or tonumber(ends) < now then
+        redis.call('SREM', running, other)
+    elseif other ~= event then
+        others = others + 1
     end
-    if others >= tonumber(ARGV[place + 1]) then return place - 1 end
 end
-for place = 2, #KEYS do write_expiring(KEYS[place], lasts, 'SADD', event) end
-return 0
+if others >= limit then return 0 end
+write_expiring(running, lasts, 'SADD', event)
+return 1

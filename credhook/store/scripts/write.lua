@@ -7,7 +7,7 @@
 -- ARGV: retention in s; lease in ms; worker's name, or '' if RQ itself keeps the jobs; its token; then each operation,
 --   settlements first: its name, how many arguments it has, and these:
 --   settle: webhook-id, fence, job, state, latest, follow, sealed, rest, and handlers with how they ended; see below
---   record: webhook-id, handler, how it ended, handlers that the event waits for, the failure in JSON or ''
+--   record: webhook-id, handler, how it ended, its attempts, handlers that the event waits for, the failure in JSON or ''
 --   ended: webhook-id, handler
 --   renew: webhook-id, fence, job
 -- Reply: of each operation, in their order, the error if it has failed, else a list:
@@ -28,15 +28,28 @@ local retention, forgotten = ARGV[1], string.format('%.0f', now + 1000 * ARGV[1]
 local worker = {lease = ARGV[2], name = ARGV[3] ~= '' and ARGV[3] or nil, token = ARGV[4]}
 local write, settled, ended, left = {}, {}, {}, MOST_BLOCKED
 
--- A record is true under every claim, so it takes no fence. An event that was erased meanwhile stays erased. A failure
--- is counted here and now: once the handler is given up, no later attempt would count it.
-function write.record(id, handler, how, pending, failure)
-    local state, before = unpack(call('HMGET', EVENT .. id, 'state', $HANDLER .. handler))
-    local is_open = state == $ACCEPTED or state == $WAITING
-    if state and failure ~= '' and before ~= how then pcall(record_failure, id, cjson.decode(failure), is_open, retention) end
-    if state then call('HSET', EVENT .. id, $HANDLER .. handler, how) end
+-- Return the schedule of a pending handler, or of the fetch, as the record keeps it. A negative `wait`, in ms, stands for no
+-- due time of its own.
+local function schedule(attempts, wait)
+    return attempts .. ' ' .. (tonumber(wait) < 0 and '0' or string.format('%.0f', now + wait))
+end
+
+-- A record is true under every claim, so it takes no fence. An event that was erased meanwhile stays erased.
+function write.record(id, handler, how, attempts, pending, failure)
+    local key = EVENT .. id
+    local state = call('HGET', key, 'state')
+    if not state then return 1 end
+    call('HSET', key, $HANDLER .. handler, how)
+    if tonumber(attempts) > 1 then call('HSET', key, $PENDING .. handler, schedule(attempts, -1)) end
+    if failure ~= '' then
+        failure = cjson.decode(failure)
+        pcall(describe, failure, retention)
+        call('HSET', key, $BLAMED .. handler, failure.id)
+    end
     -- If this process dies now, the next worker may lack a handler that has begun: remember the names.
-    if pending ~= '' and is_open then call('HSET', EVENT .. id, $PENDING, pending) end
+    if state == $ACCEPTED or state == $WAITING then
+        for name in string.gmatch(pending, '%S+') do call('HSETNX', key, $PENDING .. name, schedule(0, -1)) end
+    end
     return 1
 end
 
@@ -56,10 +69,11 @@ function write.renew(id, fence, job)
     return 1
 end
 
--- Count why an attempt has failed.
-local function blame(id, details, is_open)
-    for _, failure in ipairs(details.failures or {}) do count_failure(failure, retention) end
-    for _, cause in pairs(details.causes or {}) do add_open_error(id, cause, is_open, retention) end
+-- Return when a waiting event is due, in ms: after `wait` ms or at the moment `until`, whichever is earlier. If the clock
+-- has gone back, a moment may lie too far ahead.
+local function due_of(details)
+    local due = math.min(details.wait and now + details.wait or math.huge, details['until'] or math.huge)
+    return string.format('%.0f', math.max(now, math.min(due, now + 1000 * $LONGEST_WAIT)))
 end
 
 -- Write down how an attempt ended:
@@ -72,12 +86,16 @@ function write.settle(id, fence, job, state, latest, follow, sealed, rest, ...)
     local key, records, details = EVENT .. id, {...}, rest ~= '' and cjson.decode(rest) or {}
     ended[#ended + 1] = job .. ':' .. fence
     local record = by_field(call('HGETALL', key))
-    local last_fence, attempts, locked
-    if record.resource then last_fence, attempts, locked = last_claim(id, record) end
+    local last_fence, lapses, locked
+    if record.resource then last_fence, lapses, locked = last_claim(id, record) end
     if last_fence ~= fence then
         local failed = {}
         for _, failure in ipairs(details.failures or {}) do failed[failure.who] = cjson.encode(failure) end
-        for i = 1, #records, 2 do write.record(id, records[i], records[i + 1], '', failed[records[i]] or '') end
+        for i = 1, #records, 2 do
+            local name = records[i]
+            local attempts = ((details.schedules or {})[name] or {1})[1]
+            write.record(id, name, records[i + 1], attempts, '', failed[name] or '')
+        end
         -- If it has this state and was not claimed since, an earlier run settled it and the reply was lost.
         local next_fence = string.format('%.0f', fence + 1)
         local unclaimed = not last_fence or (last_fence == next_fence and not call('ZSCORE', leases, id))
@@ -88,25 +106,31 @@ function write.settle(id, fence, job, state, latest, follow, sealed, rest, ...)
     local function put(field, value) set[#set + 1], set[#set + 2] = field, value end
     local function drop(field) if record[field] then unset[#unset + 1] = field end end
     for i = 1, #records, 2 do put($HANDLER .. records[i], records[i + 1]) end
-    if details.error then put('error', details.error) else drop('error') end
-    for name, cause in pairs(details.causes or {}) do put($BLAMED .. name, cause) end
-    for name in pairs(details.resolved or {}) do
-        if not (details.causes or {})[name] then drop($BLAMED .. name) end
+    if details.error then put('error', details.error) elseif state ~= $WAITING then drop('error') end
+    local causes, highest = details.causes or {}, 1
+    for name, cause in pairs(causes) do put($BLAMED .. name, cause) end
+    for field in pairs(record) do
+        if string.sub(field, 1, #$BLAMED) == $BLAMED and not causes[string.sub(field, #$BLAMED + 1)] then drop(field) end
     end
+    for name, run in pairs(details.schedules or {}) do
+        put($PENDING .. name, schedule(run[1], run[2]))
+        highest = math.max(highest, run[1])
+    end
+    if details.fetched then drop($PENDING .. $FETCH) end
     drop('holder')
-    attempts = attempts - (details.unspent and 1 or 0)
-    if is_open or details.unspent or attempts > 1 then put('attempts', attempts) else drop('attempts') end
+    local due = state == $WAITING and due_of(details)
     if is_open then
+        lapses = tonumber(lapses) - 1  -- This claim has not lapsed.
+        if lapses > 0 then put('lapses', lapses) else drop('lapses') end
         put('fence', string.format('%.0f', fence + 1))  -- So that a repetition does not settle it once more.
-        if state == $WAITING then put('due', now + (details.wait or 0)) end
-        if details.pending then put($PENDING, details.pending) end
+        if due then put('due', due) end
     else
         put('settled', now_text)
-        for _, field in ipairs({'fence', 'deaths', 'killed', $PENDING}) do drop(field) end
+        for _, field in ipairs({'fence', 'deaths', 'killed', 'lapses'}) do drop(field) end
         if state == $DONE then drop('seen') end
-        if state ~= $UNHANDLED then drop($ONLY) elseif details.only then put($ONLY, details.only) end
+        if state ~= $UNHANDLED then drop($ONLY) end
     end
-    pcall(blame, id, details, is_open)
+    for _, failure in ipairs(details.failures or {}) do pcall(describe, failure, retention) end
     if state == $DONE and sealed == '1' then  -- The snapshot goes after the marks that make it needless, before the state.
         if #records > 0 then call('HSET', key, unpack(set, 4, 3 + #records)) end
         call('DEL', SNAPSHOT .. id)
@@ -117,7 +141,7 @@ function write.settle(id, fence, job, state, latest, follow, sealed, rest, ...)
         if state == $ACCEPTED then  -- Handed back: to the head of the queue, where it came from.
             call('LPUSH', jobs, job)
         elseif worker.name then
-            call('ZADD', scheduled, (now + (details.wait or 0)) / 1000, job)
+            call('ZADD', scheduled, due / 1000, job)
         end
         call('ZADD', open_by_received, record.received, id)
         call('ZADD', open, now, id)
@@ -128,7 +152,7 @@ function write.settle(id, fence, job, state, latest, follow, sealed, rest, ...)
         if state ~= $DONE then call('ZADD', state == $UNHANDLED and unhandled .. record.type or dead, now, id) end
     end
     publish(id, state, record.type, record.resource, {
-        attempt = attempts, error = details.error or '', wait = details.wait, age = now - record.received,
+        attempt = highest, error = details.error or '', wait = due and due - now or nil, age = now - record.received,
     })
     if latest ~= '' then call('SET', RESOURCE .. record.resource, latest, 'PX', LATEST_LASTS) end
     local settlement = {id = id, resource = record.resource, follow = follow == '1', details = details,
@@ -151,12 +175,6 @@ local function release()
         call('ZREM', open_by_received, unpack(closed))
         call('ZREM', open, unpack(closed))
     end
-end
-
--- Remove the event from its former causes, and append the attempt to its history.
-local function explain(id, details, is_open)
-    for _, cause in pairs(details.resolved or {}) do remove_open_error(id, cause) end
-    if details.history then append(id, details.history, not is_open and retention) end
 end
 
 -- Let the resource's next event be worked on: return its claim if this process goes on, or else put its job at the head
@@ -185,7 +203,8 @@ end
 local function go_on()
     local waiting, claims, replies = {}, {}, {}
     for _, settlement in ipairs(settled) do
-        if next(settlement.details) then pcall(explain, settlement.id, settlement.details, settlement.is_open) end
+        local history = settlement.details.history
+        if history then pcall(append, settlement.id, history, not settlement.is_open and retention) end
         waiting[#waiting + 1] = blocked .. settlement.resource
     end
     if call('EXISTS', unpack(waiting)) == 0 then return end

@@ -33,13 +33,17 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
 @pytest.fixture(autouse=True)
 def eventful(redis_client: Redis) -> None:
     plant_many(redis_client, 300, State.DEAD)
-    told = json.dumps({"attempt": 1, "began": 1_700_000_000_000, "state": "dead", "error": "a.bad: ValueError"})
+    told = json.dumps({"began": 1_700_000_000_000, "state": "dead", "error": "a.bad: ValueError"})
     plant(redis_client, "story", State.DONE, ended=HANDLED)
     redis_client.hset("credhook:credhook:event:story", "c:a.bad", "0123abcd")
     redis_client.rpush("credhook:credhook:history:story", f"1700000000100 {told}")
-    redis_client.zadd(INDEX.causes, {"0123abcd": 1_700_000_000_000})
-    mapping: dict[Any, Any] = {"who": "a.bad", "what": "ValueError", "at": "plugin.py:7 fail", "failures": 3}
-    redis_client.hset(INDEX.cause("0123abcd"), mapping=mapping)
+    mapping: dict[Any, Any] = {
+        "who": "a.bad",
+        "what": "ValueError",
+        "at": "plugin.py:7 fail",
+        "first": 1_700_000_000_000,
+    }
+    redis_client.hset(INDEX.cause + "0123abcd", mapping=mapping)
 
 
 def logged_in(browser: Chrome, running: Console) -> Chrome:

@@ -190,8 +190,6 @@ def test_a_selection_that_ends_before_now_keeps_its_end(ada: httpx.Client, redis
 def test_after_a_cause_is_mended_what_waits_is_due_at_once(ada: httpx.Client, redis_client: Redis) -> None:
     plant(redis_client, "m1", State.WAITING, due="9999999999999")
     redis_client.hset(EVENT + "m1", "c:a.bad", "0badc0de")
-    redis_client.hset(INDEX.cause("0badc0de"), "who", "a.bad")
-    redis_client.zadd(INDEX.standing("0badc0de"), {"m1": -1})
     assert '<a class="id" href="/events?cause=0badc0de">' in ada.get("/event", params={"id": "m1"}).text
     assert "Replayed 1." in ended(ada, act(ada, "replay", ("cause", "0badc0de")).url)
     assert "due" not in record(redis_client, "m1")

@@ -40,7 +40,7 @@ def damage(redis: Redis, webhook_id: str, how: str) -> None:
 
 
 DAMAGES = [
-    "no hash", "without resource", "without type", "without state", "state=lost", "received=soon", "attempts=many",
+    "no hash", "without resource", "without type", "without state", "state=lost", "received=soon", "lapses=many",
     "fence=high", "due=tomorrow", "killed=all", "deaths=few",
 ]  # fmt: skip
 
@@ -71,7 +71,7 @@ async def test_an_unreadable_event_is_set_aside_mended_and_erased(queue: EventQu
     assert shown["state"] == "unreadable"
     assert shown["error"].startswith("Unreadable: ")
     # Setting it aside has mended what every state has for itself.
-    if how.partition("=")[0] not in {"without state", "state", "due", "attempts", "fence"}:
+    if how.partition("=")[0] not in {"without state", "state", "due", "lapses", "fence"}:
         left = "replayed 0, left 1 (1 whose record cannot be read)\n"
         assert events("replay", "--state", "unreadable").stdout == left
     queue.redis.delete(EVENT + "bad")

@@ -66,22 +66,26 @@ async def test_attempts_are_told_with_what_failed_where_and_what_followed(
     assert (await made.next()).state is State.DONE
     record = shown(events)
     first, replayed, second = record["history"]
-    assert (first["attempt"], first["worker"], first["state"]) == (1, "w", "waiting")
+    assert (first["worker"], first["state"]) == ("w", "waiting")
     assert first["error"] == "test.bad: ValueError"
     (failure,) = first["failures"]
-    assert (failure["who"], failure["what"]) == ("test.bad", "ValueError")
+    assert (failure["who"], failure["what"], failure["attempt"]) == ("test.bad", "ValueError", 1)
+    assert failure["next_attempt_at"] == first["next_attempt_at"]
+    assert waiting["schedules"] == {"test.bad": {"attempts": 1, "next_attempt_at": waiting["next_attempt_at"]}}
     assert failure["at"].startswith("store/test_history.py:")
     assert all(first[name].endswith("Z") for name in ("began", "at", "next_attempt_at"))
     assert record["received_at"] <= first["began"] <= first["at"] < first["next_attempt_at"]
     assert list(first["ran"]) == ["test.good"]
     assert replayed["replayed"] == {"by": "ops@desk", "now": True}
-    assert (second["attempt"], second["state"], list(second["ran"])) == (2, "done", ["test.bad"])
+    assert (second["state"], list(second["ran"])) == ("done", ["test.bad"])
+    assert record["schedules"] == {"test.bad": {"attempts": 2, "next_attempt_at": None}}
     assert record["handlers"] == {"test.good": "done", "test.bad": "done"}
     assert 3_500 < redis_client.ttl(HISTORY + "e1") <= redis_client.ttl(EVENT + "e1") <= 3_600
     assert "nobody may see" not in everything(redis_client)
     printed = events("show", "e1").stdout
     assert "replayed by ops@desk, due at once\n" in printed
-    assert f"test.bad ValueError after {failure['ms']} ms at {failure['at']} (cause {failure['cause']})\n" in printed
+    assert f"test.bad ValueError after {failure['ms']} ms at {failure['at']}, attempt 1, next at " in printed
+    assert f" (cause {failure['cause']})\n" in printed
 
 
 async def test_of_what_was_done_at_once_only_that_is_told(made: Attempts, redis_client: Redis, events: Run) -> None:
@@ -90,7 +94,7 @@ async def test_of_what_was_done_at_once_only_that_is_told(made: Attempts, redis_
     assert shown(events)["history"] == []
     printed = events("show", "e1").stdout.splitlines()
     assert [line.split()[0] for line in printed] == [
-        "event", "type", "resource", "state", "received", "attempts", "handler", "handler",
+        "event", "type", "resource", "state", "received", "handler", "handler",
     ]  # fmt: skip
     assert printed[-1].endswith(" ms")
 
@@ -119,7 +123,7 @@ async def test_one_that_is_handed_back_and_whose_worker_dies_says_so(
     assert (await worker.take(1, urgent=0)).claims
     assert reclaim(store_on(redis_client), "x", "host")
     back, died = shown(events)["history"]
-    assert (back["state"], back["attempt"]) == ("accepted", 1)
+    assert back["state"] == "accepted"
     assert (died["died"], died["beside"], died.get("cause")) == ("host", 0, None)
     printed = events("show", "e1").stdout
     assert ": handed back\n" in printed
@@ -130,7 +134,7 @@ async def test_one_that_is_handed_back_and_whose_worker_dies_says_so(
 
 async def test_what_is_only_put_off_is_not_told(made: Attempts, redis_client: Redis) -> None:
     claim = await made.claim()
-    await made.claims.settle(claim, Settlement(State.WAITING, "platform away", spend=False))
+    await made.claims.settle(claim, Settlement(State.WAITING, "platform away"))
     assert not redis_client.exists(HISTORY + "e1")
 
 
@@ -141,7 +145,7 @@ async def test_a_history_is_bounded(stub: Stub, redis_url: str, redis_client: Re
             TROUBLE.append(Retry(after=0))
             await made.next()
     assert redis_client.llen(HISTORY + "e1") == HISTORY_ENTRIES
-    assert shown(events)["history"][0]["attempt"] == 2
+    assert shown(events)["history"][0]["failures"][0]["attempt"] == 2
     assert "earlier entries are not kept" in events("show", "e1").stdout
 
 

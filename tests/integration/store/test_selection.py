@@ -126,9 +126,9 @@ def test_a_look_for_what_is_rare_can_go_on(redis_client: Redis, events: Run, mon
 
 def test_a_handler_selects_what_it_has_ended_for_and_what_waits_for_it(redis_client: Redis, events: Run) -> None:
     plant(redis_client, "ended", State.DEAD, ended=HANDLED, age=3)
-    plant(redis_client, "pending", State.WAITING, pending="a.other a.bad", age=2)
+    plant(redis_client, "pending", State.WAITING, schedules={"a.other": "1 0", "a.bad": "1 0"}, age=2)
     plant(redis_client, "only", State.UNHANDLED, only="a.bad", age=1)
-    plant(redis_client, "another", State.DONE, ended={"a.badly": "done"}, pending="a.badly an.a.bad")
+    plant(redis_client, "another", State.DONE, ended={"a.badly": "done"}, schedules={"an.a.bad": "0 0"})
     assert listed(events("list", "--json", "--handler", "a.bad")) == ["only", "pending", "ended"]
     assert events("erase", "--handler", "a.bad", "--yes").stdout == "erased 3\n"
     assert listed(events("list", "--json")) == ["another"]

@@ -43,7 +43,7 @@ class BreakableStore:
         if "test.first" not in claim.ended:
             assert not self.is_marked(claim.event_id), "run again after its done mark"
             self.handled.add(claim.event_id)
-        await self.claims.settle(claim, Settlement(State.DONE, records=DONE, sealed=claim.seen, resolved=claim.causes))
+        await self.claims.settle(claim, Settlement(State.DONE, records=DONE, sealed=claim.seen))
 
     def is_marked(self, webhook_id: str) -> bool:
         return bool(self.redis.hget(EVENT + webhook_id, "h:test.first") == b"done")

@@ -190,14 +190,13 @@ async def sharing(store: BreakableStore) -> None:
     store.store.check_schema()
 
 
-PLACES = {"test.first": 1, "test.second": 2}
 FAILED = (Failure("test.first", "ValueError", "test first", "test.py:1 first"),)
 CAUSES = {"test.first": FAILED[0].cause}
-WITH_FAILURES: dict[str, Any] = {"failures": FAILED, "causes": CAUSES, "history": {"attempt": 1}}
+WITH_FAILURES: dict[str, Any] = {"failures": FAILED, "causes": CAUSES, "history": {"began": 1}}
 
 FINISHED = Settlement(State.DONE, records=DONE, sealed=True, latest=(3, 1))
 AGAIN = Settlement(State.WAITING, "no", wait=5.0, records=DONE, **WITH_FAILURES)
-DEAD, UNHANDLED = Settlement(State.DEAD, "no"), Settlement(State.UNHANDLED, "NoHandler", spend=False)
+DEAD, UNHANDLED = Settlement(State.DEAD, "no"), Settlement(State.UNHANDLED, "NoHandler")
 #: The script; what goes before; what runs it.
 CASES: dict[str, tuple[Script, Step, Step]] = {
     "accept": ("accept", nothing, accepting),
@@ -209,7 +208,7 @@ CASES: dict[str, tuple[Script, Step, Step]] = {
     "settle as waiting": ("write", taken, settling(AGAIN)),
     "settle as dead": ("write", taken, settling(Settlement(State.DEAD, "no", **WITH_FAILURES))),
     "settle as unhandled": ("write", taken, settling(UNHANDLED)),
-    "hand back": ("write", taken, settling(Settlement(State.ACCEPTED, spend=False))),
+    "hand back": ("write", taken, settling(Settlement(State.ACCEPTED))),
     "record": ("write", taken, recording),
     "renew": ("write", taken, lambda store: store.claims.renew(store.held)),
     "put back": ("put_back", lost_by_rq, putting_back),
@@ -224,7 +223,7 @@ CASES: dict[str, tuple[Script, Step, Step]] = {
     "note arrivals": ("add", nothing, starting_to_note),
     "backfill": ("accept", nothing, at_once(only_backfilled)),
     "accept during a backfill": ("accept", starting_to_note, accepting),
-    "acquire places": ("semaphore", taken, lambda store: store.claims.acquire_places(store.held[0], PLACES)),
+    "acquire places": ("semaphore", taken, lambda store: store.claims.acquire_place(store.held[0], "test.first", 1)),
     "announce": ("announce", nothing, announcing),
     "pause the platform": ("pause", nothing, pausing),
     "ask for a call": ("permit", nothing, asking_for_a_call),

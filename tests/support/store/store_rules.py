@@ -72,20 +72,15 @@ def disagreements(redis: Redis) -> list[str]:
     found, ids = [], {key.decode().removeprefix(EVENT) for key in redis.scan_iter(EVENT + "*")}
     records: Any = {one: redis.hgetall(EVENT + one) for one in ids}
     states = {one: State(record[b"state"].decode()) for one, record in records.items()}
-    causes = {key.decode().split(":")[3] for key in redis.scan_iter(INDEX.causes + ":*:events")}
-    named = {
-        one: {value.decode() for name, value in record.items() if name.startswith(BLAMED.encode())}
-        for one, record in records.items()
-        if states[one] is not State.DONE
-    }
-    causes = causes.union(*named.values())
     expected = {
         **{INDEX.unhandled + one: set() for one in EVENT_TYPES},
         **{key: {one for one in ids if LISTS.get(states[one]) == key} for key in LISTS.values()},
-        **{INDEX.standing(cause): {one for one in ids if cause in named.get(one, ())} for cause in causes},
         **{key: {one for one in ids if states[one] in OPEN} for key in (INDEX.open, INDEX.open_by_received)},
     }
     for one in ids:
+        for name, cause in records[one].items():
+            if name.startswith(BLAMED.encode()) and not redis.exists(INDEX.cause + cause.decode()):
+                found.append(f"{one} names the cause {cause!r}, which is not described")
         if states[one] is State.UNHANDLED:
             expected[INDEX.unhandled + records[one][b"type"].decode()].add(one)
         if (redis.ttl(EVENT + one) < 0) != (states[one] in OPEN):

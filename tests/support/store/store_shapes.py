@@ -50,10 +50,7 @@ for number = first, first + count - 1 do
         redis.call('ZADD', leases, start + 3600000, id)
         redis.call('HSET', locks, of, id .. ' 5 1 ' .. holder)
     end
-    if cause ~= '' then
-        redis.call('HSET', EVENT .. id, 'c:test.first', cause)
-        redis.call('ZADD', causes .. ':' .. cause .. ':events', received, id)
-    end
+    if cause ~= '' then redis.call('HSET', EVENT .. id, 'c:test.first', cause) end
 end
 """
 

@@ -24,6 +24,8 @@ def plant(
     resource: str = "r1",
     age: float = 0,
     ended: Mapping[str, str] = MappingProxyType({}),
+    schedules: Mapping[str, str] = MappingProxyType({}),
+    causes: Mapping[str, str] = MappingProxyType({}),
     **fields: str,
 ) -> None:
     """Leave an event as receiver and worker leave it; `age`: seconds since it came."""
@@ -31,6 +33,8 @@ def plant(
     received = now - int(age * 1000)
     entry: dict[Any, Any] = {"type": kind, "resource": resource, "state": state.value, "received": received, **fields}
     entry |= {"h:" + handler: how for handler, how in ended.items()}
+    entry |= {"p:" + handler: schedule for handler, schedule in schedules.items()}
+    entry |= {"c:" + handler: cause for handler, cause in causes.items()}
     if state in OPEN:
         redis.zadd(INDEX.open, {webhook_id: now})
         redis.zadd(INDEX.open_by_received, {webhook_id: received})
@@ -53,6 +57,14 @@ def plant_many(redis: Redis, number: int, state: State, **more: Any) -> None:
         pipeline.execute()
 
 
+def hasten(redis: Redis, webhook_id: str) -> None:
+    """Let a waiting event, its fetch and all its handlers be due now."""
+    key = EVENT + webhook_id
+    record: Any = redis.hgetall(key)
+    due = {name: schedule.split()[0] + b" 0" for name, schedule in record.items() if name.startswith(b"p:")}
+    redis.hset(key, mapping={"due": 1, **due})
+
+
 def contents(redis: Redis) -> list[str]:
     """All that Redis holds, to be compared."""
     return sorted(everything(redis).splitlines())
@@ -60,7 +72,7 @@ def contents(redis: Redis) -> list[str]:
 
 #: What the keys of events, their lists and their jobs begin with. Others say which processes are there.
 OF_EVENTS = (
-    *("event:", "snapshot:", "history:", "resource:", "index:", "open", "leases", "locks", "dead", "causes"),
+    *("event:", "snapshot:", "history:", "resource:", "index:", "open", "leases", "locks", "dead", "cause"),
     "rq:queue:",
 )
 

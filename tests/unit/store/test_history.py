@@ -4,39 +4,41 @@ from credhook.store.history import describe, lines
 
 FIELDS = {
     "type": "a.type", "resource": "r1", "state": "waiting", "error": "a.b: ValueError", "only": "a.f",
-    "received": "1000", "due": "61000", "attempts": "3", "trace": f"00-{'a' * 32}-{'b' * 16}-01",
+    "received": "1000", "due": "61000", "lapses": "2", "p:a.f": "3 0", "p:a.b": "2 61000",
+    "trace": f"00-{'a' * 32}-{'b' * 16}-01",
     "h:a.f": "done 12", "h:a.g": "dead: GiveUp", "c:a.g": "0badc0de", "c:fetch": "510e0000", "c:a.b": "0721e2e5",
 }  # fmt: skip
 AT = "1970-01-01T00:00:04.000Z"
 HISTORY = [
     {"at": AT, "replayed": {"by": "ada", "handler": "a.f"}},
     {"at": AT, "died": "1", "beside": 2, "cause": "510e0000"},
-    {"at": AT, "attempt": 3, "state": "waiting", "error": "no", "milliseconds": 7, "worker": "w",
+    {"at": AT, "state": "waiting", "error": "no", "milliseconds": 7, "worker": "w",
      "next_attempt_at": AT, "ran": {"a.f": 12}, "skipped": ["a.s"],
-     "failures": [{"who": "a.b", "what": "ValueError", "ms": 5, "at": "x.py:1 f", "cause": "0721e2e5"}]},
+     "failures": [{"who": "a.b", "what": "ValueError", "ms": 5, "at": "x.py:1 f", "cause": "0721e2e5",
+                   "attempt": 2, "next_attempt_at": AT}]},
     {"at": AT, "died": "0", "beside": 0},
 ]  # fmt: skip
 
 
-def test_an_event_is_told_line_by_line() -> None:
+def test_event_is_described_line_by_line() -> None:
     more = {"history": HISTORY, "conflicts": [{"at": AT, "type": "a.other", "resource_id": "r9"}]}
     assert list(lines(describe("m1", FIELDS, lease=2_500.0) | more))[5:] == [
         "conflict   1970-01-01 00:00:04.000, the same id came with a.other r9",
-        "attempts   3",
         "next       1970-01-01 00:01:01.000",
         "held until 1970-01-01 00:00:02.500",
-        "handler    a.f: done in 12 ms",
+        "lapses     2, claims that no worker has settled",
+        "handler    a.f: done in 12 ms, attempt 3",
         "handler    a.g: dead: GiveUp (cause 0badc0de)",
+        "handler    a.b: failed 2 times, next at 1970-01-01 00:01:01.000 (cause 0721e2e5)",
         "fetch      failed (cause 510e0000)",
-        "handler    a.b failed (cause 0721e2e5)",
         "waits for  a.f",
         f"trace      {'a' * 32}",
         "1970-01-01 00:00:04.000  replayed by ada, handler a.f",
         "1970-01-01 00:00:04.000  its worker ended by itself, other events under way: 2 (cause 510e0000)",
-        "1970-01-01 00:00:04.000  attempt 3 by w in 7 ms: waiting: no, next at 1970-01-01 00:00:04.000",
+        "1970-01-01 00:00:04.000  attempt by w in 7 ms: waiting: no, next at 1970-01-01 00:00:04.000",
         f"{'':25}a.f done in 12 ms",
         f"{'':25}a.s skipped",
-        f"{'':25}a.b ValueError after 5 ms at x.py:1 f (cause 0721e2e5)",
+        f"{'':25}a.b ValueError after 5 ms at x.py:1 f, attempt 2, next at 1970-01-01 00:00:04.000 (cause 0721e2e5)",
         "1970-01-01 00:00:04.000  its worker was ended",
     ]
     settled = describe("m1", FIELDS | {"state": "dead", "settled": "3500"})

@@ -134,11 +134,12 @@ async def test_an_event_waits_if_redis_does_not_say_whether_there_is_a_place(
 ) -> None:
     plan = Planned()
     plan.add("limited", concurrency=1)
-    monkeypatch.setattr(Claims, "acquire_places", AsyncMock(side_effect=RedisError))
+    monkeypatch.setattr(Claims, "acquire_place", AsyncMock(side_effect=RedisError))
     async with attempts(redis_url, stub, plan.handlers) as made:
         await made.accept("e1", DATA, "pre_1")
         settlement = await made.next()
-    assert (settlement.error, settlement.spend) == ("test.limited: ConcurrencyReached", False)
+    assert settlement.error == "test.limited: ConcurrencyReached"
+    assert [attempts for attempts, _ in settlement.schedules.values()] == [0]
 
 
 async def test_a_snapshot_goes_with_its_event_although_only_an_earlier_attempt_has_seen_data(
@@ -278,7 +279,8 @@ async def test_a_pause_of_the_platform_spends_no_attempt_for_a_day_and_all_is_co
         settlement = await made.next(Attempt(claim._replace(now=claim.now + 86_400_000 * days)))
         if not well:
             await made.make(Attempt(claim))  # During the pause, the platform is not asked.
-    assert (settlement.state, settlement.spend) == ((State.DONE, True) if well == 2 else (State.WAITING, bool(days)))
+    assert settlement.state is (State.DONE if well == 2 else State.WAITING)
+    assert [attempts for attempts, _ in settlement.schedules.values()] == ([] if well == 2 else [days])
     assert counted() == [limited + (well == 0), silent, pytest.approx(seconds + 86_400 * days * (well == 2), abs=60)]
 
 
@@ -396,7 +398,7 @@ async def test_nothing_is_fetched_for_an_event_whose_handlers_all_run_still(
         runs.begin(SimpleNamespace(webhook_id="e1"), handler).hold()  # As far as a run needs the event.
     settlement = await made.next()
     assert (settlement.state, settlement.error) == (State.WAITING, "test.first: StillRunning")
-    assert (settlement.wait, settlement.spend) == (2.0, False)
+    assert settlement.schedules == {"test.first": (0, 2.0), "test.second": (0, 2.0)}
     assert not stub.calls
     assert not told.ran
 
@@ -407,7 +409,7 @@ async def test_an_event_that_has_killed_two_workers_is_given_up_without_a_fetch(
 ) -> None:
     await idle.accept("e 1", DATA, "pre_1")
     ended = "h:of.another" if ran else "h:of.third"  # Of other workers.
-    redis_client.hset(EVENT + "e 1", mapping={"killed": killed, "pending": "of.another", ended: "done"})
+    redis_client.hset(EVENT + "e 1", mapping={"killed": killed, "p:of.another": "0 0", ended: "done"})
     with capture_logs() as lines:
         settlement = await idle.next(Attempt(await idle.claim_of("e 1")))
     assert [one["hint"] for one in lines if one["event"] == "event_dead"] == ["credhook events show 'e 1'"] * (not ran)

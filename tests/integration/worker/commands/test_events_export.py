@@ -17,7 +17,7 @@ BLANK = {"name": "redacted", "birth": "2000-01-01", "age": 0, "isMember": False,
 
 def test_an_exported_event_is_a_test_case(harness: Harness) -> None:
     resource_id = harness.happens("m1", DATA, attributes=CLAIMS)
-    harness.redis.hset(EVENT + "m1", "attempts", 3)
+    harness.redis.hset(EVENT + "m1", "p:test.bad", "3 0")
     done = credhook("events", "export", "m1", environment=harness.environment, folder=harness.folder)
     assert done.returncode == 0, done.stderr
     assert [word for word in ("Jane", "1990", "Paris") if word in done.stdout] == []
@@ -33,7 +33,7 @@ def test_an_exported_event_is_a_test_case(harness: Harness) -> None:
         assert await context.api.presentations.get(resource_id) == event.details
 
     assert run(handler, event).outcome == "done"
-    harness.redis.hdel(EVENT + "m1", "attempts")
+    harness.redis.hdel(EVENT + "m1", "p:test.bad")
     harness.sandbox.faults(serverErrors=1)  # It passes.
     fresh = credhook("events", "export", "m1", environment=harness.environment, folder=harness.folder).stdout
     assert fresh == done.stdout.replace('"attempt": 3', '"attempt": 1')

@@ -21,7 +21,16 @@ from support.worker.harness import COMPLETED, DATA
 @pytest.mark.parametrize("state", [State.DEAD, State.DATA_GONE])
 def test_what_gave_up_is_as_if_just_accepted(redis_client: Redis, redis_url: str, events: Run, state: State) -> None:
     accept(redis_url, "fresh", COMPLETED, "r1")
-    plant(redis_client, "m1", state, error="a.bad: ValueError", attempts="12", ended=HANDLED, trace="~00-1", killed="2")
+    plant(
+        redis_client,
+        "m1",
+        state,
+        error="a.bad: ValueError",
+        schedules={"a.bad": "12 0"},
+        ended=HANDLED,
+        trace="~00-1",
+        killed="2",
+    )
     redis_client.zadd(INDEX.failed, {job_id("m1"): 1})
     before = record(redis_client, "m1")
     assert events("replay", "--state", state.value).stdout == "replayed 1\n"
@@ -29,7 +38,7 @@ def test_what_gave_up_is_as_if_just_accepted(redis_client: Redis, redis_url: str
     assert int(after.pop("fence")) > int(before["settled"]) - 1
     assert after == {
         "type": COMPLETED, "resource": "r1", "state": "accepted", "received": before["received"], "h:a.good": "done",
-        "pending": "a.bad", "trace": "~00-1",
+        "p:a.bad": "0 0", "trace": "~00-1",
     }  # fmt: skip
     assert redis_client.ttl(EVENT + "m1") == -1
     assert redis_client.zcard(INDEX.dead) == redis_client.zcard(INDEX.failed) == 0
@@ -99,7 +108,9 @@ def test_what_is_quarantined_is_accepted_once_its_type_is_known(redis_client: Re
 
 def test_what_waits_is_left_unless_it_should_be_now(redis_client: Redis, events: Run) -> None:
     due = str(int(time.time() * 1000) + 3_600_000)
-    plant(redis_client, "m1", State.WAITING, due=due, attempts="3", error="ValueError", ended=HANDLED)
+    plant(
+        redis_client, "m1", State.WAITING, due=due, schedules={"a.slow": f"3 {due}"}, error="ValueError", ended=HANDLED
+    )
     plant(redis_client, "m2", State.ACCEPTED)
     plant(redis_client, "m3", State.WAITING, due=due)
     redis_client.zrem(INDEX.open, "m3")  # As if another queue had it.
@@ -110,7 +121,7 @@ def test_what_waits_is_left_unless_it_should_be_now(redis_client: Redis, events:
     assert events("replay", "--all", "--now").stdout == "replayed 1, left 3 (2 open, 1 of another queue)\n"
     after = record(redis_client, "m1")
     assert "due" not in after  # It is queued.
-    assert (after["state"], after["attempts"], after["h:a.bad"]) == ("waiting", "3", "dead: ValueError")
+    assert (after["state"], after["p:a.slow"], after["h:a.bad"]) == ("waiting", "3 0", "dead: ValueError")
     assert redis_client.lrange(INDEX.jobs, 0, -1) == [job_id("m1").encode()]
     assert not redis_client.exists(INDEX.scheduled)
 

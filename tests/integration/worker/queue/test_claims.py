@@ -16,7 +16,6 @@ from credhook.store import State
 from credhook.store.connection import BRIEFLY, open_redis, open_redis_sync
 from credhook.store.counts import counts_of
 from credhook.store.errors import is_unwell
-from credhook.store.history import records
 from credhook.store.replay import Replay, Settled
 from credhook.worker.attempt.details import state_of
 from credhook.worker.queue.claims import Claim, Claimant, Claims, Settlement, operation
@@ -59,7 +58,7 @@ async def test_a_worker_that_lost_its_lease_still_records_its_handlers(queue: Ev
     settlement = DONE._replace(records={"a.b": "done", "a.c": "dead: no"}, failures=(failure,))
     assert await queue.worker("stalled").settle(old, settlement) == (False, None)
     assert (queue.record("m1")["h:a.b"], queue.record("m1")["state"]) == ("done", "accepted")
-    assert queue.redis.hget(INDEX.cause(failure.cause), "failures") == b"1"
+    assert queue.redis.hget(INDEX.cause + failure.cause, "what") == b"GiveUp"
     assert queue.record("m1")["c:a.c"] == failure.cause
 
 
@@ -77,7 +76,6 @@ async def test_a_blocked_event_is_queued_when_a_worker_that_drains_settles_the_o
 async def test_a_claim_that_lapsed_before_the_next_event_was_taken_is_remembered(queue: EventQueue) -> None:
     await queue.accept("e 1/r", "e2/r")
     first = await queue.take_one("stalled")
-    assert [one["attempts"] for one in records(store_on(queue.redis), ["e 1"])] == [1]
     queue.lapse()
     other = queue.worker("other")
     second = await take_one(other)
@@ -86,11 +84,10 @@ async def test_a_claim_that_lapsed_before_the_next_event_was_taken_is_remembered
     assert await other.settle(second, DONE) == (True, None)
     assert queue.sweep() == 1
     again = await take_one(other)
-    assert (again.event_id, again.attempt, again.first, again.seen) == ("e 1", 2, False, False)
+    assert (again.event_id, again.lapses, again.first, again.seen) == ("e 1", 1, False, False)
     assert again.fence > first.fence
     assert await queue.worker("stalled").renew([first]) == [first]
     assert await queue.worker("stalled").settle(first, DONE) == (False, None)
-    assert [one["attempts"] for one in records(store_on(queue.redis), ["e 1"])] == [2]
     assert await other.settle(again, DONE) == (True, None)
     assert not queue.redis.exists(INDEX.locks, INDEX.leases, INDEX.open)
 
@@ -98,7 +95,7 @@ async def test_a_claim_that_lapsed_before_the_next_event_was_taken_is_remembered
 async def test_a_fence_rises_even_if_the_clock_has_gone_back(queue: EventQueue) -> None:
     await queue.accept("e1")
     earlier = int(queue.redis.time()[0]) * 1_000 + 3_600_000
-    queue.redis.hset(EVENT + "e1", mapping={"fence": earlier, "attempts": 1})
+    queue.redis.hset(EVENT + "e1", mapping={"fence": earlier})
     assert (await queue.take_one()).fence == earlier + 1
 
 
@@ -139,9 +136,9 @@ async def test_an_erasure_leaves_the_resource_to_the_event_that_has_it(queue: Ev
 
 async def test_an_event_that_is_handed_back_goes_to_the_head_of_the_queue(queue: EventQueue) -> None:
     await queue.accept("m1", "m2", "m3")
-    await queue.worker().settle(await queue.take_one(), Settlement(State.ACCEPTED, spend=False))
+    await queue.worker().settle(await queue.take_one(), Settlement(State.ACCEPTED))
     again = await queue.take_one()
-    assert (again.event_id, again.attempt) == ("m1", 1)
+    assert (again.event_id, again.lapses) == ("m1", 0)
 
 
 async def test_a_second_job_of_an_event_that_is_under_way_or_settled_claims_nothing(queue: EventQueue) -> None:
@@ -317,10 +314,10 @@ async def test_a_hand_back_whose_reply_is_lost_is_written_once(queue: EventQueue
             claims = Claims(store_on(redis), lease=5.0, worker=Claimant("w", "token"))
             claim = await take_one(claims)
             proxy.lose = 1
-            ours, _ = await claims.settle(claim, Settlement(State.ACCEPTED, spend=False))
+            ours, _ = await claims.settle(claim, Settlement(State.ACCEPTED))
         assert proxy.lost == 1
     assert ours
-    assert queue.record("m1")["attempts"] == "0"
+    assert "lapses" not in queue.record("m1")
     assert queue.redis.lrange(INDEX.jobs, 0, -1) == [job_id("m1").encode()]
 
 
@@ -353,30 +350,31 @@ async def test_backfilled_events_keep_their_order_and_are_new_to_their_worker(qu
     assert (claim.event_id, claim.trace, claim.first) == ("b2", "00-1", True)
 
 
-async def test_an_event_gets_a_place_with_each_handler_or_with_none_and_the_dead_lose_theirs(queue: EventQueue) -> None:
-    await queue.accept("e1", "e2")
-    claims, limits = queue.worker(), {"a.c": 1, "a.b": 1}
-    one, two = (await claims.take(2, urgent=0)).claims
-    assert await claims.acquire_places(one, {"a.b": 1}) is None
-    assert await claims.acquire_places(two, limits) == "a.b"
-    assert not queue.redis.exists(INDEX.running + "a.c")
+async def test_place_ends_with_its_release_or_with_the_lease(queue: EventQueue) -> None:
+    await queue.accept("e1", "e2", "e3")
+    claims = queue.worker()
+    first, second, third = (await claims.take(3, urgent=0)).claims
+    assert await claims.acquire_place(first, "a.b", 1)
+    assert not await claims.acquire_place(second, "a.b", 1)
     queue.lapse("e1")
-    assert await claims.acquire_places(two, limits) is None
+    assert await claims.acquire_place(second, "a.b", 1)
     assert queue.redis.smembers(INDEX.running + "a.b") == {b"e2"}
+    await claims.release_place(second, "a.b")
+    assert await claims.acquire_place(third, "a.b", 1)
 
 
 async def test_an_error_may_be_no_unicode_and_an_event_that_is_done_keeps_none(queue: EventQueue) -> None:
     await queue.accept("e1")
     claims = queue.worker()
-    failed = Settlement(State.WAITING, "t.f: \udc80 closed", pending=("t.f",))
+    failed = Settlement(State.WAITING, "t.f: \udc80 closed", schedules={"t.f": (1, 0.0)})
     assert (await claims.settle(await queue.take_one(), failed))[0]
-    assert (queue.record("e1")["error"], queue.record("e1")["pending"]) == ("t.f: ? closed", "t.f")
+    assert queue.record("e1")["error"] == "t.f: ? closed"
     claim = await queue.take_one()
     queue.redis.hset(EVENT + "e1", mapping={"only": "t.f", "seen": 1})
     assert (await claims.settle(claim, DONE))[0]
-    await claims.record(claim, "t.f", "done", ("t.f",))  # A thread of it that was late.
-    assert queue.record("e1").keys() == {"type", "resource", "state", "received", "attempts", "settled", "h:t.f"}
-    assert queue.record("e1")["attempts"] == "2"
+    await claims.record(claim, "t.f", "done", ("t.g",))  # A thread of it that was late.
+    assert queue.record("e1").keys() == {"type", "resource", "state", "received", "settled", "h:t.f", "p:t.f"}
+    assert queue.record("e1")["p:t.f"] == "2 0"
 
 
 async def test_a_job_that_is_not_ours_is_refused_and_the_others_go_on(queue: EventQueue) -> None:
@@ -466,25 +464,25 @@ async def test_an_event_behind_another_of_its_resource_is_no_orphan(queue: Event
     assert queue.sweep() == 1
 
 
-@pytest.mark.parametrize(("attempts", "early", "later"), [(2, -60, 1), (3, 0, 6), (5, 6, 21), (40, 300, 601)])
-async def test_an_event_that_kills_workers_comes_late(queue: EventQueue, attempts: int, early: int, later: int) -> None:
+@pytest.mark.parametrize(("lapses", "early", "later"), [(2, -60, 1), (3, 0, 6), (5, 6, 21), (40, 300, 601)])
+async def test_an_event_that_kills_workers_comes_late(queue: EventQueue, lapses: int, early: int, later: int) -> None:
     late = next(f"m{number}" for number in range(100) if crc32(f"m{number}".encode()) / 2**32 > 0.9)
     await queue.accept(f"{late}/r")
     await queue.take_one()
     queue.lapse()
-    queue.redis.hset(INDEX.locks, "r", f"{late} 1 {attempts} w")
+    queue.redis.hset(INDEX.locks, "r", f"{late} 1 {lapses} w")
     seconds, _ = queue.redis.time()
     for passed, put_back_now in ((early, 0), (later, 1)):
         queue.redis.zadd(INDEX.leases, {late: (seconds - passed) * 1_000})
         assert queue.sweep() == put_back_now
 
 
-async def test_a_death_does_not_hide_how_often_the_event_was_tried(queue: EventQueue) -> None:
+async def test_death_keeps_the_lapses_that_the_lock_counts(queue: EventQueue) -> None:
     await queue.accept("e1/r")
     claim = await queue.take_one("dies")
     queue.redis.hset(INDEX.locks, "r", f"e1 {claim.fence} 3 dies")
     assert queue.die("dies") == 1
-    assert [one["attempts"] for one in records(store_on(queue.redis), ["e1"])] == [3]
+    assert queue.record("e1")["lapses"] == "3"
 
 
 async def test_an_event_that_was_alone_when_its_worker_died_is_isolated_from_then_on(queue: EventQueue) -> None:
@@ -499,7 +497,7 @@ async def test_an_event_that_was_alone_when_its_worker_died_is_isolated_from_the
     assert ([claim.event_id for claim in found.claims], found.poison_candidates) == (["good"], True)
     await queue.accept("better")
     alone = await claims.take(10, urgent=0, idle=True)
-    assert [(claim.event_id, claim.killed, claim.attempt) for claim in alone.claims] == [("bad", 1, 2)]
+    assert [(claim.event_id, claim.killed, claim.lapses) for claim in alone.claims] == [("bad", 1, 1)]
     assert not alone.poison_candidates
     assert queue.die("w1") == 2
 
@@ -507,7 +505,7 @@ async def test_an_event_that_was_alone_when_its_worker_died_is_isolated_from_the
 async def test_events_that_died_together_lose_no_attempt_and_are_isolated_after_two_deaths(queue: EventQueue) -> None:
     await queue.accept("m1", "m2", "m3")
     for name in ("w1", "w2"):
-        assert [claim.attempt for claim in await queue.take(name, idle=True)] == [1, 1, 1]
+        assert [claim.lapses for claim in await queue.take(name, idle=True)] == [0, 0, 0]
         assert queue.die(name) == 3
         queue.lapse()
         queue.sweep()
@@ -515,19 +513,19 @@ async def test_events_that_died_together_lose_no_attempt_and_are_isolated_after_
     seen = set()
     for _ in range(3):
         (claim,) = await queue.take("w3", idle=True)
-        assert (claim.attempt, claim.killed) == (1, 0)
+        assert (claim.lapses, claim.killed) == (0, 0)
         await queue.worker("w3").settle(claim, DONE)
         seen.add(claim.event_id)
-        assert not {"deaths", "killed", "attempts"} & queue.record(claim.event_id).keys()
+        assert not {"deaths", "killed", "lapses"} & queue.record(claim.event_id).keys()
     assert seen == {"m1", "m2", "m3"}
 
 
 async def test_a_death_from_outside_counts_against_no_event(queue: EventQueue) -> None:
     await queue.accept("m1")
-    for attempt in range(1, 4):
-        claim = await queue.take_one(f"w{attempt}")
-        assert (claim.attempt, claim.killed) == (attempt, 0)
-        assert queue.die(f"w{attempt}", own_fault=False) == 1
+    for lapses in range(3):
+        claim = await queue.take_one(f"w{lapses}")
+        assert (claim.lapses, claim.killed) == (lapses, 0)
+        assert queue.die(f"w{lapses}", own_fault=False) == 1
         queue.redis.delete(INDEX.leases)  # So that no delay applies.
         queue.lapse()
         queue.sweep()
@@ -547,7 +545,7 @@ async def test_a_death_counts_for_a_lapsed_event_whose_resource_goes_on(
     assert [queue.die("dies"), queue.die("dies")] == [201, 0]
     for event_id in ("culprit", "innocent", *others):
         kept = queue.record(event_id)
-        assert (kept.get("deaths"), kept.get("killed"), kept["attempts"], kept.get("holder")) == ("1", None, "0", None)
+        assert (kept.get("deaths"), kept.get("killed"), kept["lapses"], kept.get("holder")) == ("1", None, "0", None)
     assert await queue.worker("other").renew([following]) == []
 
 
@@ -560,7 +558,7 @@ async def test_a_death_does_not_count_for_an_event_that_was_taken_again(queue: E
     await other.settle(await take_one(other), DONE)
     queue.push_job("e1")
     again = await take_one(other)
-    assert (again.event_id, again.attempt) == ("e1", 2)
+    assert (again.event_id, again.lapses) == ("e1", 1)
     assert queue.die("dies") == 0
     assert await other.settle(again, DONE) == (True, None)
     assert not {"fence", "holder", "deaths", "killed"} & queue.record("e1").keys()
@@ -573,7 +571,7 @@ async def test_an_event_that_killed_its_worker_comes_before_later_ones(queue: Ev
     await queue.accept("e2/r")
     assert not await queue.take("busy")
     (first,) = await queue.take("idle", idle=True)
-    assert (first.event_id, first.killed, first.attempt) == ("e1", 1, 2)
+    assert (first.event_id, first.killed, first.lapses) == ("e1", 1, 1)
     assert await queue.follow(first, "idle") == "e2"
 
 
@@ -591,9 +589,9 @@ async def test_a_lock_is_kept_for_a_dead_worker_no_longer_than_its_lease(queue: 
 
 
 async def broken_settlement(queue: EventQueue, settlement: Settlement, number: int) -> tuple[Claims, Claim]:
-    """Break off the settlement of a fifth attempt of e1 at that command."""
+    """Break off the settlement of e1, four of whose claims have lapsed, at that command."""
     await queue.accept("e1/r")
-    queue.redis.hset(EVENT + "e1", mapping={"fence": 5, "attempts": 4, "seen": 1})
+    queue.redis.hset(EVENT + "e1", mapping={"fence": 5, "lapses": 4, "seen": 1})
     store = FailingStore(queue.redis)
     claims = Claims(store.for_async_code(), lease=60.0, worker=Claimant("stalled", "stalled"))
     claim = await take_one(claims)
@@ -603,16 +601,16 @@ async def broken_settlement(queue: EventQueue, settlement: Settlement, number: i
     return claims, claim
 
 
-async def test_a_death_whose_note_was_cut_counts_once_and_its_cause_lists_the_event(queue: EventQueue) -> None:
+async def test_a_death_whose_note_was_cut_counts_once_and_its_cause_is_described(queue: EventQueue) -> None:
     for number in range(8, 36):
         await queue.accept(one := f"e{number}")
         await queue.take_one("dies")
         store = FailingStore(queue.redis, {"reclaim": Sabotage(number, POWER_CUT)})
         with suppress(exceptions.ResponseError):
-            store.run("reclaim", ["dies", "1", json.dumps(WORKER_DIED.counted()), 3_600, 1, one])
+            store.run("reclaim", ["dies", "1", json.dumps(WORKER_DIED.described()), 3_600, 1, one])
         queue.die("dies")
         assert queue.record(one).get("killed", "1") == "1"
-        assert "c:worker" not in queue.record(one) or queue.redis.zscore(INDEX.standing(WORKER_DIED.cause), one)
+        assert "c:worker" not in queue.record(one) or queue.redis.exists(INDEX.cause + WORKER_DIED.cause)
 
 
 @pytest.mark.parametrize("state", [State.WAITING, State.ACCEPTED, None])
@@ -660,12 +658,12 @@ async def test_a_replay_is_not_undone_by_a_broken_settlement(queue: EventQueue, 
     assert await stalled.settle(claim, dead) == (False, None)
     queue.push_job("e1")
     again = await take_one(other)
-    assert (again.event_id, again.attempt) == ("e1", 1)
+    assert (again.event_id, again.lapses) == ("e1", 0)
 
 
 @pytest.mark.parametrize("number", COMMANDS)
-async def test_a_broken_settlement_spends_no_attempt_that_it_gave_back(queue: EventQueue, number: int) -> None:
-    await broken_settlement(queue, Settlement(State.WAITING, "no", wait=0.0, spend=False), number)
+async def test_broken_settlement_counts_no_lapse(queue: EventQueue, number: int) -> None:
+    await broken_settlement(queue, Settlement(State.WAITING, "no", wait=0.0), number)
     before = queue.record("e1")
     if before["state"] != "waiting":
         assert number < 10
@@ -675,7 +673,7 @@ async def test_a_broken_settlement_spends_no_attempt_that_it_gave_back(queue: Ev
     queue.lapse("e1")
     assert (await queue.take_one("other")).event_id == "e2"
     after = queue.record("e1")
-    assert (after["fence"], after["attempts"]) == (before["fence"], before["attempts"])
+    assert (after["fence"], after["lapses"]) == (before["fence"], before["lapses"])
 
 
 def test_operation_is_its_name_and_its_arguments_as_redis_reads_them() -> None:

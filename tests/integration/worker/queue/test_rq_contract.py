@@ -126,7 +126,7 @@ async def test_a_job_that_rqs_scheduler_has_moved_is_ours_still(redis_client: Re
     redis_client.zadd("rq:scheduled:credhook", {job_id("msg_1"): 1})
     scheduler.enqueue_scheduled_jobs()
     assert redis_client.lrange("rq:queue:credhook", 0, -1) == [job_id("msg_1").encode()]
-    assert [claim.attempt for claim in await queue.take()] == [2]
+    assert [claim.event_id for claim in await queue.take()] == ["msg_1"]
     assert not redis_client.exists("rq:scheduled:credhook")
 
 

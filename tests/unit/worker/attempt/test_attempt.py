@@ -2,7 +2,9 @@
 
 import asyncio
 import re
+import time
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from types import SimpleNamespace
@@ -11,14 +13,14 @@ from typing import Any, cast
 import pytest
 
 from credhook import InvalidRequest
-from credhook.store import State
+from credhook.store import Schedule, State
 from credhook.worker.api.errors import Unavailable
-from credhook.worker.attempt.attempt import Attempt, Interruption, Outcome, distribution, failure_of
+from credhook.worker.attempt.attempt import Attempt, Interruption, distribution, failure_of
 from credhook.worker.attempt.details import Fetched
 from credhook.worker.attempt.processor import Clients, Processor
 from credhook.worker.attempt.retry import ConcurrencyReached, DataGone, Defer, GiveUp, Retry
 from credhook.worker.attempt.running import HandlerTimeout
-from credhook.worker.handlers.registry import FetchedEvent, Handler, Handlers, Registry
+from credhook.worker.handlers.registry import Handler, Handlers, Registry
 from credhook.worker.platform.circuit import PlatformPaused
 from credhook.worker.queue.claims import Claim, Settlement
 from credhook.worker.queue.failure import Failure
@@ -32,7 +34,7 @@ CLAIM = Claim(
     resource_id="i1",
     received_at=NOW,
     now=int(NOW.timestamp() * 1_000),
-    attempt=1,
+    lapses=0,
     fence=1,
     first=True,
     latest=(0, 0),
@@ -40,35 +42,68 @@ CLAIM = Claim(
 )
 
 
-def test_the_shortest_wait_decides_and_names_its_cause() -> None:
-    outcome = (
-        Outcome()
-        .after("a.f", ValueError(), Retry(9))
-        .after("a.g", KeyError(), Retry(3))
-        .after("a.h", OSError(), Retry(5))
+def function(event: Any, context: Any) -> None: ...
+
+
+def attempt_with(*names: str, claim: Claim = CLAIM, **fields: Any) -> Attempt:
+    """An attempt of a worker that has these handlers; they began a moment ago."""
+    return Attempt(
+        claim,
+        began=time.monotonic(),
+        wanted=[Handler(name, frozenset(), function) for name in names],
+        dispatched=names,
+        **fields,
     )
-    assert (outcome.again, outcome.error) == (3, "a.g: KeyError")
 
 
-def test_what_was_given_up_is_remembered_while_others_come_back() -> None:
-    reason, before = GiveUp("closed"), Outcome().with_ended("a.e", "dead: ValueError").with_ended("a.d", "done")
-    outcome = before.after("a.f", reason, reason).after("", OSError(), Retry(1))
-    assert outcome == Outcome(again=1, error="OSError", gave_up=("a.e: ValueError", "a.f: closed"), spent=True)
+def test_event_is_due_when_its_earliest_handler_is() -> None:
+    attempt = attempt_with("a.f", "a.g", "a.h")
+    for name, error, wait in (("a.f", ValueError(), 9), ("a.g", KeyError(), 3), ("a.h", OSError(), 5)):
+        attempt.failed(name, error, Retry(wait))
+    assert attempt.settlement() == Settlement(State.WAITING, "a.g: KeyError", wait=3)
+    assert attempt.schedules == {"a.f": (1, 9), "a.g": (1, 3), "a.h": (1, 5)}
 
 
-def test_an_attempt_counts_unless_all_that_failed_waits_for_the_platform() -> None:
-    held_up, failed = Outcome().after("", Unavailable(""), Defer(0.4)), Outcome().after("a.f", ValueError(), Retry(30))
-    assert held_up.settlement() == Settlement(State.WAITING, "Unavailable", wait=0.4, spend=False)
-    assert held_up.settlement().more("w")["wait"] == 400
-    assert held_up.after("a.f", ValueError(), Retry(30)).settlement().spend
-    assert [failed.after("a.g", Unavailable(""), Defer(wait)).settlement().spend for wait in (1, 60)] == [True, True]
+def test_handler_that_is_not_due_keeps_its_own_schedule() -> None:
+    claim = CLAIM._replace(schedules={"a.f": Schedule(3, CLAIM.now + 60_000)})
+    attempt = attempt_with("a.f", "a.g", claim=claim)
+    attempt.failed("a.g", ValueError(), Retry(90))
+    settlement = attempt.settlement()
+    assert (settlement.state, settlement.until, round(settlement.wait)) == (State.WAITING, CLAIM.now + 60_000, 60)
+    assert attempt.schedules == {"a.g": (1, 90)}
 
 
-def test_presented_data_is_gone_whatever_else_was_given_up() -> None:
-    gone, reason = DataGone(was_there=True), GiveUp("closed")
-    before = Outcome().with_ended("a.f", "dead: closed").after("", gone, GiveUp("DataGone"))
-    after = Outcome().after("a.g", gone, GiveUp("DataGone")).after("a.f", reason, reason)
-    assert before.settlement(("a.missing",)).state is after.settlement().state is State.DATA_GONE
+def test_event_waits_for_the_fetch_before_its_handlers() -> None:
+    claim = CLAIM._replace(schedules={"fetch": Schedule(2, CLAIM.now + 30_000), "a.f": Schedule(1, CLAIM.now - 9)})
+    assert attempt_with("a.f", claim=claim).settlement().until == CLAIM.now + 30_000
+
+
+def test_deferral_spends_no_attempt() -> None:
+    claim = CLAIM._replace(schedules={"a.f": Schedule(4), "fetch": Schedule(2)})
+    attempt = attempt_with("a.f", "a.g", claim=claim)
+    attempt.failed("a.f", Unavailable(""), Defer(0.4))
+    attempt.failed("a.g", ValueError(), Retry(30))
+    assert attempt.schedules == {"a.f": (4, 0.4), "a.g": (1, 30)}
+    assert attempt.settlement().more("w")["wait"] == 400
+    attempt.failed("fetch", Unavailable(""), Retry(7))
+    assert (attempt.schedules["fetch"], attempt.settlement().wait) == ((3, 7), 7)
+
+
+def test_event_is_dead_once_every_handler_has_ended() -> None:
+    claim = CLAIM._replace(ended={"a.e": "dead: ValueError", "a.d": "done"})
+    attempt = attempt_with("a.d", "a.e", "a.f", claim=claim)
+    attempt.failed("a.f", OSError(), Retry(1))
+    assert attempt.settlement().state is State.WAITING
+    attempt.statuses["a.f"] = "dead: closed"
+    assert attempt.settlement() == Settlement(State.DEAD, "a.e: ValueError")
+    assert replace(attempt, missing=("b.x",)).settlement() == Settlement(State.UNHANDLED, "NoHandler")
+
+
+def test_event_whose_fetch_is_given_up_waits_for_no_handler() -> None:
+    gone, attempt = DataGone(was_there=True), attempt_with("a.f", "a.g", missing=("b.x",))
+    attempt.failed("fetch", gone, GiveUp("DataGone"))
+    attempt.failed("a.g", OSError(), Retry(1))
+    assert attempt.settlement() == Settlement(State.DATA_GONE, "DataGone")
 
 
 @pytest.mark.parametrize("cancelled", [True, False])
@@ -125,8 +160,7 @@ def processor(store: Store, handlers: Handlers[Any]) -> Processor:
 async def test_the_end_of_each_of_many_handlers_is_written_once() -> None:
     handlers = Planned(*[f"h{number}" for number in range(100)]).handlers
     store, attempt = Store(), Attempt(CLAIM)
-    event = FetchedEvent("openid4vc.issuance.completed", "i1", "e1", NOW, 1, NOTHING)
-    await processor(store, handlers).run_handlers(attempt, event, list(handlers))
+    await processor(store, handlers).run_handlers(attempt, NOTHING, list(handlers))
     assert sorted({*store.written, *attempt.unwritten}) == sorted(one.name for one in handlers)
     assert len(store.written) == 99
     assert len(attempt.unwritten) == 1  # Written together with the event's end.
@@ -148,14 +182,11 @@ async def test_an_event_that_follows_keeps_its_lease_while_it_waits_for_a_place_
     await until_async(lambda: made.leases._held)
     attempt.interrupt(Interruption.DRAINED)
     settled: Any = await waiting
-    assert (settled[0].state, settled[0].spend) == (State.ACCEPTED, False)
+    assert settled[0].state is State.ACCEPTED
     assert not made.leases._held
     made._places.release()
     settled = await made.handle(Attempt(CLAIM))
     assert settled[0].state is State.UNHANDLED
-
-
-def function(event: Any, context: Any) -> None: ...
 
 
 class Callable:
@@ -190,7 +221,7 @@ def test_lines_and_messages_do_not_tell_causes_apart_but_functions_classes_and_s
     assert len({first.cause, failed(another, ValueError()).cause, failed(one, TypeError()).cause}) == 3
     assert failed(one, GiveUp("for e1")).cause == failed(one, GiveUp("for e2")).cause
     assert "e1" not in failed(one, ExceptionGroup("", [GiveUp("for e1")])).what
-    assert "a claim" not in f"{first!r} {first.counted()} {first.history()}"
+    assert "a claim" not in f"{first!r} {first.described()} {first.history()}"
     assert first.at.endswith(" one")
     bad, worse = (failure(InvalidRequest("no", status=status)) for status in (400, 422))
     assert (bad.what, bad.cause != worse.cause) == ("InvalidRequest 400", True)
@@ -241,5 +272,6 @@ def test_whoever_ends_well_or_fails_otherwise_leaves_a_cause(
 ) -> None:
     claim = CLAIM._replace(causes={"fetch": "f", "worker": "w", "a.x": "x", "a.y": "y"})
     assert Attempt(claim, fetched=fetched, statuses=ended, failures=failures).open_errors == expected
-    claim = CLAIM._replace(pending=frozenset({"a.x", "a.y", "a.z"}), ended={"a.z": "done"})  # By a worker that lost it.
+    schedules = dict.fromkeys(("a.x", "a.y", "a.z", "fetch"), Schedule())
+    claim = CLAIM._replace(schedules=schedules, ended={"a.z": "done"})  # By a worker that lost it.
     assert Attempt(claim, statuses=ended).pending == tuple(sorted({"a.x", "a.y"} - ended.keys()))
