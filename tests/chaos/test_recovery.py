@@ -23,7 +23,7 @@ async def held(event, context):
 
 
 @pytest.mark.parametrize(("whole", "promised"), [(False, 2.0), (True, 10.0)], ids=["one process", "with its host"])
-def test_events_of_a_dead_worker_are_under_way_again_before_its_leases_lapse(
+def test_dead_workers_events_are_claimed_before_its_leases_lapse(
     rig: FleetHarness, whole: bool, promised: float
 ) -> None:
     """With the lease as shipped: one process dies, or with its supervisor, while another worker has nothing to do."""

@@ -55,9 +55,7 @@ def handled(rig: FleetHarness) -> Counter[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_each_event_is_handled_once_by_the_first_handler_and_once_by_a_second_that_comes_later(
-    rig: FleetHarness, size: str
-) -> None:
+def test_each_handler_runs_once_during_a_rolling_deploy(rig: FleetHarness, size: str) -> None:
     count = 200 if size == SHORT else 2_000
     ids = [f"m{number:04}" for number in range(count)]
     before, during = ids[: count // 2], ids[count // 2 :]

@@ -95,7 +95,7 @@ def test_a_stop_lets_what_is_under_way_finish(harness: Harness, whom: str, numbe
 
 
 @pytest.mark.parametrize("grace", ["0.5", "3600"], ids=["the grace ends", "a second signal"])
-def test_what_does_not_end_in_time_is_handed_back_unspent(harness: Harness, grace: str) -> None:
+def test_drain_hands_unfinished_events_back_unspent(harness: Harness, grace: str) -> None:
     harness.plugin(HELD)
     harness.happens("m1")
     with harness.worker("first", CREDHOOK_GRACE=grace) as first:

@@ -20,7 +20,7 @@ from support.worker.harness import HELD, Harness
 from support.worker.stock_rq import stock_worker
 
 
-def test_what_rq_has_lost_or_doubled_is_handled_once(harness: Harness) -> None:
+def test_jobs_that_rq_lost_or_doubled_are_handled_once(harness: Harness) -> None:
     """The states that deaths of RQ's workers, evictions and lost replies leave behind, all at once."""
     redis = harness.redis
     rq = Queue("credhook", connection=redis, serializer=JSONSerializer)
@@ -95,7 +95,7 @@ def test_a_stale_copy_of_a_job_does_not_run_it_again(harness: Harness) -> None:
     handled_once(harness, "m1")
 
 
-def test_a_worker_that_slept_through_its_lease_leaves_the_event_to_the_next(harness: Harness) -> None:
+def test_worker_that_slept_through_its_lease_gives_the_event_up(harness: Harness) -> None:
     harness.plugin(HELD)
     harness.happens("m1")
     with harness.worker("first") as sleeper:

@@ -72,7 +72,7 @@ def test_a_full_redis_at_receiver_and_worker(harness: Harness, tmp_path: Path) -
         ("~other:* +@all", "allow the patterns with ~ in deploy/redis-users.acl, or correct CREDHOOK_QUEUE"),
     ],
 )
-def test_what_an_access_control_list_refuses(redis_client: Redis, redis_url: str, rights: str, named: str) -> None:
+def test_hint_names_the_command_that_redis_denies(redis_client: Redis, redis_url: str, rights: str, named: str) -> None:
     redis_client.execute_command(f"ACL SETUSER limited reset on >pw {rights}")  # type: ignore[no-untyped-call]
     redis_client.hset("credhook:credhook:event:m", "state", "done")
     url = redis_url.replace("redis://", "redis://limited:pw@")

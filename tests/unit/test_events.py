@@ -45,7 +45,7 @@ ODD_IDS = [
         *((EVENT_TYPES[0], {"openId4VcIssuanceId": odd}, "", kept) for odd, kept in ODD_IDS),
     ],
 )
-def test_another_name_is_the_same_type_and_types_of_tomorrow_and_odd_ids_are_kept_and_not_fetched(
+def test_unknown_types_and_unusual_ids_are_kept_and_not_fetched(
     event_type: str, payload: object, canonical: str, resource_id: str
 ) -> None:
     event = Event.parse(notification(event_type, payload))
@@ -78,7 +78,7 @@ MALFORMED: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("body", MALFORMED.values(), ids=MALFORMED)
-def test_what_is_no_notification_is_malformed(body: bytes) -> None:
+def test_body_that_is_not_a_notification_is_malformed(body: bytes) -> None:
     with pytest.raises(Malformed):
         Event.parse(body)
 

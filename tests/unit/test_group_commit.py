@@ -47,7 +47,7 @@ def test_first_operations_wait_for_the_window_or_another_operation() -> None:
     assert groups == [["s1", "s2", "r1"], ["s3", "r2"], ["s4"]]
 
 
-def test_first_operations_that_arrive_during_a_group_wait_for_the_window_again() -> None:
+def test_operations_that_arrive_during_a_group_wait_for_the_window() -> None:
     began: list[float] = []
 
     async def run(operations: list[str]) -> list[str]:

@@ -57,7 +57,7 @@ def _empty_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_each_missing_value_is_named_and_of_several_keys_the_wrong_one_by_its_place_alone() -> None:
+def test_settings_errors_name_each_missing_or_wrong_value() -> None:
     assert [line.partition(":")[0] for line in lines(WorkerSettings, {})] == list(PLATFORM)
     (line,) = lines(ReceiverSettings, {})
     for name in ("CREDHOOK_WEBHOOK_SECRETS", "CREDHOOK_PATH_SECRET", "CREDHOOK_INSECURE"):
@@ -200,7 +200,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_what_the_environment_lacks_is_read_from_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_missing_from_the_environment_are_read_from_files(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in {**PLATFORM, "CREDHOOK_CLIENT_SECRET": ""}.items():
         monkeypatch.setenv(name, value)
     (folder / "..data").mkdir()  # Kubernetes keeps the files there, and links to them.
@@ -327,7 +329,7 @@ def test_secrets_print_as_stars() -> None:
         assert secret not in shown
 
 
-def test_what_is_in_force_is_what_differs_from_the_defaults() -> None:
+def test_effective_settings_differ_from_the_defaults() -> None:
     assert in_force(made(ReceiverSettings, {"CREDHOOK_INSECURE": "1", "PORT": "8000"})) == {"CREDHOOK_INSECURE": True}
     handlers = {"CREDHOOK_HANDLERS": "a,b:c", "CREDHOOK_LEASE": "15", "CREDHOOK_GRACE": "1.5"}
     assert in_force(made(WorkerSettings, PLATFORM | handlers)) == PLATFORM | {
@@ -363,7 +365,7 @@ def test_a_wrong_setting_ends_the_process_with_2_before_it_does_anything(command
     assert "Traceback" not in done.stderr
 
 
-def test_the_receiver_holds_no_api_credentials_and_the_worker_no_signing_secrets() -> None:
+def test_receiver_and_worker_hold_only_their_own_secrets() -> None:
     assert not {name for name in ReceiverSettings.model_fields if "client" in name or "token" in name}
     assert not {name for name in WorkerSettings.model_fields if "webhook" in name or "path_secret" in name}
 

@@ -129,7 +129,7 @@ def test_once_all_have_finished_so_has_their_supervisor(family: Make, logs: list
     assert [entry["code"] for entry in logs] == [7]
 
 
-def test_what_another_would_end_with_as_well_ends_all(family: Make, logs: list[Any]) -> None:
+def test_supervisor_ends_on_errors_that_a_new_child_would_repeat(family: Make, logs: list[Any]) -> None:
     signals: list[int] = []
     one: Family = family(
         2, [(OLD * 2, 1), (YOUNG, 2)], before_drain=lambda: signals.extend(len(child.signals) for child in one.children)
@@ -140,7 +140,7 @@ def test_what_another_would_end_with_as_well_ends_all(family: Make, logs: list[A
     assert logs == []
 
 
-def test_who_does_not_end_is_made_to(clock: Clock, family: Make, logs: list[Any]) -> None:
+def test_supervisor_kills_children_that_do_not_end(clock: Clock, family: Make, logs: list[Any]) -> None:
     one = family(2)
     one.draining = 11.0
     told(clock, 60)
@@ -162,7 +162,7 @@ def test_who_does_not_end_is_made_to(clock: Clock, family: Make, logs: list[Any]
         (1, None, 1),
     ],
 )
-def test_who_was_told_to_end_before_it_could_listen_has_ended_in_order(
+def test_child_stopped_before_it_listens_has_ended_in_order(
     clock: Clock, family: Make, code: int, force_signal: signal.Signals | None, end: int
 ) -> None:
     one = family(1, [(60.01, code)], force_signal=force_signal)

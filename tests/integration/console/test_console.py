@@ -153,7 +153,7 @@ def test_an_erasure_wants_the_number_typed(ada: httpx.Client, redis_client: Redi
 
 @pytest.mark.parametrize("verb", ["replay", "erase"])
 @pytest.mark.parametrize("change", ["one more", "another", "settled otherwise", "handled"])
-def test_what_has_changed_since_the_count_is_left_alone(
+def test_job_leaves_events_alone_that_changed_since_the_count(
     running: Console, ada: httpx.Client, redis_client: Redis, verb: str, change: str
 ) -> None:
     for name in ("m1", "m2"):
@@ -204,7 +204,7 @@ def test_never_all_events_at_once(ada: httpx.Client, redis_client: Redis, verb: 
     assert redis_client.zcard(INDEX.dead) == 3
 
 
-def test_a_job_goes_on_when_the_browser_leaves_and_ends_in_order_with_the_process(
+def test_job_outlives_the_browser_and_ends_with_the_process(
     tmp_path: Path, redis_url: str, redis_client: Redis
 ) -> None:
     plant_many(redis_client, 2_000, State.DEAD)
@@ -275,7 +275,7 @@ def test_handlers_that_want_no_type_are_no_reason_for_an_endpoint(
     assert "Apply" not in page
 
 
-def test_terminal_without_a_password_is_shown_a_link_that_opens_the_console(tmp_path: Path, redis_url: str) -> None:
+def test_console_without_a_password_prints_a_link_that_opens_it(tmp_path: Path, redis_url: str) -> None:
     leader, follower = pty.openpty()
     port = free_port()
     process = start(
@@ -307,7 +307,9 @@ def test_terminal_without_a_password_is_shown_a_link_that_opens_the_console(tmp_
         (("--port", "70000"), "", "--port"),
     ],
 )
-def test_what_would_not_be_safe_does_not_start(tmp_path: Path, arguments: tuple[str, ...], url: str, said: str) -> None:
+def test_console_refuses_to_start_with_unsafe_options(
+    tmp_path: Path, arguments: tuple[str, ...], url: str, said: str
+) -> None:
     environment = {"PATH": os.environ["PATH"], "CREDHOOK_CONSOLE_URL": url}
     done = credhook("console", *arguments, environment=environment, folder=tmp_path)
     assert done.returncode == 2

@@ -81,7 +81,7 @@ WHOLE = HEAD + b"content-length: 0\r\nconnection: close\r\n\r\n"
         pytest.param(HEAD + b"content-length: 0\r\n\r\n", b"", b"HTTP/1.1 200", "", id="silence after an answer"),
     ],
 )
-async def test_who_takes_too_long_is_cut_off(sent: bytes, dripped: bytes, answer: bytes, reason: str) -> None:
+async def test_listener_cuts_slow_senders_off(sent: bytes, dripped: bytes, answer: bytes, reason: str) -> None:
     async with listening(answer_seconds=600) as (port, counted):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(sent)
@@ -97,7 +97,7 @@ async def test_who_takes_too_long_is_cut_off(sent: bytes, dripped: bytes, answer
 
 
 @pytest.mark.parametrize(("header", "reason"), [(b"", "answer_unread"), (b"content-length: 9\r\n", "slow_request")])
-async def test_who_does_not_read_the_answer_is_cut_off(
+async def test_listener_cuts_off_senders_that_do_not_read(
     monkeypatch: pytest.MonkeyPatch, header: bytes, reason: str
 ) -> None:
     monkeypatch.setattr("credhook.listener.server._CLOSE_SECONDS", 0.1)
@@ -120,7 +120,7 @@ async def test_an_answer_may_take_longer_than_a_request() -> None:
     assert received.startswith(b"HTTP/1.1 200")
 
 
-async def test_a_stop_waits_for_the_rest_of_a_head_and_a_body_has_no_time_of_its_own(
+async def test_stop_waits_for_requests_that_have_begun(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     counted: list[str] = []
@@ -213,7 +213,7 @@ def test_an_upgrade_is_refused_once_and_its_body_is_no_request(server: Receiver,
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "[::1]"])
-def test_a_restart_gets_the_port_at_once_whose_connections_have_just_been_closed(host: str) -> None:
+def test_restart_binds_the_port_of_closed_connections(host: str) -> None:
     listener = bind_setting(f"{host}:0", "PORT")
     assert listener.proto == socket.IPPROTO_TCP  # Else asyncio leaves Nagle's algorithm on.
     address = listener.getsockname()[:2]
@@ -225,7 +225,7 @@ def test_a_restart_gets_the_port_at_once_whose_connections_have_just_been_closed
         pass
 
 
-def test_what_stands_in_trailers_is_no_header(server: Receiver) -> None:
+def test_listener_drops_trailers(server: Receiver) -> None:
     *headers, signature = signed("trailed")
     chunk = b"%x\r\n%b\r\n0\r\n%b\r\n\r\n" % (len(BODY), BODY, signature.encode())
     sent = request(*headers, "connection: close", "transfer-encoding: chunked", content=chunk, length=False)
@@ -250,7 +250,7 @@ def test_a_long_body_that_is_allowed_leaves_the_connection_to_the_next(tmp_path:
             assert next_response(raw)[0] == 202
 
 
-def test_an_answer_before_the_end_of_the_body_leaves_the_connection_to_the_next(server: Receiver) -> None:
+def test_early_answer_keeps_the_connection_usable(server: Receiver) -> None:
     lost, delivery = request(first="POST /nowhere HTTP/1.1"), request(*signed("after_an_early_answer"))
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as raw:
         raw.sendall(lost[: -len(BODY)])
@@ -260,7 +260,7 @@ def test_an_answer_before_the_end_of_the_body_leaves_the_connection_to_the_next(
         assert next_response(raw)[0] == 202
 
 
-async def test_a_request_sent_before_the_answer_to_the_last_closes_the_connection_after_that_answer() -> None:
+async def test_pipelined_request_closes_the_connection() -> None:
     async with listening() as (port, counted):
         received = await asyncio.to_thread(answers, port, (HEAD + b"content-length: 0\r\n\r\n") * 50)
     assert received.startswith(b"HTTP/1.1 200")

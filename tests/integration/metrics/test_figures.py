@@ -144,9 +144,7 @@ def seen(monitor: Any) -> list[list[str]]:
     return [words for words in commands if words[0] not in {"HELLO", "CLIENT", "SELECT"}]  # A new connection's first.
 
 
-async def test_a_scrape_writes_nothing_and_asks_as_much_of_a_full_store_as_of_an_empty_one(
-    target: Target, redis_client: Redis
-) -> None:
+async def test_scrape_costs_the_same_on_a_full_store_and_writes_nothing(target: Target, redis_client: Redis) -> None:
     asked = []
     for planted in (0, 200, 5_000):
         plant_many(redis_client, planted, State.ACCEPTED)
@@ -174,7 +172,7 @@ async def test_without_redis_there_are_no_figures_rather_than_wrong_ones() -> No
     assert scrape.value("credhook_up", "worker") == scrape.value("credhook_redis_up") == 0
 
 
-async def test_what_the_user_of_redis_may_not_read_is_missing_alone(redis_client: Redis, redis_url: str) -> None:
+async def test_scrape_omits_only_figures_that_redis_denies(redis_client: Redis, redis_url: str) -> None:
     redis_client.sadd("rq:queues", "rq:queue:closed")
     redis_client.execute_command("ACL SETUSER limited reset on >pw ~credhook:credhook:* ~rq:* &* +@all -info")  # type: ignore[no-untyped-call]
     async with AsyncRedis.from_url(redis_url.replace("//", "//limited:pw@")) as limited:
@@ -184,7 +182,7 @@ async def test_what_the_user_of_redis_may_not_read_is_missing_alone(redis_client
     assert QUEUE_WIDE - scrape.names == {name for name in QUEUE_WIDE if "memory" in name}
 
 
-async def test_what_is_unsafe_in_redis_is_named(target: Target, redis_client: Redis) -> None:
+async def test_scrape_names_unsafe_settings_of_redis(target: Target, redis_client: Redis) -> None:
     def wrong(scrape: Scrape) -> set[tuple[str, ...]]:
         return {labels for labels, value in scrape.series("credhook_redis_check").items() if not value}
 
@@ -196,7 +194,7 @@ async def test_what_is_unsafe_in_redis_is_named(target: Target, redis_client: Re
     assert scrape.value("credhook_redis_up") == 1
 
 
-async def test_a_worker_shows_the_certificate_that_it_has_loaded_and_a_receiver_the_renewed_one(tmp_path: Path) -> None:
+async def test_metrics_show_the_certificate_in_use(tmp_path: Path) -> None:
     certificate, unexamined = tmp_path / "certificate.pem", AsyncMock(return_value=(Check("workers", False, ""),))
 
     def renew(year: int) -> None:

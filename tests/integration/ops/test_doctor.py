@@ -212,7 +212,7 @@ def test_a_fleet_that_is_well_and_stays_so(one: Clinic) -> None:
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_what_is_broken_is_named_with_its_remedy(one: Clinic, name: str) -> None:
+def test_doctor_names_what_is_broken_and_its_remedy(one: Clinic, name: str) -> None:
     row = BROKEN[name]
     code, found, said = one.doctor(**row.make(one))
     finding = found[row.named]
@@ -263,7 +263,7 @@ def test_a_clock_that_is_behind_is_told_by_how_much(one: Clinic, monkeypatch: py
     assert found["redis.clock"] == "Redis's clock is 3600 s behind this host's"
 
 
-def test_who_says_nothing_does_not_keep_it(one: Clinic) -> None:
+def test_doctor_gives_up_on_silent_servers(one: Clinic) -> None:
     """The public URL and the token endpoint each accept the connection, and that is all."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as silent:
         at = f"127.0.0.1:{silent.getsockname()[1]}"

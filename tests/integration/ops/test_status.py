@@ -66,7 +66,7 @@ def test_a_fleet_that_is_well(harness: Harness, tmp_path: Path) -> None:
     assert "0/100 in flight  test.first" in shown.stdout
 
 
-def test_what_is_wrong_is_said_with_what_to_do(redis_client: Redis, redis_url: str) -> None:
+def test_status_names_each_problem_with_its_remedy(redis_client: Redis, redis_url: str) -> None:
     accept(redis_url, "m1", DATA, "r1")
     now = int(redis_client.time()[0]) * 1_000
     redis_client.zadd(INDEX.open_by_received, {"m1": now - 3_600_000})
@@ -102,9 +102,7 @@ def test_what_is_wrong_is_said_with_what_to_do(redis_client: Redis, redis_url: s
     assert len([line for line in done.stdout.splitlines() if line.startswith("attention: ")]) == len(named(found))
 
 
-def test_a_redis_that_is_not_there_or_of_another_version_is_one_line_and_an_object(
-    redis_client: Redis, redis_url: str
-) -> None:
+def test_status_reports_an_unusable_redis_in_one_line(redis_client: Redis, redis_url: str) -> None:
     redis_client.set(INDEX.schema, 99)
     for url, said in (
         ("redis://127.0.0.1:1/0", "nothing listens there: check REDIS_URL"),
@@ -115,7 +113,7 @@ def test_a_redis_that_is_not_there_or_of_another_version_is_one_line_and_an_obje
         assert (done.returncode, done.stdout.count("\n"), said in done.stdout) == (1, 1, True)
 
 
-def test_it_asks_the_same_however_many_events_there_are_and_writes_nothing(redis_client: Redis, redis_url: str) -> None:
+def test_status_costs_the_same_on_a_full_store_and_writes_nothing(redis_client: Redis, redis_url: str) -> None:
     asked = []
     for number in (200, 5_000):
         pipeline = redis_client.pipeline(transaction=False)

@@ -14,7 +14,7 @@ from support.waiting import until
 
 
 @pytest.mark.usefixtures("swept")
-def test_the_platform_delivers_through_every_service_and_a_stalled_worker_is_unhealthy(
+def test_compose_services_deliver_and_report_a_stalled_worker(
     tmp_path: Path, sandbox: Platform, authority: trustme.CA
 ) -> None:
     needs("haproxy")

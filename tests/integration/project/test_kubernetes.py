@@ -132,7 +132,7 @@ def test_a_pod_can_do_no_more_than_it_must(objects: dict[str, dict[str, Any]], n
     assert other not in yaml.safe_dump(pod)
 
 
-def test_what_refers_to_pods_finds_them(objects: dict[str, dict[str, Any]]) -> None:
+def test_selectors_match_their_pods(objects: dict[str, dict[str, Any]]) -> None:
     ways: dict[str, set[Any]] = defaultdict(set)
     for name, one in objects.items():
         kind, spec = name.partition("/")[0], one.get("spec", {})

@@ -68,7 +68,7 @@ def proxy(receivers: Receivers) -> Proxy:
     return receivers.proxy
 
 
-def test_it_passes_deliveries_on_and_refuses_what_is_too_large_or_elsewhere(proxy: Proxy, receivers: Receivers) -> None:
+def test_proxy_passes_only_deliveries_of_a_fitting_size(proxy: Proxy, receivers: Receivers) -> None:
     def post(content: bytes, path: str = "/webhooks", **more: str) -> int:
         return proxy.post(content, headers("m", content) | more, path)
 
@@ -122,9 +122,7 @@ async def test_slow_connections_do_not_keep_deliveries_out(proxy: Proxy, connect
     assert statuses[202] / number >= 0.999, statuses
 
 
-def test_receivers_restart_one_after_the_other_and_every_delivery_is_answered(
-    proxy: Proxy, receivers: Receivers
-) -> None:
+def test_proxy_answers_every_delivery_while_receivers_restart(proxy: Proxy, receivers: Receivers) -> None:
     """As with `docker compose up --scale receiver=2`: one name, an address for each."""
     processes = receivers.processes
     with OneShotSenders(proxy.port, proxy.trust, host="inbox") as load:
@@ -143,9 +141,7 @@ def test_a_receiver_that_is_gone_costs_nothing(proxy: Proxy, receivers: Receiver
     assert {proxy.post(body(), headers(f"m{number}", body())) for number in range(20)} == {202}
 
 
-def test_requests_are_logged_with_an_id_that_receivers_log_too_and_without_a_path(
-    proxy: Proxy, receivers: Receivers
-) -> None:
+def test_proxy_and_receivers_log_the_same_request_id(proxy: Proxy, receivers: Receivers) -> None:
     refused, sent = receivers.text.count(NAMED), proxy.log.read_text().count("POST")
     given = {"passed on": REQUEST_ID, "made": "Ada Lovelace"}
     for request_id in given.values():

@@ -26,13 +26,13 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int
         yield process.process.pid, port
 
 
-async def test_it_passes_every_check_without_a_warning(shipped: tuple[int, int]) -> None:
+async def test_shipped_redis_passes_every_check(shipped: tuple[int, int]) -> None:
     async with AsyncRedis(port=shipped[1], password=PASSWORD) as redis:
         found = await examine(store_on(redis), durability="strict")
     assert {check.name: check.verdict for check in found if not check.passed} == {}
 
 
-def test_it_wants_its_password_which_no_list_of_processes_shows(shipped: tuple[int, int]) -> None:
+def test_shipped_redis_keeps_its_password_off_the_command_line(shipped: tuple[int, int]) -> None:
     process, port = shipped
     with Redis(port=port, retry=Retry(NoBackoff(), 0)) as stranger, pytest.raises(AuthenticationError):
         stranger.ping()

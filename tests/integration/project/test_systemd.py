@@ -75,7 +75,7 @@ def test_a_service_runs_with_its_environment_and_credentials(harness: Harness, t
         assert process.process.wait(60) == 0, process.text
 
 
-def test_units_say_when_a_service_is_started_with_what_and_how_long_it_may_drain() -> None:
+def test_units_give_services_their_settings_and_time_to_drain() -> None:
     both = receiver, worker = unit("credhook-receiver@.service"), unit("credhook-worker@.service")
     grace = WorkerSettings.model_fields["grace"].default + supervisor.EXTRA_GRACE_SECONDS
     assert float(worker["TimeoutStopSec"][0]) > grace

@@ -51,7 +51,7 @@ def run(folder: Path, *arguments: str | Path, path: str = "") -> "subprocess.Com
     )  # fmt: skip
 
 
-def test_it_holds_one_import_root_with_its_types_and_licence(wheel: Path) -> None:
+def test_wheel_has_one_import_root_with_types_and_licence(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names} == {"credhook", f"credhook-{release.VERSION}.dist-info"}
     assert "credhook/py.typed" in names

@@ -32,7 +32,7 @@ def said(redis: Redis) -> list[dict[str, Any]]:
     return [json.loads(one.text) for one in announced(redis.hgetall(INDEX.receivers))]
 
 
-def test_it_says_what_it_is_and_nothing_that_is_secret(tmp_path: Path, redis_client: Redis, redis_url: str) -> None:
+def test_announcement_holds_no_secret(tmp_path: Path, redis_client: Redis, redis_url: str) -> None:
     began = time.monotonic()
     with receiver(tmp_path, redis_url, CREDHOOK_PATH_SECRET="p" * 30) as server:
         (one,) = until(lambda: said(redis_client), what="the announcement")
@@ -51,7 +51,7 @@ def settings(**others: str) -> ReceiverSettings:
     return ReceiverSettings.model_validate({"CREDHOOK_WEBHOOK_SECRETS": SECRET, **others})
 
 
-async def test_receivers_with_different_settings_can_be_told_from_each_other_and_their_secrets_cannot(
+async def test_announcement_tells_settings_apart_without_revealing_them(
     async_redis: AsyncRedis, redis_client: Redis
 ) -> None:
     different = {"RETENTION": "700000", "TOLERANCE": "200", "WEBHOOK_PATH": "/inbox", "DURABILITY": "standard"}
@@ -65,7 +65,7 @@ async def test_receivers_with_different_settings_can_be_told_from_each_other_and
     assert {len(digest) for one in alike for digest in one.values()} == {4}
 
 
-async def test_deliveries_are_counted_in_one_round_alone_and_refusals_since_the_start(
+async def test_announcement_counts_deliveries_per_round_and_refusals_in_all(
     async_redis: AsyncRedis, redis_client: Redis
 ) -> None:
     refusals, expired = RefusalLog(), time.time() - 900

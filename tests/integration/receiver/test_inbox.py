@@ -81,7 +81,7 @@ async def test_an_outage_lasts_since_its_own_beginning(inbox: Inbox) -> None:
     assert len([line for line in logs if line["event"] == "redis_recovered"]) == 3
 
 
-async def test_requests_that_come_at_once_get_their_own_outcomes_and_a_script_writes_at_most_500(inbox: Inbox) -> None:
+async def test_inbox_gives_each_request_of_a_group_its_own_outcome(inbox: Inbox) -> None:
     def groups(up_to: str) -> float:
         return REGISTRY.get_sample_value("credhook_group_size_bucket", {"le": up_to}) or 0.0
 

@@ -114,7 +114,7 @@ print(signal.getsignal(signal.SIGHUP).name)
     assert run("-c", program.format(has_terminal)).stdout == f"{expected}\n"
 
 
-def test_it_speaks_https_and_neither_idle_connections_nor_a_slow_question_of_an_operator_hold_the_end_up(
+def test_idle_https_connections_do_not_delay_the_stop(
     tmp_path: Path, redis_url: str, authority: trustme.CA, ca: Path
 ) -> None:
     certificate, trust = tmp_path / "cert.pem", ssl.create_default_context(cafile=ca)
@@ -154,7 +154,7 @@ def passed(log: Path, listener: socket.socket, settings: dict[str, str], *, coun
 @pytest.mark.parametrize(
     ("tls", "overlap"), [(False, True), (False, False), (True, True)], ids=["replaced", "restarted", "over TLS"]
 )
-def test_no_delivery_is_lost_while_receivers_with_a_passed_socket_follow_each_other(
+def test_passed_socket_loses_no_delivery_between_receivers(
     tmp_path: Path, redis_url: str, authority: trustme.CA, ca: Path, tls: bool, overlap: bool
 ) -> None:
     certificate, trust = tmp_path / "certificate.pem", ssl.create_default_context(cafile=ca)

@@ -29,9 +29,7 @@ def status_of(response: httpx.Response) -> str:
     return response.headers["credhook-outcome"]
 
 
-def test_a_delivery_becomes_one_record_and_one_job_and_what_else_has_its_id_is_kept_aside(
-    tmp_path: Path, redis_url: str, redis_client: Redis
-) -> None:
+def test_delivery_becomes_one_record_and_one_job(tmp_path: Path, redis_url: str, redis_client: Redis) -> None:
     keys = f"{SECRET} {OTHER_SECRET}"
     with receiver(tmp_path, redis_url, CREDHOOK_WEBHOOK_SECRETS=keys) as inbox:
         assert status_of(post(inbox.url)) == "accepted"
@@ -69,7 +67,7 @@ def test_a_sender_that_does_not_sign_is_served_at_the_secret_path_only(
         assert '"insecure"' not in process.text  # There is a secret.
 
 
-def test_without_redis_deliveries_are_503_and_workers_wait_until_it_is_there(tmp_path: Path, stub: Stub) -> None:
+def test_receivers_and_workers_wait_for_redis(tmp_path: Path, stub: Stub) -> None:
     port = free_port()
     rig = FleetHarness(tmp_path, f"redis://127.0.0.1:{port}/0", stub)
     rig.plugin(PLAIN)

@@ -54,7 +54,7 @@ def test_a_hundred_headers_of_almost_16_kib_are_read(server: Receiver) -> None:
     assert answer(server.port, request(*signed("msg_heads"), *["x:"] * 94, "x-pad: " + "a" * 15_650))[0] == 202
 
 
-def test_a_compressed_delivery_is_told_what_to_do_and_one_that_says_identity_is_accepted(server: Receiver) -> None:
+def test_compressed_delivery_is_refused_with_advice(server: Receiver) -> None:
     status, headers, content = answer(server.port, refusal("gzip, signed before").sent)
     (error,) = json.loads(content)["errors"]
     assert (status, error["code"]) == (415, "UNSUPPORTED_MEDIA_TYPE")

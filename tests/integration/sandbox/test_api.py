@@ -14,7 +14,7 @@ from support.platform.sandbox_api import CREDS, FORM, TOKEN, USERS, invalid, mis
 from support.process.serving import Platform
 
 
-def test_the_document_describes_every_operation_and_the_platforms_need_a_token(sandbox: Platform) -> None:
+def test_openapi_document_describes_every_operation(sandbox: Platform) -> None:
     text = plain.get(f"{sandbox.url}/openapi.json").text
     document = json.loads(text)
     assert set(re.findall('"#/components/schemas/([^"]+)"', text)) == document["components"]["schemas"].keys()
@@ -80,7 +80,7 @@ def test_the_token_endpoint_refuses_as_identity_providers_do(
     assert (answer.status_code, answer.json()["error"]) == (status, error)
 
 
-def test_unknown_paths_methods_and_content_types_are_refused_in_the_same_envelope(api: httpx.Client) -> None:
+def test_sandbox_refuses_unknown_requests_in_one_envelope(api: httpx.Client) -> None:
     missing(api.get("/nowhere"))
     missing(api.get(f"{CREDS}/nothing/"))
     assert api.head(f"{CREDS}/endpoints").status_code == 200

@@ -45,7 +45,7 @@ def test_the_chain_leads_from_the_leaf_to_the_root_and_roots_are_ignored(api: ht
         assert "root" in invalid(imported(*wrong)), wrong
 
 
-def test_what_is_no_certificate_for_the_request_is_refused(api: httpx.Client) -> None:
+def test_sandbox_refuses_certificates_that_do_not_fit_the_request(api: httpx.Client) -> None:
     request = signing_request(api)
     other = data(api.post(f"/sandbox/csrs/{signing_request(api, 'Ed25519')['id']}/sign"))
     twice = data(api.post(f"/sandbox/csrs/{request['id']}/sign"))["certificate"] * 2

@@ -10,7 +10,7 @@ from support.process.serving import Platform
 from support.waiting import until
 
 
-def test_the_page_has_a_button_for_each_event_and_pressing_one_makes_it_happen(sandbox: Platform) -> None:
+def test_start_page_has_a_working_button_for_each_event(sandbox: Platform) -> None:
     with plain.Client(base_url=sandbox.url) as browser:
         values = re.findall(r'<button name="eventType" value="([^"]+)"', browser.get("/").text)
         for value in dict.fromkeys(values[:10]):
@@ -51,7 +51,7 @@ def test_a_page_of_another_site_makes_nothing_happen(sandbox: Platform, headers:
 
 
 @pytest.mark.usefixtures("swept")
-def test_what_others_have_written_is_escaped_and_faults_and_deliveries_are_shown(sandbox: Platform) -> None:
+def test_start_page_escapes_texts_from_outside(sandbox: Platform) -> None:
     sandbox.faults(drop=2, forge=1)
     with authorized(sandbox) as client:
         url = "https://127.0.0.1:9/<script>alert(1)</script>"

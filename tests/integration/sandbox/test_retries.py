@@ -32,7 +32,7 @@ def test_anything_but_2xx_is_retried_under_the_same_id(sandbox: Platform, receiv
     assert len({received.body for received in receiver.received}) == 1
 
 
-def test_endpoints_that_cannot_be_reached_or_prove_themselves_are_retried_and_hold_up_no_other(
+def test_unreachable_endpoints_are_retried_and_delay_no_other(
     sandbox: Platform, api: httpx.Client, receiver: Receiver, authority: trustme.CA
 ) -> None:
     with receiving(authority.issue_cert("127.0.0.1")) as gone:

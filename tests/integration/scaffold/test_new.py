@@ -47,7 +47,7 @@ def test_a_name_that_no_module_may_have_is_refused_in_one_line(tmp_path: Path, n
     assert [*tmp_path.iterdir()] == []
 
 
-def test_what_exists_is_left_as_it_is(accounts: Path) -> None:
+def test_new_leaves_existing_files_alone(accounts: Path) -> None:
     (accounts / "accounts.py").write_text("mine")
     refused = new(accounts.parent, "accounts")
     assert (refused.returncode, refused.stdout) == (1, "")

@@ -102,7 +102,7 @@ def test_so_can_every_kind_of_connection(
         assert on_turning_loop(lambda loop: losses(connection, url, loop)) == []
 
 
-async def test_who_was_cancelled_before_may_still_ask(redis_url: str) -> None:
+async def test_task_that_swallowed_a_cancellation_may_still_ask(redis_url: str) -> None:
     async with open_redis(redis_url) as redis:
         asyncio.current_task().cancel()  # type: ignore[union-attr]
         with suppress(asyncio.CancelledError):

@@ -63,7 +63,7 @@ def test_a_redis_that_fsyncs_or_can_say_when_it_has_is_safe(facts: Facts) -> Non
         ({"replicas": 1, "appendonly": False}, "replicated", "comes back empty"),
     ],
 )
-def test_what_breaks_no_promise_is_a_warning(facts: dict[str, Any], durability: str, said: str) -> None:
+def test_check_that_breaks_no_promise_only_warns(facts: dict[str, Any], durability: str, said: str) -> None:
     (found,) = [check for check in checks(replace(SAFE, **facts), durability=durability) if not check.passed]
     assert not found.failed
     assert found.verdict.startswith("warning: ")
@@ -96,7 +96,7 @@ def test_info_is_read_whatever_it_leaves_out() -> None:
     ],
     ids=str,
 )
-def test_what_info_says_is_taken_in(info: dict[str, object], field: str) -> None:
+def test_unsafe_facts_are_read_from_info(info: dict[str, object], field: str) -> None:
     config = {"stop-writes-on-bgsave-error": "yes"}
     assert getattr(read(info, config), field) is True
     for harmless in ({"save": ""}, {"stop-writes-on-bgsave-error": "no"}):

@@ -99,7 +99,7 @@ async def test_of_what_was_done_at_once_only_that_is_told(made: Attempts, redis_
     assert printed[-1].endswith(" ms")
 
 
-async def test_a_delivery_that_comes_again_is_acknowledged_and_shown_if_it_has_another_resource(
+async def test_history_shows_repetitions_with_another_resource(
     made: Attempts, async_redis: AsyncRedis, redis_client: Redis, events: Run
 ) -> None:
     async with inbox_on(async_redis) as inbox:
@@ -113,7 +113,7 @@ async def test_a_delivery_that_comes_again_is_acknowledged_and_shown_if_it_has_a
     assert conflict == {"type": COMPLETED, "resource_id": "r9", "at": "1970-01-01T00:00:00.001Z"}
 
 
-async def test_one_that_is_handed_back_and_whose_worker_dies_says_so(
+async def test_history_shows_that_an_event_was_handed_back(
     made: Attempts, async_redis: AsyncRedis, redis_client: Redis, events: Run
 ) -> None:
     attempt = Attempt(await made.claim())
@@ -132,7 +132,7 @@ async def test_one_that_is_handed_back_and_whose_worker_dies_says_so(
     assert [entry.get("state") for entry in shown(events)["history"]] == ["accepted", None, "done"]
 
 
-async def test_what_is_only_put_off_is_not_told(made: Attempts, redis_client: Redis) -> None:
+async def test_history_omits_deferrals(made: Attempts, redis_client: Redis) -> None:
     claim = await made.claim()
     await made.claims.settle(claim, Settlement(State.WAITING, "platform away"))
     assert not redis_client.exists(HISTORY + "e1")

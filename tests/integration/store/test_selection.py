@@ -51,7 +51,7 @@ def asked(redis: Redis) -> tuple[int, int]:
     return looked, stats.get("cmdstat_evalsha", {"calls": 0})["calls"]
 
 
-def test_what_a_command_looks_at_is_what_it_returns_not_what_the_store_holds(redis_client: Redis, events: Run) -> None:
+def test_selection_reads_no_more_than_it_returns(redis_client: Redis, events: Run) -> None:
     fill(redis_client, MANY)
     for arguments, most_looked, most_scripts in [
         ((), 500, 6),
@@ -166,7 +166,7 @@ def test_a_round_looks_at_the_index_from_where_the_last_one_ended(redis_client: 
     assert redis_client.zcard(index) == 4
 
 
-def test_what_was_quarantined_is_found_and_replayed_if_known(redis_client: Redis, redis_url: str, events: Run) -> None:
+def test_selection_finds_quarantined_events(redis_client: Redis, redis_url: str, events: Run) -> None:
     accept(redis_url, "m1", "openid4vc.issuance.unheard", "r1")
     assert listed(events("list", "--json", "--resource", "r1")) == ["m1"]
     assert "not know the event type" in events("export", "m1", **leading_to("http://127.0.0.1:1")).stderr

@@ -28,7 +28,7 @@ async def test_on_the_tests_loop(credhook_api):
     assert (result.outcome, len(await credhook_api.users.list())) == ("done", 1)
 
 @pytest.mark.asyncio
-async def test_it_may_run_again():
+async def test_handler_may_run_again():
     await aassert_idempotent(open_account, MADE)
 """
 

@@ -78,9 +78,7 @@ def assert_silent(collector: Collector) -> None:
     assert not [request for request in collector.received if b"canary" in request.lower()]
 
 
-def test_one_trace_leads_from_the_delivery_to_the_handlers_and_what_they_call(
-    rig: FleetHarness, collector: Collector
-) -> None:
+def test_one_trace_leads_from_the_delivery_to_the_handlers(rig: FleetHarness, collector: Collector) -> None:
     rig.plugin(TRACED)
     path = "Canary-path-of-thirty-two-characters"
     with front(rig, CREDHOOK_PATH_SECRET=path) as process, rig.worker() as worker:
@@ -188,7 +186,7 @@ def test_a_fork_exports_what_it_has_done_before_it_ends(rig: FleetHarness, colle
     assert {span.service for span in attempts} == {"ours"}
 
 
-def test_what_the_receivers_sampler_leaves_out_no_worker_traces(rig: FleetHarness, collector: Collector) -> None:
+def test_worker_follows_the_sampler_of_the_receiver(rig: FleetHarness, collector: Collector) -> None:
     rig.plugin(TRACED)
     with rig.worker() as worker:
         rig.started(worker)
@@ -206,9 +204,7 @@ def test_what_the_receivers_sampler_leaves_out_no_worker_traces(rig: FleetHarnes
     assert "trace" not in rig.record("untraced")
 
 
-def test_only_what_is_authentic_is_traced_and_what_is_not_stored_is_a_failure(
-    rig: FleetHarness, collector: Collector
-) -> None:
+def test_only_authentic_deliveries_are_traced(rig: FleetHarness, collector: Collector) -> None:
     with front(rig) as process:
         content = body(DATA)
         refused = plain.post(process.url, content=content, headers=headers("x", content, secret=SECRET[:-4] + "AAA="))
@@ -244,7 +240,7 @@ MAKES_SPANS = re.compile(r"opentelemetry\.(sdk\.trace|exporter)|credhook\.((rece
 
 
 @pytest.mark.parametrize("installed", [True, False])
-def test_where_nobody_wants_traces_nothing_that_makes_them_is_even_imported(
+def test_processes_without_traces_import_no_tracing_library(
     installed: bool, rig: FleetHarness, collector: Collector
 ) -> None:
     rig.plugin("""

@@ -85,7 +85,7 @@ def test_only_addresses_of_this_machine_need_no_encryption() -> None:
         ("POST", {}, URL, True),
     ],
 )
-def test_only_this_machine_and_the_configured_name_are_served_and_only_a_page_of_its_own_posts(
+def test_console_serves_only_its_own_hosts_and_origins(
     method: str, headers: dict[str, str], url: str | None, refused: bool
 ) -> None:
     assert bool(objection(method, Headers({"host": "localhost:8060"} | headers), url)) == refused

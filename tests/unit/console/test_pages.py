@@ -83,7 +83,7 @@ RECEIVER = ReceiverProcess(
 )
 
 
-def test_numbers_stand_out_where_something_is_wrong_and_are_left_out_where_nothing_can_be() -> None:
+def test_page_highlights_numbers_that_are_wrong() -> None:
     well = tiles(Fleet(queue="credhook", server=SERVER))
     assert list(well) == ["arriving", "queued", "in flight", "retrying", "oldest open", "given up"]
     assert {tone for _, tone in well.values()} == {""}
@@ -231,7 +231,7 @@ def test_the_end_of_the_console_stops_those_that_wait_as_well(go: threading.Even
     assert [job.worked for job in (first, second)] == [200, 0]
 
 
-def test_a_job_that_ends_badly_says_why_and_lets_the_next_ones_run_until_it_is_forgotten(go: threading.Event) -> None:
+def test_failed_job_says_why_and_lets_the_next_run(go: threading.Event) -> None:
     queue = Jobs(None)  # type: ignore[arg-type]  # Nothing asks for either.
     go.set()
     failed, *old = added(queue, "erase"), *(added(queue) for _ in range(60))

@@ -68,7 +68,7 @@ def test_an_error_is_its_class_and_its_places_and_nothing_that_it_says(stream: t
     assert "Jane" not in text
 
 
-def test_an_error_that_nobody_catches_is_a_line_and_the_end_of_the_process_is_none() -> None:
+def test_uncaught_error_is_one_log_line() -> None:
     output = configured()
     for error in (ValueError("Jane Doe"), SystemExit(3), KeyboardInterrupt()):
         sys.excepthook(type(error), error, None)
@@ -260,7 +260,7 @@ def test_the_place_of_one_that_ends_with_its_handler_is_the_handlers() -> None:
 
 
 @pytest.mark.usefixtures("form")
-def test_a_line_that_cannot_be_made_is_named_by_its_place_and_nothing_of_it_shown(
+def test_failed_log_line_is_replaced_by_its_place(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     output = configured()
@@ -278,7 +278,7 @@ def test_a_stream_that_is_gone_is_no_reason_to_fail_or_to_print(capsys: pytest.C
     assert capsys.readouterr().err == ""
 
 
-def test_what_asyncio_quotes_of_a_callback_is_cut() -> None:
+def test_log_cuts_callbacks_that_asyncio_quotes() -> None:
     output = configured()
     for logger, text in (
         ("asyncio", "Exception in callback fail({'name': 'Jane'}) at plugin.py:3\nhandle: <Handle>"),
@@ -331,7 +331,7 @@ def test_the_authors_own_lines_come_before_what_they_called(steps: list[tuple[st
 
 
 @pytest.mark.parametrize("file", [OURS, LIBRARY, LIBRARY.replace("site-", "dist-"), types.__file__, "<string>"])
-def test_what_is_no_authors_and_does_not_become_it(file: str | None) -> None:
+def test_library_files_are_not_author_code(file: str | None) -> None:
     for module in ("nowhere_to_be_found", "credhook.worker.handlers.logging_handler", "__main__", "os"):
         loaded_from(module)
     assert not is_authors(str(file))

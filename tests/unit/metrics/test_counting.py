@@ -18,7 +18,7 @@ def samples(one: Count | Distribution | Level) -> list[float]:
     return [sample.value for sample in family.samples]
 
 
-def test_what_was_counted_is_there() -> None:
+def test_counter_keeps_its_count() -> None:
     count = Count("test_count", "Counted.", ["who"], known=[("a",)])
     times = Distribution("test_seconds", "Observed.", buckets=(0.1, 1))
     level = Level("test_level", "Set last.")
@@ -65,7 +65,7 @@ def test_a_fork_counts_though_threads_of_its_parent_were_counting() -> None:
         ([("0", 1), ("0", 2), ("0", 3), ("0", 4)], ["counter_0-fork.db", "counter_0.db"]),
     ],
 )
-def test_who_comes_after_a_dead_process_or_fork_counts_on_where_it_stood(
+def test_process_continues_the_count_of_a_dead_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: list[tuple[str, int]], files: list[str]
 ) -> None:
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))

@@ -124,7 +124,7 @@ def test_each_thing_that_is_wrong_is_remarked_on_alone(check: str, otherwise: di
         {"server": SERVER.model_copy(update={"maxmemory": 0})},  # Its check says so.
     ],
 )
-def test_what_is_in_order_is_not_remarked_on(otherwise: dict[str, Any]) -> None:
+def test_attention_omits_facts_that_are_in_order(otherwise: dict[str, Any]) -> None:
     assert attention(Fleet(**{**WELL, **otherwise})) == ()
 
 
@@ -137,7 +137,7 @@ def test_events_that_fail_are_not_called_well_while_they_are_tried_again() -> No
     assert list(lines(Fleet(**{**WELL, **others}), ()))[-1].startswith("no worker runs")
 
 
-def test_what_arrives_is_that_of_all_receivers() -> None:
+def test_attention_adds_up_the_deliveries_of_all_receivers() -> None:
     for idle, expected in ((30.0, 5.0, None), "7.5/s, last 5 s ago"), ((None,), "2.5/s, none since the start"):
         receivers = *(receiver(idle=one) for one in idle), receiver(queue="other", idle=1.0)
         assert f"arriving     {expected}" in lines(Fleet(**{**WELL, "receivers": receivers}), ())
@@ -219,7 +219,7 @@ def test_a_worker_is_missed_until_another_starts(
     assert len(missing(known, 0)) == missed
 
 
-def test_what_a_receiver_said_has_grown_older_since() -> None:
+def test_attention_adds_the_age_of_an_announcement() -> None:
     said: dict[str, Any] = {"queue": "q", "version": "1", "host": "r", "durability": "strict", "config_fingerprint": {}}
     said |= {"acknowledged": 9, "seconds": 4.0, "idle": 1, "refused": 2, "conflicted": 3}
     shown = _receiver(Announced("token", 0, 10_000, ReceiverAnnouncement(**said).model_dump_json().encode()), 14.0)

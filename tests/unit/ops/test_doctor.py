@@ -63,7 +63,7 @@ def delivering(*registered: tuple[str, str, list[str] | None]) -> Finding:
         (of_answer(301, b""), "fail", "answers 301"),
     ],
 )
-def test_what_is_not_well_has_a_remedy(found: Finding, verdict: str, words: str) -> None:
+def test_every_failed_check_has_a_remedy(found: Finding, verdict: str, words: str) -> None:
     assert (found.verdict, bool(found.remedy)) == (verdict, verdict != "ok"), found
     assert words in f"{found.what} {found.remedy}"
     assert ("credhook endpoints" in found.remedy) == (found.name == "platform.endpoints" and verdict != "ok")

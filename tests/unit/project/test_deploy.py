@@ -50,7 +50,7 @@ def reached_from(name: str) -> set[str]:
     return {other for other, service in SERVICES.items() if other != name and ours & set(service["networks"])}
 
 
-def test_who_reaches_finds_and_waits_for_whom() -> None:
+def test_compose_services_reach_and_wait_for_each_other() -> None:
     assert reached_from("proxy") == {"receiver"}
     assert reached_from("redis") == {"receiver", "worker"}
     internal = {name for name, network in COMPOSE["networks"].items() if (network or {}).get("internal")}
@@ -90,7 +90,7 @@ def variables(path: Path) -> set[str]:
     return set(re.findall(r"^([A-Z_]+)=", path.read_text(), re.MULTILINE))
 
 
-def test_the_example_environments_hold_settings_that_exist_and_no_secret_of_the_other() -> None:
+def test_example_environments_hold_only_existing_settings() -> None:
     def known(*models: Any) -> set[str]:
         return {field.validation_alias for model in models for field in model.model_fields.values()}
 
@@ -100,7 +100,7 @@ def test_the_example_environments_hold_settings_that_exist_and_no_secret_of_the_
     assert required <= variables(DEPLOY / "worker.env.example")
 
 
-def test_the_dockerfile_copies_what_exists_and_runs_as_nobody_in_particular() -> None:
+def test_dockerfile_copies_existing_files_and_sets_no_root() -> None:
     text = (DEPLOY / "Dockerfile").read_text()
     for line in re.findall(r"^COPY (?!--from)(.+)$", text, re.MULTILINE):
         for source in line.split()[:-1]:
@@ -117,7 +117,7 @@ def test_the_dockerfile_copies_what_exists_and_runs_as_nobody_in_particular() ->
 
 
 @pytest.mark.parametrize("name", ["credhook-backfill.service", "kubernetes/backfill.yaml"])
-def test_what_runs_daily_is_a_command_that_exists_and_looks_back_further_than_it_comes_round(name: str) -> None:
+def test_daily_backfill_looks_back_further_than_a_day(name: str) -> None:
     (typed,) = re.findall(r"(?:ExecStart=\S+/|command: \[)(credhook.*?)\]?$", (DEPLOY / name).read_text(), re.MULTILINE)
     _, command, *arguments = typed.replace(",", "").split()
     events: Any = LazyGroup().get_command(Context(LazyGroup()), command)
@@ -197,7 +197,7 @@ def test_every_expression_is_made_of_series_and_labels_that_exist(where: str, ex
     assert grouped <= set().union(*(KNOWN[name] for name in named))
 
 
-def test_every_metric_is_looked_at_somewhere_and_the_runbook_names_alerts_and_metrics_that_exist() -> None:
+def test_alerts_and_dashboard_use_every_metric() -> None:
     used = {name for _, expression in EXPRESSIONS for name in re.findall(r"\bcredhook_\w+", expression)}
     used |= set(re.findall(r"\bcredhook_\w+", json.dumps(DASHBOARD["templating"])))
     assert re.findall(r"^## (\w+)$", RUNBOOK, re.MULTILINE) == list(ALERTS)
@@ -214,11 +214,11 @@ def test_every_alert_leads_to_its_entry_in_the_runbook(name: str) -> None:
     assert f"\n## {name}\n" in RUNBOOK
 
 
-def test_the_alert_about_workers_waits_for_the_checks_for_which_status_waits() -> None:
+def test_worker_alert_and_status_wait_for_the_same_checks() -> None:
     assert '{check=~"' + "|".join(REFUSING) + '"}' in ALERTS["CredhookNoWorker"]["expr"]
 
 
-def test_every_alert_has_a_test_in_which_it_fires_and_one_in_which_it_does_not() -> None:
+def test_every_alert_has_a_case_that_fires_and_a_quiet_one() -> None:
     tests = yaml.safe_load((ROOT / "tests" / "alerts" / "alerts.yaml").read_text())["tests"]
     fires = {one["alertname"]: bool(one.get("exp_alerts")) for test in tests[1:] for one in test["alert_rule_test"]}
     assert fires == dict.fromkeys(ALERTS, True)

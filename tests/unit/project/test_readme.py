@@ -97,7 +97,7 @@ FORMS = [*({"format": name} for name in ("sd-jwt", "mdoc")), {"is_valid": False}
 
 
 @pytest.mark.parametrize("form", [*FORMS, *({"variant": name} for name in variants(DATA))], ids=str)
-def test_the_handler_on_the_first_page_ends_as_it_says_on_every_form_of_the_kit(form: dict[str, Any]) -> None:
+def test_readme_handler_ends_as_the_page_says(form: dict[str, Any]) -> None:
     ((_, _, code),) = [example for example in EXAMPLES if example[0] == "README.md"]
     page: dict[str, Any] = {"__name__": "accounts"}
     exec(code, page)
@@ -108,7 +108,7 @@ def test_the_handler_on_the_first_page_ends_as_it_says_on_every_form_of_the_kit(
 
 
 @pytest.mark.parametrize(("name", "example"), [example[1:] for example in EXAMPLES if example[0] == "worker/README.md"])
-def test_what_it_takes_from_a_package_stands_there(name: str, example: str) -> None:
+def test_readme_examples_match_their_packages(name: str, example: str) -> None:
     """Word for word, part for part; two empty lines stand between its parts."""
     (path,) = (ROOT / "tests" / "examples").glob(f"*/{name}")
     source = path.read_text()

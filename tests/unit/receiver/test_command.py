@@ -38,7 +38,7 @@ async def test_a_redis_that_is_unwell_is_looked_at_more_often() -> None:
     assert events == [*["redis_unsafe", "redis_safe"] * 2, "redis_warning"]
 
 
-async def test_the_server_ends_with_its_parent_and_the_pipe_is_not_watched_after_that() -> None:
+async def test_server_ends_with_its_parent() -> None:
     lifeline, held_by_parent = os.pipe()
     server = uvicorn.Server(uvicorn.Config(lambda: None))
     try:

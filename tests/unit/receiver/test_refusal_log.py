@@ -17,7 +17,7 @@ from credhook.settings import ReceiverSettings
 from support.receiver.signing import OTHER_SECRET, SECRET, body, headers
 
 
-def test_each_refusal_is_logged_until_they_become_a_flood_and_all_are_counted() -> None:
+def test_refusals_are_logged_until_they_become_a_flood() -> None:
     refusals = RefusalLog()
     with capture_logs() as logs:
         bodies = [refusals.refuse(Unauthenticated("no signature matches", "check the keys")).body for _ in range(1_000)]
@@ -35,7 +35,7 @@ def test_each_refusal_is_logged_until_they_become_a_flood_and_all_are_counted() 
     assert {UUID(each).version for each in ids} == {4}
 
 
-def test_the_id_that_a_proxy_has_given_is_logged_and_nothing_else_that_strangers_write_there() -> None:
+def test_refusal_logs_only_request_ids_of_a_proxys_form() -> None:
     made = "4a3c1c0e-5b1d-4a53-9d0c-3f2a9c1e77b1"
     sent = [made, made.replace("-", ""), "Ada-Lovelace", made + "0", "", "Ä" * 32]
     with capture_logs() as logs:
@@ -74,7 +74,7 @@ async def test_a_defect_of_ours_is_a_500_so_that_the_sender_keeps_the_delivery()
     assert REGISTRY.get_sample_value("credhook_refusals_total", {"rule": "defect", "status": "500"})
 
 
-def test_a_kind_is_admitted_again_after_a_minute_and_kinds_are_counted_apart() -> None:
+def test_refusals_of_a_kind_are_logged_again_after_a_minute() -> None:
     now = 0.0
     guard = FloodGuard(1, lambda: now)
     assert [guard.admit("a"), guard.admit("a"), guard.admit("b")] == [{}, None, {}]

@@ -76,9 +76,7 @@ AUTHENTIC: dict[str, tuple[Raw, tuple[str, ...], float]] = {
 
 
 @pytest.mark.parametrize(("headers", "secrets", "now"), AUTHENTIC.values(), ids=AUTHENTIC)
-def test_what_a_key_of_the_receivers_has_signed_just_now_is_authentic(
-    headers: Raw, secrets: tuple[str, ...], now: float
-) -> None:
+def test_fresh_signature_of_a_known_key_is_authentic(headers: Raw, secrets: tuple[str, ...], now: float) -> None:
     assert check(headers, *secrets, now=now) == "msg_1"
 
 
@@ -106,9 +104,7 @@ UNAUTHENTIC: dict[str, tuple[Raw, tuple[str, ...], bytes, float]] = {
 
 
 @pytest.mark.parametrize(("headers", "secrets", "body", "now"), UNAUTHENTIC.values(), ids=UNAUTHENTIC)
-def test_what_no_key_signed_just_now_is_unauthenticated(
-    headers: Raw, secrets: tuple[str, ...], body: bytes, now: float
-) -> None:
+def test_other_signatures_are_unauthenticated(headers: Raw, secrets: tuple[str, ...], body: bytes, now: float) -> None:
     with pytest.raises(Unauthenticated):
         check(headers, *secrets, body=body, now=now)
 

@@ -185,7 +185,7 @@ def test_claims_fit_a_template_or_do_not() -> None:
     assert [claims for claims, group in wrong if fits(claims, group)] == []
 
 
-def test_a_refusal_names_the_place_and_neither_it_nor_a_repr_shows_a_person() -> None:
+def test_refusal_names_the_place_without_personal_data() -> None:
     with pytest.raises(ValidationError) as problems:
         NewUser.model_validate({"email": ["ada@example.org"]})
     error = refusal("body", problems.value)
@@ -267,7 +267,7 @@ async def test_a_failure_is_tried_again_after_longer_and_longer_and_given_up(sce
 
 
 @played
-async def test_deliveries_that_are_held_back_go_out_the_last_first_or_after_a_while(scene: Scene) -> None:
+async def test_held_deliveries_go_out_in_reverse_order(scene: Scene) -> None:
     scene.faults.on = Faults(reorder=3)
     ids = [scene.happens() for _ in range(3)]
     await asyncio.sleep(0.5)
@@ -289,7 +289,7 @@ async def test_copies_wait_for_the_first_acknowledgement_after_a_restart_too(sce
 
 
 @played
-async def test_without_keys_each_forgery_is_unsigned_and_a_defect_costs_no_later_delivery(scene: Scene) -> None:
+async def test_forgeries_without_keys_are_unsigned(scene: Scene) -> None:
     scene.status, scene.faults.on = "no status", Faults(forge=5)
     ids = [scene.happens() for _ in range(20)]
     await asyncio.sleep(1.0)

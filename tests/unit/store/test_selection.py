@@ -68,7 +68,7 @@ def test_times_and_cursor_are_a_span_whose_end_is_not_included(selection: Select
     assert selection.span == span
 
 
-def test_events_are_in_the_order_of_their_times_and_of_something_that_tells_equal_times_apart() -> None:
+def test_selection_orders_events_of_equal_times() -> None:
     early, late, too = FOUND._replace(received=1), FOUND, FOUND._replace(webhook_id="m2")
     assert early.cursor < late.cursor != too.cursor
     assert Cursor.read(str(FOUND.cursor)) == FOUND.cursor

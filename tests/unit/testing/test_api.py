@@ -17,7 +17,7 @@ ADA = UserRequest(email="ada@example.com", external_identifier="crm/7")
 USERS = "/consumer-onboarding/api/users"
 
 
-async def test_it_does_what_the_platform_does_and_remembers_what_it_was_asked() -> None:
+async def test_fake_platform_remembers_its_calls() -> None:
     api = FakeApi()
     created = await api.users.create(ADA)
     assert not created.existed
@@ -67,7 +67,7 @@ async def test_a_handler_gets_the_api_as_the_test_has_patched_it(monkeypatch: py
     patched.assert_awaited_once()
 
 
-def test_what_could_never_happen_is_refused() -> None:
+def test_fake_platform_refuses_impossible_answers() -> None:
     with pytest.raises(ValueError, match="begin with /"):
         FakeApi().answer("me-creds/api/offers", {})
     for status in (200, "503"):
@@ -124,7 +124,7 @@ def test_a_plain_one_can_be_as_well(credhook_api: FakeApi, credhook_context: Any
     assert [user.username for user in credhook_api.sync.users.list()] == [made.resource_id]
 
 
-def test_whatever_is_made_on_the_platform_is_an_effect_but_ids_times_and_their_order_are_none() -> None:
+def test_fake_platform_compares_effects_without_ids_and_times() -> None:
     def made(names: str) -> Any:
         api = FakeApi()
         api.sync.users.create(ADA)

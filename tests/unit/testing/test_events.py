@@ -80,7 +80,7 @@ def test_everything_can_be_said_otherwise() -> None:
     ((COMPLETED,), {"is_valid": False}, "attributes and is_valid are a presentation's"),
     ((COMPLETED,), {"details": {"credentials": "Ada"}}, "1 validation error for Issuance\ncredentials"),
 ])  # fmt: skip
-def test_what_cannot_be_is_refused_with_the_reason(arguments: Any, more: Any, why: str) -> None:
+def test_kit_refuses_impossible_events_with_the_reason(arguments: Any, more: Any, why: str) -> None:
     with pytest.raises(ValueError, match=re.escape(why)) as refused:
         event(*arguments, **more)
     assert "Ada" not in str(refused.value)

@@ -191,7 +191,7 @@ async def gives_up(event: FetchedEvent, context: Context) -> None:
 @pytest.mark.parametrize(("handler", "where"), [
     (resolves_a_user, {}), (resolves_in_a_thread, {}), (inserts_once, IN_TABLES), (gives_up, IN_TABLES),
 ])  # fmt: skip
-def test_what_has_come_to_the_same_passes(handler: Any, where: Any) -> None:
+def test_equal_effects_pass(handler: Any, where: Any) -> None:
     assert_idempotent(handler, EVENT, **where)
 
 
@@ -200,7 +200,7 @@ def test_what_has_come_to_the_same_passes(handler: Any, where: Any) -> None:
     (inserts_in_a_thread, "ended without being recorded as done", r"\+\{'accounts': \['iss"),
     (looks_first, "died at its await 2 at {}", r"\+.*'mails': \[\]"),
 ])  # fmt: skip
-def test_what_differs_is_told_with_the_place(handler: Any, died: str, row: str) -> None:
+def test_different_effects_are_reported_with_the_place(handler: Any, died: str, row: str) -> None:
     place = f"{__file__}:{Tables.insert.__code__.co_firstlineno + 1}"
     with pytest.raises(AssertionError, match=row) as told:
         assert_idempotent(handler, EVENT, **IN_TABLES)
@@ -220,7 +220,7 @@ def test_a_call_of_the_platform_is_an_await_to_die_at() -> None:
     (gives_up_and_then_fails, "cannot run again: .* and the next run ended as dead, AssertionError at"),
     (gives_up_the_second_time, "cannot run again: .* and the next run ended as dead, exists at"),
 ])  # fmt: skip
-def test_what_fails_is_told_as_well(handler: Any, what: str) -> None:
+def test_failures_of_the_handler_are_reported(handler: Any, what: str) -> None:
     with pytest.raises(AssertionError, match=what):
         assert_idempotent(handler, EVENT, **IN_TABLES)
 
@@ -236,7 +236,7 @@ def test_an_installed_handler_dies_at_its_own_awaits(tmp_path: Path, monkeypatch
         assert_idempotent(module.f, EVENT, fresh=module.rows.clear, effects=lambda: module.rows)
 
 
-def test_what_is_compared_is_what_it_was_then() -> None:
+def test_effects_are_compared_as_they_were_after_the_run() -> None:
     """`fresh` empties the very table that `effects` has returned before."""
     table: dict[int, str] = {}
 

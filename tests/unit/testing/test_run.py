@@ -98,7 +98,9 @@ def test_its_context_is_that_of_its_name_and_event() -> None:
     (ExceptionGroup("", [Unavailable("no", status=503)] * 10),
      ("waiting", pytest.approx(0.75 + 0.5), "ExceptionGroup (Unavailable 503)")),
 ])  # fmt: skip
-def test_what_it_raises_decides(error: Exception | None, as_it_ends: tuple[str, float | None, str]) -> None:
+def test_exception_of_the_handler_decides_the_outcome(
+    error: Exception | None, as_it_ends: tuple[str, float | None, str]
+) -> None:
     result = run(raising(error), EVENT)
     assert ended(result) == as_it_ends
     assert result.error is error
@@ -107,7 +109,7 @@ def test_what_it_raises_decides(error: Exception | None, as_it_ends: tuple[str, 
     assert error is None or "test_run.py" in result.at[-1]
 
 
-def test_it_is_run_again_with_the_same_key_until_it_is_settled() -> None:
+def test_run_repeats_with_the_same_key_until_it_is_settled() -> None:
     seen = []
 
     async def fourth_time_lucky(event: FetchedEvent, context: Context) -> None:
@@ -176,7 +178,7 @@ def hangs(event: FetchedEvent, context: SyncContext) -> None:
 
 
 @pytest.mark.parametrize("handler", [awaits_for_ever, swallows, hangs])
-def test_one_that_does_not_return_is_timed_out(handler: Any) -> None:
+def test_run_times_handlers_out(handler: Any) -> None:
     result = run(handler, EVENT, timeout=0.02)
     assert (result.outcome, type(result.error)) == ("timed_out", HandlerTimeout)
     assert result.retry_in == BACKOFF.wait(1, 0.5)
@@ -270,7 +272,7 @@ def test_the_threads_own_loop_stays() -> None:
     (activate, EVENT, {"timeout": 0}, "timeout= should be"),
     (activate, EVENT, {"timeout": -1}, "timeout= should be"),
 ])  # fmt: skip
-def test_what_a_worker_would_not_run_is_refused(handler: Any, event: Any, options: Any, why: str) -> None:
+def test_run_refuses_functions_that_a_worker_would_refuse(handler: Any, event: Any, options: Any, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         run(handler, event, **options)
 
@@ -292,7 +294,7 @@ async def takes_the_tests_client(event: FetchedEvent, context: Context) -> None:
     context.api.sync.users.list()  # type: ignore[attr-defined]
 
 
-def test_the_options_of_a_handler_hold_in_its_trial_wherever_its_plugin_is_defined() -> None:
+def test_run_applies_the_options_of_a_handler() -> None:
     async def comes_later(event: FetchedEvent, context: Context) -> None: ...
 
     elsewhere = Handlers("elsewhere")

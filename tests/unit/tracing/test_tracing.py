@@ -51,7 +51,7 @@ def test_spans_are_exported_where_somebody_says_so(environment: dict[str, str], 
 
 
 @pytest.mark.parametrize("mark", ["", REPLAYED])
-def test_what_a_record_keeps_leads_back_to_the_span(mark: str) -> None:
+def test_record_leads_back_to_its_span(mark: str) -> None:
     span = TracerProvider(shutdown_on_exit=False).get_tracer("test").start_span("x")
     recorded = inject(span)
     assert get_current_span(extract(recorded)).get_span_context().span_id == span.get_span_context().span_id
@@ -61,7 +61,7 @@ def test_what_a_record_keeps_leads_back_to_the_span(mark: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "~", "x", "~" * 55, f"00-{TRACE}-{SPAN}-02", f"00-{TRACE}-{SPAN}-01\n", f"00-{TRACE}-{SPAN}", TRACE]
 )
-def test_what_names_no_sampled_span_is_no_trace(text: str) -> None:
+def test_unsampled_context_starts_no_trace(text: str) -> None:
     assert trace_id(text) is None
 
 
@@ -105,9 +105,7 @@ def test_a_span_that_an_error_ends_names_its_class_alone(exporter: InMemorySpanE
     assert (len(span.events), span.status.description) == (0, None)
 
 
-async def test_a_delivery_is_traced_from_its_headers_on_with_its_scheme_and_queue(
-    exporter: InMemorySpanExporter, tracer: Tracer
-) -> None:
+async def test_delivery_span_names_scheme_and_queue(exporter: InMemorySpanExporter, tracer: Tracer) -> None:
     nowhere: Any = None  # An inbox with a defect.
     given: Any = {"CREDHOOK_INSECURE": "1", "CREDHOOK_QUEUE": "ours"}
     for certfile in (None, Path("tls.pem")):

@@ -52,7 +52,7 @@ async def test_each_plugin_has_what_its_own_start_up_returned() -> None:
     assert threads != [threading.get_ident()]
 
 
-async def test_a_start_up_that_fails_is_one_line_and_tried_again_with_growing_pauses() -> None:
+async def test_failed_start_up_is_retried_with_growing_pauses() -> None:
     sleep = AsyncMock()
     errors: dict[str, list[BaseException]] = {
         "a": [ConnectionError("Jane Doe"), SystemExit("Jane Doe"), OSError()],
@@ -78,7 +78,7 @@ async def test_a_start_up_that_fails_is_one_line_and_tried_again_with_growing_pa
     ]
 
 
-async def test_what_has_started_is_shut_down_the_last_first_whatever_one_of_them_does() -> None:
+async def test_plugins_shut_down_in_reverse_order_despite_errors() -> None:
     ended: list[Any] = []
     cancelled: list[Any] = []
     enough = asyncio.Event()
@@ -114,7 +114,7 @@ async def test_what_has_started_is_shut_down_the_last_first_whatever_one_of_them
     assert [line["plugin"] for line in lines] == ["third", "second"]
 
 
-async def test_a_start_up_that_is_slow_is_named_and_a_cancellation_of_its_own_is_a_failure() -> None:
+async def test_slow_start_up_is_logged() -> None:
     enough, tries = asyncio.Event(), []
 
     async def hangs() -> int:
@@ -137,7 +137,7 @@ async def test_a_start_up_that_is_slow_is_named_and_a_cancellation_of_its_own_is
     assert [line["plugin"] for line in lines if line["event"] == "startup_failed"] == ["a"]
 
 
-async def test_what_has_not_started_is_not_shut_down() -> None:
+async def test_plugins_that_did_not_start_are_not_shut_down() -> None:
     ended: list[Any] = []
     reached = asyncio.Event()
 

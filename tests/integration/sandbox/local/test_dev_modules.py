@@ -26,7 +26,7 @@ def test_each_is_named_by_the_first_that_names_any(tmp_path: Path, monkeypatch: 
     assert choose(("a.b",), environ, tmp_path) == (("a.b",), "the command line")
 
 
-def test_a_project_that_offers_none_is_passed_over_and_one_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_dev_passes_over_projects_without_handlers(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("[project]\nname = 'x'\n")
     assert choose((), {}, tmp_path) == ((), "")
     (tmp_path / "pyproject.toml").write_text("[project")

@@ -14,7 +14,7 @@ from support.process.serving import Platform
 
 
 @pytest.mark.usefixtures("swept")
-def test_the_platform_delivers_to_the_author_for_as_long_as_the_session_lasts(
+def test_platform_delivers_to_the_author_during_the_session(
     folder: Path, sandbox: Platform, authority: trustme.CA
 ) -> None:
     port = free_port()

@@ -70,7 +70,7 @@ HINTS = {
         ("token", "CREDHOOK_TOKEN_URL", "CREDHOOK_API_URL"),
     ],
 )
-async def test_whoever_does_not_answer_is_named_with_the_cause_and_the_variable(
+async def test_error_names_the_cause_and_the_setting(
     operation: str, named: str, other: str, cause: str, authority: trustme.CA, ca: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(ca))

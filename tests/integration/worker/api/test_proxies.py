@@ -218,9 +218,7 @@ async def error_of(url: str, auth: ClientCredentials, **options: Any) -> Unavail
     return caught.value
 
 
-async def test_a_platform_that_is_not_to_be_trusted_is_so_through_a_proxy_as_well(
-    authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_proxy_does_not_make_a_platform_trusted(authority: trustme.CA, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its certificate is for another name, and the proxy is not to blame."""
     with answering(well, tls_for(authority, "other.test")) as server, proxying(server.url) as proxy:
         monkeypatch.setenv("HTTPS_PROXY", proxy.url)

@@ -188,7 +188,7 @@ def test_a_preset_is_answered_with_what_was_asked_and_becomes_a_template(
     assert template.attributes
 
 
-def test_a_presets_issuer_is_there_even_if_none_was_asked_for_and_may_be_null_in_an_mdoc(bench: Bench) -> None:
+def test_preset_always_has_an_issuer(bench: Bench) -> None:
     left_out = {"issuerConfig", "validUntil", "credentialFormat"}  # The format is that of the model.
     wanted = {name: value for name, value in unique(SD_JWT).items() if name not in left_out}
     bench.api.presets.create(models.SdJwtPresetRequest.model_validate(wanted))
@@ -237,7 +237,7 @@ def test_names_with_characters_that_urls_reserve_are_found(bench: Bench) -> None
 # Wallet credential, limits.
 
 
-def test_an_accepted_offer_becomes_credentials_with_every_field_and_the_claims_of_its_types(bench: Bench) -> None:
+def test_accepted_offer_becomes_credentials_with_every_field(bench: Bench) -> None:
     wanted = unique(SD_JWT)
     wanted["templateAttributes"] = {
         "text": {"type": "string"},
@@ -473,7 +473,7 @@ def test_a_field_holds_what_the_specification_says(
         assert (caught.value.status, caught.value.errors[0].code) == (400, "VALIDATION_ERROR")
 
 
-def test_attributes_that_do_not_fit_are_refused_by_template_and_not_by_name(bench: Bench) -> None:
+def test_refused_attributes_name_only_the_template(bench: Bench) -> None:
     happen = operations.Operation[Any]("sandbox.events", "POST", "/sandbox/events", Any)
     event = {"eventType": TYPES[0], "templateId": "sandbox:membership", "attributes": {"shoeSize": 44}}
     with pytest.raises(InvalidRequest) as caught:

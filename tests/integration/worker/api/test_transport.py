@@ -197,7 +197,7 @@ async def test_waiting_for_a_connection_is_part_of_the_time_of_a_request() -> No
         assert len(server.requests) == 1
 
 
-async def test_hang_up_ends_idle_connections_and_those_in_use_after_their_answers() -> None:
+async def test_hang_up_ends_connections_after_their_answers() -> None:
     async with serving(HELLO) as (server, transport):
         answer = await get(transport, server.url)
         server.pieces = ()
@@ -275,9 +275,7 @@ async def test_a_connection_that_the_server_has_ended_meanwhile_costs_no_attempt
 
 
 @pytest.mark.parametrize(("method", "cause"), [("POST", "closed"), ("GET", "timeout")])
-async def test_what_may_not_be_repeated_is_not_sent_twice_and_neither_is_what_had_all_its_time(
-    method: str, cause: str
-) -> None:
+async def test_unsafe_requests_are_not_sent_twice(method: str, cause: str) -> None:
     async with serving(HELLO, limit=1.5) as (server, transport):
         request = Request(method, server.url, {}, repeatable=method == "GET")
         await transport.send(request)
@@ -354,9 +352,7 @@ asyncio.run(main())
 """
 
 
-async def test_forked_child_opens_its_own_connections_and_leaves_those_of_its_parent(
-    authority: trustme.CA, ca: Path
-) -> None:
+async def test_forked_child_opens_its_own_connections(authority: trustme.CA, ca: Path) -> None:
     begun, released = threading.Event(), threading.Event()
 
     def script(target: str, _: int) -> bytes:

@@ -108,7 +108,7 @@ def test_a_platform_that_wants_a_certificate_is_shown_ours(
 
 
 @pytest.mark.parametrize("ours", ["none", "another authority's"])
-def test_a_platform_that_wants_another_certificate_is_an_error_that_names_the_setting(
+def test_refused_client_certificate_names_the_setting(
     authority: trustme.CA, ca: Path, tmp_path: Path, ours: str
 ) -> None:
     settings = {"SSL_CERT_FILE": ca}

@@ -36,7 +36,7 @@ async def accepted(client: redis.asyncio.Redis, looked: Callable[[int], None] = 
     return backfill.missing
 
 
-async def test_what_is_accepted_is_written_as_the_receiver_does_but_for_its_mark(
+async def test_backfill_writes_events_as_the_receiver_does(
     async_redis: redis.asyncio.Redis, redis_client: Redis
 ) -> None:
     assert await accepted(async_redis) == {OFFERED: 2, COMPLETED: 1}
@@ -63,7 +63,7 @@ def deliver(redis: Redis, webhook_id: str, kind: str, resource: str) -> None:
 
 
 @pytest.mark.parametrize("forgets", [False, True], ids=["noted", "forgotten"])
-async def test_what_arrives_after_the_look_is_not_accepted_again(
+async def test_backfill_skips_events_that_arrive_meanwhile(
     async_redis: redis.asyncio.Redis, redis_client: Redis, forgets: bool
 ) -> None:
     """Also where Redis has lost what deliveries had noted: it is looked through once more."""
@@ -92,7 +92,7 @@ async def test_an_event_of_two_types_has_arrived_with_either(
     assert not backfill.missing
 
 
-async def test_what_the_store_may_have_forgotten_meanwhile_is_not_accepted(async_redis: redis.asyncio.Redis) -> None:
+async def test_backfill_skips_events_older_than_the_retention(async_redis: redis.asyncio.Redis) -> None:
     backfill, api = Backfill(store_on(async_redis)), cast(Any, None)
     with pytest.raises(TooLate):
         await backfill.run(api, Window(datetime.now(UTC) - timedelta(seconds=3_660), NOW), (), dry=False)
@@ -125,9 +125,7 @@ def test_more_events_than_page_and_batch_hold_are_accepted_once(events: Run, red
     assert len(backfilled_ids(redis_client)) == 299
 
 
-def test_a_platform_that_asks_for_a_longer_pause_than_a_page_may_take_ends_it_and_the_fleet_knows(
-    events: Run, redis_client: Redis, stub: Stub
-) -> None:
+def test_long_pause_ends_the_backfill_and_reaches_the_fleet(events: Run, redis_client: Redis, stub: Stub) -> None:
     stub.answer = lambda _: Answer(429, retry_after="3600")
     result = events(*OFFERS, **leading_to(stub.url))
     assert (result.exit_code, len(stub.calls)) == (1, 1)

@@ -33,7 +33,7 @@ def written(redis: Redis) -> list[str]:
     return [line for line in contents(redis) if INDEX.receivers not in line]
 
 
-def test_what_was_lost_is_handled_once_and_in_order_and_what_arrived_not_again(lossy: Scene, events: Run) -> None:
+def test_lost_events_are_handled_once_and_in_order(lossy: Scene, events: Run) -> None:
     whole = lossy.happen(OFFERED, lost=False, count=10)
     half = lossy.happen(OFFERED, lost=False, count=10)
     until(lambda: sum(1 for _ in lossy.redis.scan_iter(match=EVENT + "*")) >= 20, what="the deliveries")
@@ -69,7 +69,7 @@ def test_what_was_lost_is_handled_once_and_in_order_and_what_arrived_not_again(l
     assert gone[0] not in "\n".join(contents(lossy.redis))
 
 
-def test_what_can_happen_twice_is_rather_handled_twice_than_never(redis_client: Redis, redis_url: str) -> None:
+def test_repeatable_events_are_handled_twice_rather_than_never(redis_client: Redis, redis_url: str) -> None:
     for kind in (PARTLY, COMPLETED):
         redis_client.hset(f"{EVENT}backfilled:{kind}:iss_1", mapping={"type": kind, "resource": "iss_1"})
         redis_client.set(INDEX.backfilled, 1)
@@ -78,7 +78,7 @@ def test_what_can_happen_twice_is_rather_handled_twice_than_never(redis_client: 
     assert not record(redis_client, f"later-{COMPLETED}")
 
 
-def test_it_waits_out_what_passes_and_says_what_does_not(lossy: Scene) -> None:
+def test_backfill_waits_out_passing_failures(lossy: Scene) -> None:
     lossy.happen(OFFERED, lost=True, count=3)
     lossy.sandbox.faults(pageSize=1, rateLimit=1, retryAfter=1, serverErrors=1)
     assert lossy.backfilled(CREDHOOK_RATE="20")["accepted"] == 3

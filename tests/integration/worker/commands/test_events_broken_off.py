@@ -49,7 +49,7 @@ def test_programs_read_whether_all_was_done(done: int, left: int, end: str, code
     ("pressed", "why", "rest"),
     [(False, "Redis does not answer (ConnectionError); ", 300), (True, "Stopped by Ctrl-C\n", 500)],
 )
-def test_what_ends_in_the_middle_is_one_line_and_the_rest_can_follow(
+def test_interrupted_command_prints_one_line_and_can_be_repeated(
     redis_client: Redis, redis_url: str, pressed: bool, why: str, rest: int
 ) -> None:
     plant_many(redis_client, 500, State.DEAD)

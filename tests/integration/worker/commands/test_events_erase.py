@@ -42,7 +42,7 @@ def test_nothing_of_an_erased_event_is_left(redis_client: Redis, redis_url: str,
     assert redis_client.hkeys(INDEX.conflict + "kept") == [f"{DATA} r_third".encode()]
 
 
-def test_the_job_of_an_event_that_a_worker_has_goes_soon_after_the_lease_and_its_latest_state_at_once(
+def test_erase_removes_the_job_of_a_claimed_event_after_its_lease(
     redis_client: Redis, redis_url: str, events: Run
 ) -> None:
     accept(redis_url, "m1", COMPLETED, "r1")
@@ -72,7 +72,7 @@ def test_an_erasure_crosses_pages_and_spares_what_has_a_similar_name(redis_clien
     assert redis_client.zrange(INDEX.started, 0, -1) == [f"{job_id('m10')}:1".encode()]
 
 
-def test_what_expired_is_erased_with_what_outlived_it(redis_client: Redis, events: Run) -> None:
+def test_erase_removes_leftovers_of_expired_events(redis_client: Redis, events: Run) -> None:
     redis_client.hset(INDEX.conflict + "m1", "some.type r1", 1)
     redis_client.set(INDEX.resource + "r2", "3:0")
     redis_client.hset(INDEX.conflict + "m3", "some.type other r2", 1)
@@ -85,7 +85,7 @@ def test_what_expired_is_erased_with_what_outlived_it(redis_client: Redis, event
     ("chosen", "told", "left"),
     [("--state=dead", "erased 1, left 1 (1 changed meanwhile)", [b"m1"]), ("--resource=r1", "erased 2", [])],
 )
-def test_what_has_left_the_state_that_was_chosen_is_spared(
+def test_erase_spares_events_that_left_the_chosen_state(
     redis_client: Redis, redis_url: str, chosen: str, told: str, left: list[bytes]
 ) -> None:
     plant(redis_client, "m1", State.DEAD)
@@ -99,9 +99,7 @@ def test_what_has_left_the_state_that_was_chosen_is_spared(
     assert redis_client.zrange(INDEX.open, 0, -1) == left
 
 
-def test_a_delivery_of_an_event_that_was_erased_with_a_yes_is_accepted_as_new(
-    redis_client: Redis, redis_url: str, events: Run
-) -> None:
+def test_delivery_of_an_erased_event_is_accepted_as_new(redis_client: Redis, redis_url: str, events: Run) -> None:
     plant(redis_client, "m1", State.DONE, ended=HANDLED)
     refused = events("erase", "--id", "m1")
     assert refused.exit_code == 2

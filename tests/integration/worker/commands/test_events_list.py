@@ -42,7 +42,7 @@ def test_the_options_select_what_is_listed_newest_first(redis_client: Redis, eve
         assert "m2" not in listed(events("list", "--json", *arguments, "--until", received)), arguments
 
 
-def test_what_looks_like_markup_or_obeys_a_terminal_is_printed_as_text(redis_client: Redis, events: Run) -> None:
+def test_list_prints_markup_and_control_characters_as_text(redis_client: Redis, events: Run) -> None:
     plant(redis_client, "[red]m1[/red]", State.DEAD, error="a.b: \x1b[2J\u202egone [bold]")
     row = re.sub(" {2,}", "|", events("list").stdout.splitlines()[1])
     received = json.loads(events("list", "--json").stdout)["received_at"]

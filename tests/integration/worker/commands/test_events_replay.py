@@ -19,7 +19,9 @@ from support.worker.harness import COMPLETED, DATA
 
 
 @pytest.mark.parametrize("state", [State.DEAD, State.DATA_GONE])
-def test_what_gave_up_is_as_if_just_accepted(redis_client: Redis, redis_url: str, events: Run, state: State) -> None:
+def test_replay_resets_events_that_were_given_up(
+    redis_client: Redis, redis_url: str, events: Run, state: State
+) -> None:
     accept(redis_url, "fresh", COMPLETED, "r1")
     plant(
         redis_client,
@@ -63,7 +65,9 @@ def test_presented_data_that_was_kept_is_there_for_the_replay(redis_client: Redi
     assert "seen" not in record(redis_client, "m2")
 
 
-def test_who_has_no_name_is_told_by_number(redis_client: Redis, events: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_history_names_operators_without_a_name_by_uid(
+    redis_client: Redis, events: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for error in KeyError, OSError:
         monkeypatch.setattr(getpass, "getuser", Mock(side_effect=error))
         plant(redis_client, error.__name__, State.DEAD)
@@ -96,7 +100,7 @@ def test_one_handler_is_named_and_only_its_record_goes(redis_client: Redis, even
     assert record(redis_client, "m3")["state"] == "done"
 
 
-def test_what_is_quarantined_is_accepted_once_its_type_is_known(redis_client: Redis, events: Run) -> None:
+def test_replay_accepts_quarantined_events_of_known_types(redis_client: Redis, events: Run) -> None:
     plant(redis_client, "m1", State.QUARANTINED)
     plant(redis_client, "m2", State.QUARANTINED, "openid4vc.issuance.unheard")
     plant(redis_client, "m3", State.QUARANTINED, resource="")
@@ -106,7 +110,7 @@ def test_what_is_quarantined_is_accepted_once_its_type_is_known(redis_client: Re
     assert redis_client.zrange(INDEX.quarantined, 0, -1) == [b"m2", b"m3"]
 
 
-def test_what_waits_is_left_unless_it_should_be_now(redis_client: Redis, events: Run) -> None:
+def test_replay_leaves_waiting_events_unless_told_otherwise(redis_client: Redis, events: Run) -> None:
     due = str(int(time.time() * 1000) + 3_600_000)
     plant(
         redis_client, "m1", State.WAITING, due=due, schedules={"a.slow": f"3 {due}"}, error="ValueError", ended=HANDLED

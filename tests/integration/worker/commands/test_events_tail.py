@@ -92,7 +92,7 @@ def test_all_that_becomes_of_events_is_a_line_for_everybody_who_watches(harness:
     ]
 
 
-def test_what_nobody_watches_is_told_to_nobody(redis_client: Redis, redis_url: str, events: Run) -> None:
+def test_changes_are_not_published_without_a_watcher(redis_client: Redis, redis_url: str, events: Run) -> None:
     plant(redis_client, "m3", State.DEAD)
     plant(redis_client, "m4", State.WAITING)
     redis_client.config_resetstat()

@@ -26,9 +26,7 @@ def endpoints(sandbox: Platform, swept: None) -> Run:
     return run
 
 
-def test_apply_twice_changes_nothing_and_a_change_of_types_replaces_the_endpoint_and_says_what_overlaps(
-    endpoints: Run, sandbox: Platform
-) -> None:
+def test_apply_changes_the_endpoint_only_with_its_types(endpoints: Run, sandbox: Platform) -> None:
     assert endpoints("plan", "--all").returncode == 3
     first = endpoints("apply", "--all")
     assert (first.returncode, first.stderr) == (0, "")
@@ -99,7 +97,7 @@ def test_deployments_do_not_fight_and_one_that_has_moved_says_so(endpoints: Run,
         (("list",), {"CREDHOOK_CLIENT_ID": ""}, 2, "CREDHOOK_CLIENT_ID"),
     ],
 )
-def test_what_goes_wrong_is_one_clear_line(
+def test_endpoint_errors_are_one_line(
     endpoints: Run, arguments: tuple[str, ...], settings: dict[str, str], code: int, words: str
 ) -> None:
     done = endpoints(*arguments, **settings)

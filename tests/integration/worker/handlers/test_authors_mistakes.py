@@ -76,7 +76,7 @@ def write(folder: Path, text: str) -> None:
     pytest.param(ONE, "./plugin.py", r"there is no module '\./plugin\.py'; name one", id="a file"),
     pytest.param(ONE, "plugin:one", "has no Handlers object one; it offers plugin:handlers", id="attribute"),
 ])  # fmt: skip
-def test_what_cannot_be_loaded_is_said_in_one_line(text: str, handlers: str, said: str, tmp_path: Path) -> None:
+def test_load_errors_are_one_line(text: str, handlers: str, said: str, tmp_path: Path) -> None:
     write(tmp_path, text)
     done = commands.credhook("handlers", "list", environment={"CREDHOOK_HANDLERS": handlers}, folder=tmp_path)
     (line,) = done.stderr.splitlines()
@@ -125,7 +125,7 @@ MISTAKES: list[tuple[str, dict[str, tuple[int, dict[str, str]]]]] = [
 ]  # fmt: skip
 
 
-def test_what_goes_wrong_while_they_run_is_said_with_its_place_and_remedy(harness: Harness) -> None:
+def test_run_errors_name_place_and_remedy(harness: Harness) -> None:
     """The line of handler `f0` is 8 and its `def` is 7, three lines further on for each of the others."""
     bodies = [f"async def f{number}(event, context):\n    {line}\n" for number, (line, _) in enumerate(MISTAKES)]
     write(harness.folder, "import asyncio\n" + "".join(f"@handlers.on('*')\n{body}" for body in bodies))
@@ -146,7 +146,7 @@ def test_what_goes_wrong_while_they_run_is_said_with_its_place_and_remedy(harnes
     assert "Jane" not in worker.text
 
 
-def test_a_start_up_that_fails_is_said_with_its_place_and_keeps_the_events_waiting(harness: Harness) -> None:
+def test_failed_start_up_names_its_place_and_keeps_events_waiting(harness: Harness) -> None:
     failing = "@handlers.startup\ndef connect():\n    if not Path('up').exists():\n        raise OSError('Jane Doe')\n"
     write(harness.folder, "from pathlib import Path\n" + failing + ONE)
     admin = f"127.0.0.1:{free_port()}"

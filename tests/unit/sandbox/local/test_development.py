@@ -189,7 +189,7 @@ def test_a_log_line_is_a_line_with_its_error_below(logged: str, first: str, belo
 
 
 @pytest.mark.parametrize("printed", ["print() of a handler", '{"json": "but no line of a log"}', "[red]markup[/red]"])
-def test_what_a_handler_prints_is_shown_as_it_is(printed: str) -> None:
+def test_dev_shows_prints_of_handlers_unchanged(printed: str) -> None:
     assert dev.worker_lines(printed) == [printed]
     silent = [line(event) for event in ("worker_stopped", "worker_draining")]
     assert [*map(dev.worker_lines, ["", *silent])] == [[]] * 3
@@ -227,7 +227,7 @@ def test_one_line_names_the_commands_that_install_a_server(folder: Path) -> None
     assert "Debian: apt install redis-server; macOS: brew install redis" in done.stderr
 
 
-def test_what_cannot_start_or_has_ended_is_named_with_its_reason(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dev_names_processes_that_ended_with_the_reason(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CannotStart, match="the Redis server did not start; its log: "):
         environment.start_server(folder, environment.free_port(), ("--bogus", "1"))
     local = LocalEnvironment(folder, {}, "", "")
@@ -244,7 +244,7 @@ def test_what_cannot_start_or_has_ended_is_named_with_its_reason(folder: Path, m
         pass
 
 
-def test_what_is_waited_for_answers_with_200_and_only_then(folder: Path, authority: trustme.CA) -> None:
+def test_dev_waits_for_a_200(folder: Path, authority: trustme.CA) -> None:
     authority.cert_pem.write_to_path(str(folder / "ca.pem"))
     statuses = [503, 200]
     with http_server(lambda _: (statuses.pop(0), {}, b"")) as url:
@@ -271,7 +271,7 @@ def test_a_key_that_does_not_work_ends_nothing(folder: Path, capsys: pytest.Capt
     assert all(trigger.make_context("trigger", does.split()) for does in dev.TRIGGERS.values())
 
 
-def test_without_a_sandbox_no_key_makes_events_and_a_command_that_fails_ends_nothing(
+def test_failed_command_does_not_end_the_session(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(LocalEnvironment, "run", Mock(side_effect=CannotStart("no Redis")))
@@ -281,9 +281,7 @@ def test_without_a_sandbox_no_key_makes_events_and_a_command_that_fails_ends_not
     assert (shown.count("this did not work: no Redis\n"), "issuance" in shown) == (1, False)
 
 
-def test_a_url_is_registered_no_longer_than_the_session_lasts_however_that_ends_unless_it_was_before(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dev_unregisters_its_url_however_the_session_ends(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     registered: set[str] = set()
 
     def run(_: LocalEnvironment, *command: str) -> str:
@@ -322,7 +320,7 @@ def test_a_debugger_tells_that_its_process_is_well_for_as_long_as_it_waits(monke
         os.close(each)
 
 
-def test_what_does_not_end_is_killed_with_all_that_it_started(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dev_kills_stubborn_processes_with_their_children(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("credhook.sandbox.local.environment.STOP_SECONDS", 0.1)
     local = LocalEnvironment(folder, {}, "", "")
     ignoring = "import os, signal; signal.signal(15, signal.SIG_IGN); print(os.fork(), flush=True); signal.pause()"

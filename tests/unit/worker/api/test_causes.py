@@ -28,9 +28,7 @@ from credhook.worker.metrics import status_label
         (ValueError("x"), "", "CREDHOOK"),
     ],
 )
-def test_the_hint_names_the_setting_that_is_the_likely_cause_and_not_the_other(
-    error: Exception, word: str, other: str
-) -> None:
+def test_hint_names_only_the_likely_setting(error: Exception, word: str, other: str) -> None:
     assert bool(hint(error)) == bool(word)
     assert word in hint(error)
     assert other not in hint(error)

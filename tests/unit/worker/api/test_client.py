@@ -59,7 +59,7 @@ async def outcome_of(call: Awaitable[object]) -> Any:
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else value.__name__,
 )
-async def test_whatever_httpx_raises_is_an_error_of_ours(failure: Exception, error: type[ApiError]) -> None:
+async def test_errors_of_httpx_become_api_errors(failure: Exception, error: type[ApiError]) -> None:
     async with async_api(Mock(side_effect=failure)) as api:
         in_thread = asyncio.to_thread(SyncApi(api).presentations.get, "p")
         outcomes = [await outcome_of(in_thread), await outcome_of(api.presentations.get("p"))]

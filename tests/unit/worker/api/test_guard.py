@@ -69,7 +69,7 @@ async def test_the_guard_hears_once_what_each_request_came_to(answer: Answer, wo
 
 
 @pytest.mark.parametrize("granted", [0, 1])
-async def test_without_a_first_token_nobody_asks_and_a_401_after_which_there_is_none_says_nothing(granted: int) -> None:
+async def test_guard_is_not_asked_without_a_token(granted: int) -> None:
     book = Book()
     with pytest.raises(Unauthorized):
         await call(lambda _: httpx.Response(401), book, granted=granted)

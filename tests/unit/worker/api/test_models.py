@@ -183,7 +183,7 @@ def test_an_endpoints_url_is_sent_as_it_was_given(url: str) -> None:
     ],
     ids=["a byte order mark", "text", "keys"],
 )
-def test_what_stands_around_a_certificate_stays_here(text: str) -> None:
+def test_texts_around_a_certificate_are_not_sent(text: str) -> None:
     assert CertificateRequest(certificate=text).certificate == PEM
     assert CertificateRequest(certificate=PEM.replace("\n", "\r\n")).certificate == PEM.replace("\n", "\r\n")
 
@@ -209,9 +209,7 @@ def test_what_stands_around_a_certificate_stays_here(text: str) -> None:
         ("soon", "soon"),
     ],
 )
-def test_a_time_without_a_zone_is_in_utc_and_both_forms_of_iso_8601_are_read(
-    text: object, read: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_times_without_a_zone_are_read_as_utc(text: object, read: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "America/New_York")
     time.tzset()
     try:
@@ -272,7 +270,7 @@ EVERY: dict[type[Wire], dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("model", EVERY)
-def test_a_value_shows_no_personal_data_cannot_be_changed_and_travels_between_processes(model: type[Wire]) -> None:
+def test_models_are_frozen_and_hide_personal_data(model: type[Wire]) -> None:
     value = model.model_validate(EVERY[model] | (MORE if issubclass(model, models.ResponseModel) else {}))
     assert SECRET in value.model_dump_json()
     shown = f"{value!r} {value} {[value]} {list(value.__repr_args__())}"  # `rich` prints the last.

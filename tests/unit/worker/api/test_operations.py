@@ -96,7 +96,7 @@ def test_an_operation_takes_its_own_values_only() -> None:
             call()
 
 
-def test_what_is_read_by_id_has_to_be_answered_with_that_id() -> None:
+def test_operations_by_id_check_the_id_of_the_answer() -> None:
     by_one_value = [each for each in every_operation().values() if len(each.placeholders) == 1 and each.body is None]
     matched = {each.name for each in by_one_value if each("mine").asked_for == "mine"}
     assert matched == {"issuances.get", "presentations.get", "templates.get"}

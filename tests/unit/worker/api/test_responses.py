@@ -47,7 +47,7 @@ def refused(status: int, body: object = b"", **headers: str) -> ApiError:
         (ISSUANCES["get"], b'{"id":"p","status":"x","credentials":[7]}', "credentials.0: model type"),
     ],
 )
-def test_what_does_not_match_is_told_with_its_place(operation: Any, body: bytes, wrong: str) -> None:
+def test_mismatch_names_its_place(operation: Any, body: bytes, wrong: str) -> None:
     with pytest.raises(InvalidResponse, match=f": {wrong}$"):
         read(operation, response(200, body), NOW)
 
@@ -152,7 +152,7 @@ def comes_back_as_it_was(details: Any, event_type: str) -> None:
 
 
 @pytest.mark.parametrize(("document", "expected"), SHAPES)
-def test_what_is_there_is_taken_in_whatever_shape(document: dict[str, Any], expected: dict[str, Any]) -> None:
+def test_answers_are_read_in_any_valid_shape(document: dict[str, Any], expected: dict[str, Any]) -> None:
     found = read(PRESENTATIONS["get"], response(200, {"data": document}), NOW, asked_for="p")
     assert found.id == "p"
     assert {name: getattr(found, name) for name in expected} == expected
@@ -254,7 +254,7 @@ def test_a_body_that_is_not_the_envelope_is_tolerated(body: bytes, details: list
     assert type(refused(502, body)) is Unavailable
 
 
-def test_what_the_platform_writes_does_not_get_into_the_message_unless_it_looks_like_a_code() -> None:
+def test_message_quotes_the_platform_only_if_it_looks_like_a_code() -> None:
     both = (("BAD\nforged line", "Ada Lovelace", ""), ("A" * 65, "b" * 64, f" (error {'b' * 64})"))
     for code, id_, words in (*both, (None, "8c5f", " (error 8c5f)")):
         error = {"detail": "Ada is unknown", "code": code, "id": id_, "title": "Ada"}
@@ -360,7 +360,7 @@ def test_a_link_that_leads_nowhere_is_no_end_of_the_list(link: Any) -> None:
     assert read(Wallet.accept, response(201, {"data": [], "links": {"next": link}}), NOW) == ()  # It has no pages.
 
 
-def test_what_was_presented_is_dropped_unread() -> None:
+def test_presented_data_is_dropped_unread() -> None:
     (item,) = page({"data": [SHOWN]}).items
     assert page([SHOWN]) == Page((item,), None, len(json.dumps([SHOWN])))  # Without an envelope it is the only page.
     assert (item.id, item.status, item.updated_at) == ("p", "verified", datetime(2026, 11, 22, 10, tzinfo=UTC))

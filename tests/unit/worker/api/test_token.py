@@ -98,7 +98,7 @@ def test_a_lifetime_is_read_in_every_form_that_servers_give_it(expires_in: str |
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else str(value.status_code),
 )
-async def test_what_is_not_a_token_is_an_error_of_the_right_kind(answer: httpx.Response, error: type[ApiError]) -> None:
+async def test_answers_that_are_not_tokens_raise_the_right_error(answer: httpx.Response, error: type[ApiError]) -> None:
     platform = Platform()
     platform.refuse_tokens = lambda _: answer
     async with client(platform, credentials()) as api:
@@ -141,7 +141,7 @@ async def waiting(api: AsyncApi, auth: CountedCredentials, number: int) -> list[
     return tasks
 
 
-async def test_a_refused_client_fails_all_who_waited_each_with_an_error_of_their_own() -> None:
+async def test_refused_client_gives_each_waiting_caller_its_own_error() -> None:
     held, auth = Held(), credentials()
     held.platform.refuse_tokens = lambda _: httpx.Response(401, json={"error": "invalid_client"})
     async with client(held, auth) as api:
@@ -183,7 +183,7 @@ async def test_after_a_failed_request_there_is_a_pause_and_then_another_request(
     assert [None if error is None else error.status for error in told] == [503, None]
 
 
-async def test_pauses_after_failures_grow_to_a_minute_and_begin_anew_after_a_success() -> None:
+async def test_pauses_after_failures_grow_to_a_minute() -> None:
     platform, clock, statuses = Platform(), Clock(), cycle([401, 503])
     platform.refuse_tokens = lambda _: httpx.Response(next(statuses), headers={"retry-after": "1"})
     pauses = []
@@ -205,7 +205,7 @@ async def test_pauses_after_failures_grow_to_a_minute_and_begin_anew_after_a_suc
     assert len(set(pauses)) == 8  # A fleet does not ask at one moment.
 
 
-def test_an_idle_process_asks_for_a_token_until_it_has_one_and_again_once_that_has_expired() -> None:
+def test_idle_process_keeps_a_valid_token() -> None:
     platform, clock = Platform(), Clock()
     auth, told = credentials(clock), list[ApiError | None]()
     auth.on_fetch = told.append
@@ -223,7 +223,7 @@ def test_an_idle_process_asks_for_a_token_until_it_has_one_and_again_once_that_h
 
 
 @pytest.mark.parametrize("who", [[0], [1], [4], range(5)], ids=["who asked first", "another", "the last", "all"])
-async def test_cancelling_who_waits_does_not_take_the_fetch_away_from_others_and_whoever_comes_next(
+async def test_cancelled_caller_does_not_end_the_shared_fetch(
     who: Sequence[int],
 ) -> None:
     held, auth = Held(), credentials()
@@ -243,7 +243,7 @@ async def test_cancelling_who_waits_does_not_take_the_fetch_away_from_others_and
     assert held.platform.granted == 1
 
 
-async def test_a_fetch_that_is_given_up_is_an_error_for_none_who_waited_and_the_next_fetches_anew() -> None:
+async def test_abandoned_fetch_is_begun_anew_by_the_next_caller() -> None:
     held, auth = Held(), credentials()
     async with client(held, auth) as api:
         tasks = await waiting(api, auth, 3)
@@ -318,7 +318,7 @@ async def test_a_token_that_was_refused_when_fresh_is_renewed_after_ten_seconds(
     assert platform.granted == 3
 
 
-async def test_another_token_than_the_one_that_was_refused_when_fresh_is_renewed_at_once() -> None:
+async def test_other_token_than_the_refused_one_is_renewed_at_once() -> None:
     clock, platform = Clock(), Platform()
     dislikes = {"token-1", "token-2"}
 

@@ -64,7 +64,7 @@ def happened(
         (PRESENTATION, "verified", {"wanted": ("openid4vc.issuance.offered",)}, []),
     ],
 )
-def test_a_status_tells_which_wanted_events_of_the_window_have_happened_in_order(
+def test_status_tells_which_events_must_have_happened(
     kind: Resource, status: str, given: dict[str, Any], expected: list[str]
 ) -> None:
     assert happened(kind, status, **given) == expected
@@ -81,7 +81,7 @@ def test_a_status_tells_which_wanted_events_of_the_window_have_happened_in_order
         (ListedResource(id="r", status="offered", updated_at="yesterday"), "undated"),
     ],
 )
-def test_what_cannot_be_judged_says_why(resource: ListedResource, why: str) -> None:
+def test_backfill_says_why_it_cannot_judge_a_resource(resource: ListedResource, why: str) -> None:
     with pytest.raises(Untold, match=f"^{why}$"):
         list(must_have_happened(resource, ISSUANCE, WINDOW, EVENT_TYPES))
 

@@ -70,7 +70,7 @@ def test_a_plan(
     assert steps.empty == (not create and not delete)
 
 
-def test_what_is_in_doubt_is_noted_and_replaced_only_if_told() -> None:
+def test_doubtful_endpoints_are_replaced_only_if_told() -> None:
     left = plan(URL, TWO, [*DOUBTFUL, *FOREIGN, RIGHT], "q")
     assert (list(left.doubtful), left.empty) == (DOUBTFUL, True)
     assert sum("stays" in line and line.isprintable() for line in lines(left)) == 2
@@ -150,7 +150,7 @@ class Registry:
         ([WORKS, WORKS, (403, False)], "POST DELETE DELETE", {"credhook-1-q", "credhook-2-q"}, "until credhook-1-q"),
     ],
 )
-async def test_whatever_fails_between_two_steps_no_event_is_lost(
+async def test_no_event_is_lost_when_a_step_of_apply_fails(
     answers: list[tuple[int, bool]], asked: str, left: set[str], message: str
 ) -> None:
     gone, old = (endpoint(f"credhook-{name}-q", URL + SECRET) for name in ("all-1", "1"))
@@ -162,7 +162,7 @@ async def test_whatever_fails_between_two_steps_no_event_is_lost(
     assert set(platform.registered) == left
 
 
-async def test_an_endpoint_that_took_the_new_id_meanwhile_but_receives_less_replaces_nothing() -> None:
+async def test_endpoint_with_fewer_types_replaces_nothing() -> None:
     old, taken = endpoint("credhook-1-q", URL + SECRET), endpoint("credhook-2-q", types=(EVENT_TYPES[0],))
     platform = Registry(old, taken, answers=[])
     async with async_api(platform) as api:
@@ -173,7 +173,7 @@ async def test_an_endpoint_that_took_the_new_id_meanwhile_but_receives_less_repl
     assert platform.registered["credhook-all-1-q"].filter_types is None
 
 
-async def test_an_endpoint_that_cannot_be_deleted_is_found_before_another_is_created() -> None:
+async def test_undeletable_endpoint_stops_apply_before_it_creates() -> None:
     platform = Registry(answers=[])
     async with async_api(platform) as api:
         with pytest.raises(InvalidRequest, match=r"^endpoints\.delete: id should"):

@@ -107,7 +107,7 @@ def test_a_function_that_cannot_be_a_handler_is_refused(function: Any, message: 
     (named(lambda event, context: None, **{"return": Awaitable}), "f", False),
     (named(lambda event, context: None, **{"return": Any}), "f", False),
 ])  # fmt: skip
-def test_what_can_be_called_can_be_a_handler(function: Any, name: str, is_asynchronous: bool) -> None:
+def test_any_callable_can_be_a_handler(function: Any, name: str, is_asynchronous: bool) -> None:
     plugin = Handlers("x")
     plugin.on("*")(function)
     (handler,) = plugin
@@ -122,7 +122,7 @@ def test_what_can_be_called_can_be_a_handler(function: Any, name: str, is_asynch
 TYPED = ROOT / "tests/support/typed"
 
 
-def test_what_type_checkers_accept_is_loaded() -> None:
+def test_handlers_that_type_checkers_accept_are_loaded() -> None:
     names: dict[str, Any] = {"__name__": __name__}
     exec(compile((TYPED / "fits.py").read_text(), "fits.py", "exec"), names)
     loaded = ["for_issuances", "for_presentations", "in_a_thread", "for_either", "for_all"]
@@ -196,7 +196,7 @@ SLOW = Backoff(first=3_600, longest=30 * 86_400)
     ({"give_up_on": Exception}, Retry(after=30), 1, 30),
     ({"give_up_on": Exception, "backoff": QUICK}, PlatformPaused("x", operation="x"), 1, 3),
 ])  # fmt: skip
-def test_what_an_author_says_of_failures_decides(
+def test_retry_options_of_the_author_decide(
     options: dict[str, Any], error: Exception, attempt: int, wait: float | None
 ) -> None:
     one, chance = on(**options), lambda: 1.0
