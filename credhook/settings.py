@@ -135,7 +135,7 @@ class _SecretFiles(SecretsSettingsSource):
 def _naming(name: str, path: object, kind: str) -> Iterator[None]:
     """Turn an error or a warning of pydantic-settings into an error of setting `name`, without any part of the file."""
     try:
-        with warnings.catch_warnings(action="error"):
+        with warnings.catch_warnings(action="error", category=UserWarning):
             yield
     except (OSError, UnicodeError, SettingsError, UserWarning) as error:
         if isinstance(error.__cause__, ValidationError):
@@ -195,7 +195,7 @@ class Settings(BaseSettings):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _refuse_what_nobody_sees(cls, value: object, info: ValidationInfo) -> object:
+    def _refuse_hidden_characters(cls, value: object, info: ValidationInfo) -> object:
         if not isinstance(value, str):
             return value
         if _QUOTED.fullmatch(value):
@@ -203,7 +203,7 @@ class Settings(BaseSettings):
         if _WORDS in cls.model_fields[str(info.field_name)].metadata:
             value = " ".join(value.split())
         if hidden := next((character for character in value if not character.isprintable()), ""):
-            raise ValueError(f"should be one line of visible characters; it holds U+{ord(hidden):04X}")
+            raise ValueError(f"should be one line of visible characters, without U+{ord(hidden):04X}")
         return value
 
 

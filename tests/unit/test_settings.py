@@ -221,7 +221,7 @@ def test_settings_missing_from_the_environment_are_read_from_files(
         ("REDIS_URL", b"hush://", "should be redis://, "),
         ("REDIS_URL", b"redis://hush\xff", "/REDIS_URL should be a readable file of UTF-8 text (UnicodeDecodeError)"),
         ("CREDHOOK_ADMIN", b"hush", "should be host:port"),
-        ("REDIS_URL", b"redis://hu\nsh", "should be one line of visible characters; it holds U+000A"),
+        ("REDIS_URL", b"redis://hu\nsh", "should be one line of visible characters, without U+000A"),
         ("REDIS_URL", b"'redis://hush'", "should have no quotation marks around it"),
         ("CREDENTIALS_DIRECTORY", None, '/none should be a readable folder (directory "'),
     ],
