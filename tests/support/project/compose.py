@@ -4,6 +4,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,13 @@ from support.process.serving import Executed
 DEPLOY = ROOT / "deploy"
 SERVICES: dict[str, dict[str, Any]] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
 PASSWORD = "of-nobody-1_2"
+#: `redis-cli -p PORT COMMAND` of the image. The package of the server has none.
+CLIENT = """
+import os, sys, redis
+
+_, _, port, command = sys.argv
+print("PONG" if redis.Redis(port=int(port), password=os.environ["REDISCLI_AUTH"]).execute_command(command) else "")
+"""
 
 
 class Container(Executed):
@@ -50,10 +58,9 @@ def store(folder: Path, port: int) -> Container:
     """Start the Redis, with a server of this machine."""
     text = (DEPLOY / "redis.conf").read_text().replace("/data", str(folder))
     (folder / "redis.conf").write_text(f"{text}\nport {port}\nbind 127.0.0.1\n")
-    server = Path(find_server())
-    (folder / "redis-server").symlink_to(server)
-    for client in server.parent.glob("redis-cli"):
-        (folder / "redis-cli").symlink_to(client)
+    (folder / "redis-server").symlink_to(find_server())
+    (folder / "redis-cli").write_text(f"#!{sys.executable}\n{CLIENT}")
+    (folder / "redis-cli").chmod(0o755)
     return Container(
         folder, "redis", {"/usr/local/etc/redis": str(folder), "redis-cli ping": f"redis-cli -p {port} ping"}
     )
