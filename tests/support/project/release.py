@@ -14,7 +14,7 @@ import tomllib
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from credhook.sandbox.local.environment import local_redis
+from credhook.sandbox.local.environment import started
 from support.checkout import ROOT
 
 DEPLOY = ROOT / "deploy"
@@ -107,10 +107,8 @@ def follow_install(folder: Path) -> None:
     *steps, start = blocks("sh")[0].splitlines()
     for step in steps:
         take_step(step, folder)
-    platform = {f"CREDHOOK_{name}": "https://api.example/" for name in ("API_URL", "TOKEN_URL")}
-    with local_redis(folder) as redis_url:
-        settings = {"REDIS_URL": redis_url, "CREDHOOK_CLIENT_ID": "me", "CREDHOOK_CLIENT_SECRET": "secret", **platform}
-        said = take_step(f"{start} --burst", folder, **settings)
+    with started({}) as local:
+        said = take_step(f"{start} --burst", folder, **local.environment)
     if '"handlers":["accounts.' not in said:
         raise SystemExit(f"the worker has not loaded the handlers:\n{said}")
     (platform_file,), (image,) = blocks("text"), blocks("dockerfile")
