@@ -17,7 +17,7 @@ from redis import Redis
 
 from credhook.sandbox.local.environment import free_port
 from support.platform.tunnel import tunnel
-from support.process.commands import credhook, run
+from support.process.commands import invoke, run
 from support.process.serving import Receiver, receiver
 from support.receiver.signing import OTHER_SECRET, SECRET, body, headers
 from support.redis.redis_server import configured
@@ -77,7 +77,7 @@ def test_hint_names_the_command_that_redis_denies(redis_client: Redis, redis_url
     redis_client.hset("credhook:credhook:event:m", "state", "done")
     url = redis_url.replace("redis://", "redis://limited:pw@")
     options = [] if "zrange" in rights else ["--id", "m"]
-    done = credhook("events", "list", *options, environment={"REDIS_URL": url})
+    done = invoke("events", "list", *options, environment={"REDIS_URL": url})
     redis_client.execute_command("ACL DELUSER limited")  # type: ignore[no-untyped-call]
     assert done.returncode == 1
     assert named in done.stderr
@@ -94,14 +94,14 @@ def test_a_redis_that_asks_for_a_client_certificate(
         environment = {"REDIS_URL": url.replace("https", "rediss"), "SSL_CERT_FILE": str(ca)}
         for name in ("", "stranger.pem", "own.pem"):
             shown = {"CREDHOOK_REDIS_CERTFILE": str(tmp_path / name)} if name else {}
-            done = credhook("events", "list", environment=environment | shown)
+            done = invoke("events", "list", environment=environment | shown)
             assert done.returncode == (name != "own.pem")
             assert ("set CREDHOOK_REDIS_CERTFILE to one that it trusts" in done.stderr) == bool(done.returncode)
 
 
 def test_a_redis_that_has_no_connection_left(redis_client: Redis, redis_url: str) -> None:
     with configured(redis_client, "maxclients", "1"):
-        refused = credhook("events", "list", environment={"REDIS_URL": redis_url})
+        refused = invoke("events", "list", environment={"REDIS_URL": redis_url})
     assert refused.returncode == 1
     assert "its maxclients" in refused.stderr
 
@@ -125,14 +125,14 @@ runpy.run_module("credhook.{}", run_name="__main__")
 @pytest.mark.parametrize(
     ("module", "said"),
     [
-        ("trustme", r"credhook: trustme is not installed: pip install trustme watchfiles\n"),
+        ("trustme", r"credhook: trustme is not installed: pip install blockbuster trustme watchfiles\n"),
         ("httpx", r'\{.*"ModuleNotFoundError".*httpx\.py:1 <module>"\]\}\n'),  # The installation is damaged.
     ],
 )
 def test_a_module_that_is_not_installed(tmp_path: Path, module: str, said: str) -> None:
     (tmp_path / f"{module}.py").write_text(f"raise ModuleNotFoundError('{module}', name='{module}')\n")
     environment = {"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin:/bin"}
-    start = [sys.executable, "-m", "credhook", "demo"]  # Anew: what is forked has imported it.
+    start = [sys.executable, "-m", "credhook", "demo"]
     done = subprocess.run(start, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert re.fullmatch(said, done.stderr)
     assert done.returncode == 1

@@ -151,7 +151,7 @@ def unpacked(value: Any) -> Iterator[str]:
 
 def credhook(rig: FleetHarness, *arguments: str) -> str:
     """Return what a command prints, on either stream."""
-    done = commands.credhook(*arguments, environment=rig.environment, folder=rig.folder)
+    done = commands.invoke(*arguments, environment=rig.environment, folder=rig.folder)
     assert "Usage" not in done.stderr, done.stderr
     return done.stdout + done.stderr
 

@@ -25,7 +25,7 @@ from credhook.settings import (
     settings_errors,
     unknown_settings,
 )
-from support.process.commands import credhook, run
+from support.process.commands import invoke, run
 from support.receiver.signing import SECRET
 
 PLATFORM = {
@@ -359,7 +359,7 @@ def test_nothing_secret_is_shown(name: str, value: str, shown: object) -> None:
 
 @pytest.mark.parametrize("command", ["receiver", "worker"])
 def test_a_wrong_setting_ends_the_process_with_2_before_it_does_anything(command: str) -> None:
-    done = credhook(command, environment={"PORT": "x"})
+    done = invoke(command, environment={"PORT": "x"})
     assert done.returncode == 2
     assert "credhook: " in done.stderr
     assert "Traceback" not in done.stderr

@@ -15,7 +15,7 @@ from credhook.sandbox.local.environment import free_port
 from credhook.store import State
 from support import plain
 from support.console.console import Console, fields
-from support.process.commands import credhook, start
+from support.process.commands import invoke, start
 from support.store.accepting import record
 from support.store.stored_events import HANDLED, plant, plant_many
 from support.store.stores import EVENT, INDEX
@@ -311,6 +311,6 @@ def test_console_refuses_to_start_with_unsafe_options(
     tmp_path: Path, arguments: tuple[str, ...], url: str, said: str
 ) -> None:
     environment = {"PATH": os.environ["PATH"], "CREDHOOK_CONSOLE_URL": url}
-    done = credhook("console", *arguments, environment=environment, folder=tmp_path)
+    done = invoke("console", *arguments, environment=environment, folder=tmp_path)
     assert done.returncode == 2
     assert said in done.stderr

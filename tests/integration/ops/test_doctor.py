@@ -1,6 +1,6 @@
 """`credhook doctor` and what an operator can have set up wrongly: each named, with what to do about it.
 
-The parts are real: Redis, receiver, worker, the platform's sandbox, TLS. The doctor is a process, as an operator runs it.
+The parts are real: Redis, receiver, worker, the platform's sandbox, TLS. Most tests run the doctor in their own process.
 """
 # ruff: noqa: E501  A row of the table is one line.
 
@@ -60,7 +60,7 @@ class Clinic:
     def doctor(self, **otherwise: str) -> tuple[int, dict[str, dict[str, str]], str]:
         """Exit code, findings by name, and all that it has said."""
         environment = {**self.environment, **otherwise}
-        done = commands.credhook("doctor", "--json", environment=environment, folder=self.folder)
+        done = commands.invoke("doctor", "--json", environment=environment, folder=self.folder)
         findings = [json.loads(line) for line in done.stdout.splitlines()]
         return done.returncode, {one["name"]: one for one in findings}, done.stdout + done.stderr
 

@@ -12,7 +12,7 @@ from credhook.ops.fleet import _strength
 from credhook.store import Keys
 from credhook.worker.platform.limits import platform_key
 from credhook.worker.process.admin import check_workers
-from support.process.commands import Done, credhook
+from support.process.commands import Done, invoke
 from support.process.serving import receiver
 from support.receiver.floods import deliver
 from support.receiver.signing import body
@@ -29,7 +29,7 @@ WORKER: dict[str, Any] = {
 
 
 def status(redis_url: str, *options: str, **environment: str) -> Done:
-    return credhook("status", *options, environment={"REDIS_URL": redis_url, **environment})
+    return invoke("status", *options, environment={"REDIS_URL": redis_url, **environment})
 
 
 def facts(redis_url: str, **environment: str) -> Any:

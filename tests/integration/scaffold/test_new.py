@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from support.process.commands import Done, credhook
+from support.process.commands import Done, invoke
 from support.process.no_network import PYTEST, run
 
 
 def new(folder: Path, name: str) -> Done:
-    return credhook("new", name, environment={"PATH": os.environ["PATH"]}, folder=folder)
+    return invoke("new", name, environment={"PATH": os.environ["PATH"]}, folder=folder)
 
 
 @pytest.fixture

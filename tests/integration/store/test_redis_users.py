@@ -19,7 +19,7 @@ from credhook.store.store import Script
 from support import plain
 from support.checkout import ROOT
 from support.console.console import Console
-from support.process.commands import credhook
+from support.process.commands import invoke
 from support.process.serving import Platform, receiver
 from support.receiver.floods import deliver
 from support.receiver.signing import body
@@ -107,12 +107,12 @@ def test_fleet_needs_no_other_command_key_or_channel(fleet: Harness, tmp_path: P
             ("doctor",),
             ("events", "erase", "--resource", "nothing", "--yes"),
         ):
-            done = credhook(*command, environment=by_operator)
+            done = invoke(*command, environment=by_operator)
             assert "may not" not in done.stdout + done.stderr
         for page in ("/", "/events", f"/event?id={event_id}", "/causes"):
             assert browser.get(page).is_success
         until(lambda: len(fleet.notes()) == 2, what=f"the replay; {worker.text}")
-        assert credhook("events", "erase", "--all", "--yes", environment=by_operator).returncode == 0
+        assert invoke("events", "erase", "--all", "--yes", environment=by_operator).returncode == 0
         assert worker.stop() == 0
         assert "python_warning" not in worker.text  # RQ warns where it may not use CLIENT.
     assert denied(fleet.redis) == []
@@ -143,7 +143,7 @@ def hints(text: str) -> list[str]:
 
 
 def status(fleet: Harness) -> str:
-    shown: str = credhook("status", environment={"REDIS_URL": url_of("operator", fleet.redis_url)}).stdout
+    shown: str = invoke("status", environment={"REDIS_URL": url_of("operator", fleet.redis_url)}).stdout
     return shown
 
 
@@ -185,7 +185,7 @@ def test_receiver_names_the_command_that_it_may_not_run(fleet: Harness, tmp_path
 
 async def test_command_without_a_name_is_named(tmp_path: Path) -> None:
     with local_redis(tmp_path, options=("--rename-command", "ZCARD", "")) as url:
-        done = credhook("doctor", "--json", environment={"REDIS_URL": url})
+        done = invoke("doctor", "--json", environment={"REDIS_URL": url})
     found = {row["name"]: row for row in map(json.loads, done.stdout.splitlines())}
     assert found["redis.reached"]["what"] == "Redis refuses to answer (ResponseError)"
     assert "Redis has no command ZCARD: remove its rename-command" in found["redis.reached"]["remedy"]

@@ -10,7 +10,7 @@ from redis import Redis
 
 from credhook.sandbox.local.environment import PORTS, free_port, local_redis, start_server
 from support import plain
-from support.process.commands import credhook
+from support.process.commands import invoke
 from support.process.serving import nobody_listens, receiver
 from support.receiver.floods import deliver
 from support.receiver.signing import SECRET
@@ -57,10 +57,10 @@ def test_a_service_that_keeps_its_commands_to_itself(
         settings = {"REDIS_URL": url, "CREDHOOK_WEBHOOK_SECRETS": SECRET, "CREDHOOK_DURABILITY": durability}
         rig = FleetHarness(tmp_path, url, stub)
         has_waitaof = rig.redis.info("server")["redis_version"] >= "7.2"
-        strict = failed(credhook("doctor", "--json", environment=settings | {"CREDHOOK_DURABILITY": "strict"}).stdout)
+        strict = failed(invoke("doctor", "--json", environment=settings | {"CREDHOOK_DURABILITY": "strict"}).stdout)
         assert f"redis.{lacking}" in strict or (lacking == "fsync" and has_waitaof)
         # Doctor names CONFIG GET, which a receiver does without.
-        assert failed(credhook("doctor", "--json", environment=settings).stdout) <= {"redis.permissions"}
+        assert failed(invoke("doctor", "--json", environment=settings).stdout) <= {"redis.permissions"}
         rig.plugin("\n@handlers.on('*')\nasync def first(event, context): note(event.webhook_id)\n")
         admin = f"127.0.0.1:{free_port()}"
         promises = receiver(tmp_path, url, CREDHOOK_DURABILITY=durability)
@@ -93,6 +93,6 @@ def test_a_cluster_is_refused_in_one_sentence_wherever_one_looks(tmp_path: Path,
                 until(lambda process=process: said in process.text, what="the sentence")  # type: ignore[misc]
                 assert '"uncaught"' not in process.text
         rig.redis.close()
-        assert said in credhook("doctor", environment={"REDIS_URL": url}).stdout
+        assert said in invoke("doctor", environment={"REDIS_URL": url}).stdout
         assert not redis.exists("credhook:credhook:event:m")
         shard.kill()

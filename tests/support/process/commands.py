@@ -1,14 +1,19 @@
 """Our programs as processes, which reach the tests' Redis as users with restricted rights."""
 
 import fcntl
+import io
 import os
 import subprocess
 import sys
 import termios
 from collections.abc import Mapping, Sequence
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from credhook.cli import main
 from support.checkout import ROOT
 from support.redis.guarded_redis import guarded
 
@@ -39,6 +44,25 @@ def run(*command: str, env: Mapping[str, str] | None = None, cwd: Path | None = 
 def credhook(*arguments: str, environment: Mapping[str, str], folder: Path = ROOT) -> Done:
     """Run `credhook …` in a folder, with nothing but this in its environment."""
     return run("-m", "credhook", *arguments, env=environment, cwd=folder)
+
+
+def invoke(*arguments: str, environment: Mapping[str, str], folder: Path = ROOT) -> Done:
+    """Run `credhook …` as `credhook` does, but in this process, which saves half a second of imports."""
+    out, errors = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
+    code = 0
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(errors), chdir(folder):
+        for name in tuple(os.environ):
+            patch.delenv(name)
+        for name, value in guarded(("-m", "credhook", *arguments), environment).items():
+            patch.setenv(name, value)
+        for path in filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)):
+            patch.syspath_prepend(path)
+        try:
+            main([*arguments])
+        except SystemExit as end:
+            code = int(end.code or 0)
+    texts = [stream.buffer.getvalue().decode() for stream in (out, errors)]
+    return Done(arguments, code, *texts)
 
 
 def take_terminal() -> None:

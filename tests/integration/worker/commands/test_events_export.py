@@ -7,7 +7,7 @@ import pytest
 
 from credhook.testing import load_event, run
 from credhook.worker.commands.export import redacted
-from support.process.commands import credhook
+from support.process.commands import invoke
 from support.store.stores import EVENT
 from support.worker.harness import DATA, Harness
 
@@ -18,7 +18,7 @@ BLANK = {"name": "redacted", "birth": "2000-01-01", "age": 0, "isMember": False,
 def test_an_exported_event_is_a_test_case(harness: Harness) -> None:
     resource_id = harness.happens("m1", DATA, attributes=CLAIMS)
     harness.redis.hset(EVENT + "m1", "p:test.bad", "3 0")
-    done = credhook("events", "export", "m1", environment=harness.environment, folder=harness.folder)
+    done = invoke("events", "export", "m1", environment=harness.environment, folder=harness.folder)
     assert done.returncode == 0, done.stderr
     assert [word for word in ("Jane", "1990", "Paris") if word in done.stdout] == []
     case = harness.folder / "case.json"
@@ -35,12 +35,12 @@ def test_an_exported_event_is_a_test_case(harness: Harness) -> None:
     assert run(handler, event).outcome == "done"
     harness.redis.hdel(EVENT + "m1", "p:test.bad")
     harness.sandbox.faults(serverErrors=1)  # It passes.
-    fresh = credhook("events", "export", "m1", environment=harness.environment, folder=harness.folder).stdout
+    fresh = invoke("events", "export", "m1", environment=harness.environment, folder=harness.folder).stdout
     assert fresh == done.stdout.replace('"attempt": 3', '"attempt": 1')
-    lost = credhook("events", "export", "m2", environment=harness.environment, folder=harness.folder)
+    lost = invoke("events", "export", "m2", environment=harness.environment, folder=harness.folder)
     assert (lost.returncode, lost.stderr) == (1, "Error: the store has no event m2\n")
     gone = dict(harness.environment, CREDHOOK_PRESENTATION_PATH="/nowhere/{id}")
-    lost = credhook("events", "export", "m1", environment=gone, folder=harness.folder)
+    lost = invoke("events", "export", "m1", environment=gone, folder=harness.folder)
     assert lost.returncode == 1
     assert lost.stderr.startswith("Error: the platform does not return the details: ")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from support.platform.sandbox_api import registered
-from support.process.commands import Done, credhook
+from support.process.commands import Done, invoke
 from support.process.serving import Platform
 
 BUILT_IN = "credhook.worker.handlers.logging_handler"
@@ -21,7 +21,7 @@ def endpoints(sandbox: Platform, swept: None) -> Run:
 
     def run(*arguments: str, **settings: str) -> Done:
         environment = {**sandbox.environment, "CREDHOOK_PUBLIC_URL": URL, "CREDHOOK_HANDLERS": BUILT_IN, **settings}
-        return credhook("endpoints", *arguments, environment=environment)
+        return invoke("endpoints", *arguments, environment=environment)
 
     return run
 
@@ -55,7 +55,7 @@ def test_the_handlers_decide_which_types_are_wanted(endpoints: Run, sandbox: Pla
     done = endpoints("apply", CREDHOOK_HANDLERS="plugin_two", PYTHONPATH=str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert [one["filterTypes"] for one in registered(sandbox)] == [["openid4vc.verification.failed"]]
-    shown = credhook("handlers", "list", environment={"CREDHOOK_HANDLERS": "plugin_two", "PYTHONPATH": str(tmp_path)})
+    shown = invoke("handlers", "list", environment={"CREDHOOK_HANDLERS": "plugin_two", "PYTHONPATH": str(tmp_path)})
     assert shown.stdout.splitlines()[1].split() == ["two.f", "thread", "openid4vc.verification.failed"]
     (tmp_path / "plugin_none.py").write_text("from credhook import Handlers\nhandlers = Handlers('none')\n")
     none = endpoints("apply", CREDHOOK_HANDLERS="plugin_none", PYTHONPATH=str(tmp_path))
