@@ -12,6 +12,7 @@ from datetime import datetime
 
 import trustme
 
+from credhook.worker.api.http.exchange import Transport
 from credhook.worker.api.token import ClientCredentials, Token
 from support.in_thread import Server, in_thread
 
@@ -123,11 +124,15 @@ def answering(script: Script, tls: ssl.SSLContext | None = None) -> AbstractCont
     return in_thread(Answering(script, tls))
 
 
+class GrantedCredentials(ClientCredentials):
+    """Credentials that have a token and never ask for another."""
+
+    async def token(self, transport: Transport) -> Token:
+        return Token("t", renew_at=math.inf)
+
+
 def credentials() -> ClientCredentials:
-    """Ours, with a token already."""
-    credentials = ClientCredentials("http://127.0.0.1:1/token", "me", "s3cret")
-    credentials._token = Token("t", renew_at=math.inf)
-    return credentials
+    return GrantedCredentials("http://127.0.0.1:1/token", "me", "s3cret")
 
 
 @contextmanager

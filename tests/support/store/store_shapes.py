@@ -95,12 +95,12 @@ class MeasuredStore(Store[Redis]):
     def __init__(self, redis: Redis, *, is_timed: bool = False) -> None:
         super().__init__(redis, "credhook", retention=RETENTION)
         self.costs: dict[str, float] = {}
-        self._is_timed, self._is_async = is_timed, False
+        self._is_timed, self.is_async = is_timed, False
 
     def for_async_code(self) -> Any:
         """Return this store, with the same notes, for code that awaits its replies."""
         store = copy(self)
-        store._is_async = True
+        store.is_async = True
         return store
 
     def run(self, script: Script, arguments: Sequence[Any], *, keys: Sequence[str] = ()) -> Any:
@@ -113,7 +113,7 @@ class MeasuredStore(Store[Redis]):
         async def later() -> Any:
             return reply
 
-        return later() if self._is_async else reply
+        return later() if self.is_async else reply
 
     def _processor_ms(self) -> float:
         """Return what the slow log would, less the time that the machine gives to other processes."""
