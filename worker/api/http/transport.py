@@ -5,6 +5,7 @@ libcurl bounds what comes before and after a body: heads, interim answers and tr
 `HttpxTransport` is the other implementation.
 """
 
+import asyncio
 import ctypes
 import fcntl
 import functools
@@ -17,7 +18,6 @@ import termios
 import time
 import urllib.request
 import weakref
-from asyncio import get_running_loop
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -41,6 +41,8 @@ from credhook.worker.api.http.exchange import (
 
 #: Seconds for which an idle connection is kept: servers close theirs after 5 s and more.
 KEPT: Final = 4.0
+#: Seconds for which the resolver may go on with a name that nobody waits for any more.
+_LOOKUP_SECONDS: Final = 60.0
 #: Maximum connections of one transport, as many as a process may have events under way.
 MAX_CONNECTIONS: Final = 1_000
 #: Sockets that a transport remembers, most of them closed, before it forgets them all.
@@ -166,7 +168,9 @@ class _Answer:
         return response.with_body(b"".join(self._chunks))
 
     def _head(self) -> list[bytes]:
-        """Return the last head, after those of interim answers."""
+        """Return the last head, after those of interim answers, with trailers."""
+        if self.lines[-1] == b"\r\n" and self.lines.count(b"\r\n") == 1:
+            return self.lines  # There is one head, and no trailer, in nearly all answers.
         head: list[bytes] = []
         for line in self.lines:
             if line[:5] == b"HTTP/":
@@ -315,6 +319,8 @@ class CurlTransport:
         self._sockets = _Sockets()
         self._multi: pycurl.AsyncCurlMulti | None = None
         self._used_at = 0.0
+        #: Until when closing may wait for the resolver, which would block the event loop.
+        self._resolving_until = 0.0
         _TRANSPORTS.add(self)
 
     async def send(self, request: Request) -> Response:
@@ -339,6 +345,8 @@ class CurlTransport:
                 raise Unanswered(f"curl {code}", _cause_of(handle.curl, code)) from None
         finally:
             self._used_at = time.monotonic()
+            if not handle.curl.getinfo(pycurl.NAMELOOKUP_TIME) and not handle.curl.getinfo(pycurl.REQUEST_SIZE):
+                self._resolving_until = self._used_at + _LOOKUP_SECONDS
             if multi is not self._multi:
                 self._retire(multi)
         status = handle.curl.getinfo(pycurl.RESPONSE_CODE)
@@ -351,40 +359,52 @@ class CurlTransport:
 
     async def aclose(self) -> None:
         """Close the connections. Requests that are under way over them fail."""
-        multi, self._multi = self._multi, None
+        multi = self._multi
         if multi is not None:
-            for future in multi.futures():
+            futures = multi.futures()
+            for future in futures:
                 if not future.done():  # pycurl would cancel it, as if our own task were cancelled.
                     future.set_exception(pycurl.error(pycurl.E_PARTIAL_FILE, "closed"))
-            await multi.aclose()
+            await asyncio.gather(*futures, return_exceptions=True)
+            if time.monotonic() < self._resolving_until:
+                self.forget()  # The end of the process does not wait for the resolver.
+            self._retire(multi)
 
     def _open(self) -> pycurl.AsyncCurlMulti:
         self._multi = multi = pycurl.AsyncCurlMulti()
         multi.setopt(pycurl.M_MAX_TOTAL_CONNECTIONS, self._max_connections)
         multi.setopt(pycurl.M_MAXCONNECTS, self._max_connections)  # By default, four for each request under way.
-        get_running_loop().call_later(self._keep, self._close_idle, multi)
+        asyncio.get_running_loop().call_later(self._keep, self._close_idle, multi)
         return multi
 
     def _close_idle(self, multi: pycurl.AsyncCurlMulti) -> None:
         """Close all connections if none was used for some time. libcurl looks for old ones at the next request only."""
-        pause = self._keep if multi.futures() else self._used_at + self._keep - time.monotonic()
+        now = time.monotonic()
+        pause = self._keep if multi.futures() else max(self._used_at + self._keep, self._resolving_until) - now
         if self._multi is not multi:
             return
         if pause > 0:
-            get_running_loop().call_later(pause, self._close_idle, multi)
+            asyncio.get_running_loop().call_later(pause, self._close_idle, multi)
         else:
             self._retire(multi)
 
     def _retire(self, multi: pycurl.AsyncCurlMulti) -> None:
         """Start no request over these connections any more. libcurl has no way to close one of them."""
-        if not multi.futures():
+        if multi.closed or multi.futures():
+            pass  # The last of these requests closes them.
+        elif (pause := self._resolving_until - time.monotonic()) > 0:
+            asyncio.get_running_loop().call_later(pause, self._retire, multi)
+        else:
             with suppress(StopIteration):
                 multi.aclose().send(None)  # It awaits nothing, and this may be a callback.
         if self._multi is multi:
             self._multi = None
 
-    def leave_to_parent(self) -> None:
-        """Let a forked child never free the connections: freeing them ends TLS on sockets that its parent uses."""
+    def forget(self) -> None:
+        """Leave the connections open, and never free them.
+
+        In a forked child, freeing would end TLS on sockets that its parent uses.
+        """
         if self._multi is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._multi))
             self._multi = None
@@ -393,12 +413,12 @@ class CurlTransport:
 _TRANSPORTS: Final = weakref.WeakSet[CurlTransport]()
 
 
-def _leave_all_to_parent() -> None:
+def _forget_all() -> None:
     for transport in list(_TRANSPORTS):
-        transport.leave_to_parent()
+        transport.forget()
 
 
-os.register_at_fork(after_in_child=_leave_all_to_parent)
+os.register_at_fork(after_in_child=_forget_all)
 
 
 def _cause_of(curl: pycurl.Curl, code: int) -> str:

@@ -4,6 +4,8 @@ import asyncio
 import gzip
 import os
 import resource
+import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -373,3 +375,31 @@ async def test_forked_child_opens_its_own_connections(authority: trustme.CA, ca:
         output, _ = await process.communicate()
         assert output.split() == [b"0", b"200", b"200"]
         assert server.connections == 3  # /late over that of /kept, /begun and /release over another.
+
+
+UNRESOLVED = """
+import asyncio, sys
+from credhook.worker.api.http.exchange import Request, Unanswered
+from credhook.worker.api.http.transport import CurlTransport
+
+async def main():
+    transport = CurlTransport(0.2)
+    try:
+        await transport.send(Request("GET", "http://platform.test", {}, repeatable=True))
+    except Unanswered as failure:
+        print(failure.cause)
+    await transport.aclose()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(not shutil.which("unshare") or os.geteuid() != 0, reason="unshare, as root, is not there")
+def test_closing_does_not_wait_for_a_silent_name_server(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+        silent.bind(("127.0.0.77", 53))
+        (tmp_path / "resolv.conf").write_text("nameserver 127.0.0.77\noptions timeout:30 attempts:5\n")
+        script = f'mount --bind {tmp_path}/resolv.conf /etc/resolv.conf && exec {sys.executable} -c "$1"'
+        command = ["unshare", "--mount", "sh", "-c", script, "sh", UNRESOLVED]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=120, check=True)
+    assert done.stdout == "timeout\n"
