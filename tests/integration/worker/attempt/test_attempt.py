@@ -428,7 +428,7 @@ async def test_the_parts_of_a_worker_are_told_of_each_other_and_end_with_it(
 
     stub.answer = lambda _: Answer(503, retry_after="60")
     async with build_worker(settings_of(redis_url, stub), Registry([]), auth=auth) as parts:
-        breaker, api = parts.processor.breaker, parts.processor.clients.api
+        breaker = parts.processor.breaker
         assert auth.on_fetch == breaker.token_fetched
         clock.now += 3_600
         waiting = asyncio.create_task(parts.auth.token(behind(never)))
@@ -436,5 +436,4 @@ async def test_the_parts_of_a_worker_are_told_of_each_other_and_end_with_it(
         breaker.record(outcome_of(503, 60.0, at=breaker.clock()), is_fetch=False, is_probe=False)
     assert waiting.cancelled()
     assert redis_client.keys("*:pause")  # The fleet has heard of it.
-    assert not vars(api._transport)["_clients"]
     assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -191,7 +191,7 @@ def test_wrong_input_is_one_line_and_exit_code_2_and_nothing_is_sent(
         (404, {"errors": [{"code": "GONE"}]}, "templates.get: the platform answered 404 (GONE)"),
         *((status, None, f"templates.get: the platform answered {status}") for status in (400, 409, 500)),
         (302, None, "templates.get: the platform answered 302; redirects are refused"),
-        (0, None, "token: no answer (ConnectError, refused); nothing listens there: check CREDHOOK_TOKEN_URL"),
+        (0, None, "token: no answer (curl 7, refused); nothing listens there: check CREDHOOK_TOKEN_URL"),
         (200, {"data": 1}, "templates.get: the answer does not match the specification: the whole: model type"),
     ],
 )
