@@ -1,5 +1,6 @@
-"""`credhook sandbox` and `credhook trigger` as processes of their own."""
+"""`credhook sandbox` and `credhook trigger` from the command line."""
 
+import os
 import shlex
 import signal
 import subprocess
@@ -10,11 +11,10 @@ import pytest
 
 from support import plain
 from support.platform.sandbox_api import CREDS, authorized, data
-from support.process.commands import run, start
+from support.process.commands import invoke, run, start
 from support.process.serving import Platform, platform
 
-TRIGGER = ("-m", "credhook", "trigger")
-trigger = partial(run, *TRIGGER)
+trigger = partial(invoke, "trigger", environment=os.environ)
 PRINTED = [
     "CREDHOOK_API_URL=http://127.0.0.1:8711",
     "CREDHOOK_TOKEN_URL=http://127.0.0.1:8711/realms/sandbox/protocol/openid-connect/token",
@@ -86,8 +86,8 @@ def test_an_address_or_a_file_that_cannot_be_used_is_one_line(tmp_path: Path) ->
             assert refused.stderr.strip().count("\n") == 0
 
 
-SANDBOX = ("-m", "credhook.sandbox", "--port", "0")
-OFFER = (*TRIGGER, "issuance.offered")
+SANDBOX = ("sandbox", "--port", "0")
+OFFER = ("trigger", "issuance.offered")
 
 
 @pytest.mark.parametrize(
@@ -101,13 +101,13 @@ OFFER = (*TRIGGER, "issuance.offered")
         ((*OFFER, "--attributes", "givenName"), "neither KEY=VALUE", 2),
         ((*OFFER, "--attributes", "=x"), "neither KEY=VALUE", 2),
         ((*OFFER, "--attributes", "[1]"), "neither KEY=VALUE", 2),
-        ((*TRIGGER, "issuance.done"), "issuance.partiallyIssued, issuance.expired", 2),
+        (("trigger", "issuance.done"), "issuance.partiallyIssued, issuance.expired", 2),
         ((*OFFER, "--url", "http://127.0.0.1:1"), "start one with `credhook sandbox`", 1),
         ((*OFFER, "--url", "nonsense"), "start one with `credhook sandbox`", 1),
     ],
 )
 def test_a_wrong_option_or_url_is_named(arguments: tuple[str, ...], said: str, code: int) -> None:
-    refused = run(*arguments)
+    refused = invoke(*arguments, environment=os.environ)
     assert refused.returncode == code
     assert said in refused.stderr
     assert "secretword" not in refused.stderr
