@@ -168,8 +168,7 @@ class Inbox:
         if not self._connection.is_open:
             await self._connection.open()
             await self._connection.send(("SCRIPT", "LOAD", lua.load("accept")))
-        await self._store.check_schema_async()
-        facts = await ask(self._store.redis)
+        facts = await ask(self._store)
         for check in promises(facts, durability=self._durability):
             if check.failed:
                 raise StoreUnavailable(check.remedy)

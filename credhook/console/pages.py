@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from credhook.console.auth import operator
-from credhook.ops.attention import age, elsewhere, look_at
+from credhook.ops.findings import age, elsewhere, look_at
 from credhook.ops.status import arriving, verdict
 from credhook.store.causes import READ_LIMIT, causes
 from credhook.store.history import written

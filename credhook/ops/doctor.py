@@ -20,7 +20,18 @@ import click
 from pydantic import ValidationError
 
 from credhook.events import EVENT_TYPES
-from credhook.ops.attention import Finding, Verdict, fail, of_fleet, of_server, ok, skipped, split_remedy, warn
+from credhook.ops.findings import (
+    Finding,
+    Verdict,
+    fail,
+    findings,
+    of_server,
+    ok,
+    skipped,
+    split_remedy,
+    unreached,
+    warn,
+)
 from credhook.ops.fleet import read_fleet, read_server
 from credhook.receiver import PROBE
 from credhook.settings import (
@@ -32,7 +43,6 @@ from credhook.settings import (
     settings_errors,
     valid_until,
 )
-from credhook.store import health
 from credhook.store.connection import BRIEFLY
 from credhook.store.errors import STORE_ERRORS, Forbidden
 from credhook.store.errors import hint as store_hint
@@ -171,7 +181,6 @@ def _check_redis(settings: StoreSettings, *, durability: str | None) -> Iterator
         try:
             before = time.time()
             yield of_clock(store.clock() / 1_000 - (before + time.time()) / 2)
-            store.check_schema(write=False)
             server = read_server(store, address, durability=durability)
             yield ok("redis.reached", f"{address} answers")
             try:
@@ -180,10 +189,9 @@ def _check_redis(settings: StoreSettings, *, durability: str | None) -> Iterator
                 yield from of_server(server)
                 yield skipped("fleet.workers", "only the operator's user reads all queues", store_hint(error))
             else:
-                yield from of_server(fleet.server)
-                yield from of_fleet(fleet)
+                yield from findings(fleet)
         except STORE_ERRORS as error:
-            yield fail("redis.reached", *split_remedy(health.unanswered(error)))
+            yield unreached(error)
 
 
 def of_clock(ahead: float) -> Finding:

@@ -21,11 +21,12 @@ from credhook.store.announcements import (
     missing,
 )
 from credhook.store.counts import EventCounts, counts_of
-from credhook.store.errors import StoreRefusal
 from credhook.store.store import SyncStore
 from credhook.worker.platform.circuit import Phase
 from credhook.worker.platform.limits import pause_of
 
+#: Checks of Redis that fail where nobody can announce itself. A full Redis takes announcements.
+REFUSING: Final = ("master", "disk", "save", "replicas", "schema")
 #: RQ workers that are asked for their queues, at most.
 _RQ_WORKERS_LIMIT: Final = 1_000
 
@@ -111,6 +112,11 @@ class Fleet(BaseModel):
         """Return the receivers of this queue."""
         return tuple(receiver for receiver in self.receivers if receiver.queue == self.queue)
 
+    @property
+    def refuses_writes(self) -> bool:
+        """Return True if Redis lets no process announce itself."""
+        return any(check.failed and check.name in REFUSING for check in self.server.checks)
+
     def as_json(self) -> dict[str, Any]:
         """Return everything except the digests of settings."""
         digests = {"__all__": {"config_fingerprint"}}
@@ -124,7 +130,9 @@ def read_fleet(store: SyncStore, address: str, *, durability: str | None = "stri
 
     Redis should keep what the receivers promise, or `durability` where none is alive.
     """
-    now, queue = store.clock() / 1_000, store.queue
+    facts, now, queue = health.ask_sync(store), store.clock() / 1_000, store.queue
+    if facts.schema:  # In another layout, announcements may have other fields.
+        return Fleet(queue=queue, server=_server(facts, address, durability))
     queues = sorted(queues_of(store) | {queue})
     counts = {name: counts_of(store, Keys(name), now=now) for name in queues}
     receivers, known = list[ReceiverProcess](), dict[str, list[Announced]]()
@@ -136,7 +144,7 @@ def read_fleet(store: SyncStore, address: str, *, durability: str | None = "stri
     promised = max((receiver.durability for receiver in receivers), key=_strength, default=durability)
     return Fleet(
         queue=queue,
-        server=read_server(store, address, durability=promised),
+        server=_server(facts, address, promised),
         counts=counts[queue],
         others={name: found for name, found in counts.items() if name != queue and found.waiting},
         oldest_open=counts[queue].oldest_age,
@@ -154,17 +162,15 @@ def _strength(durability: str) -> tuple[bool, int]:
 
 def read_server(store: SyncStore, address: str, *, durability: str | None) -> RedisServer:
     """Return what Redis says of itself. Raises as `read_fleet` does."""
-    info: Any = store.redis.info()
-    try:
-        config: Any = store.redis.config_get(health.CONFIG)
-    except StoreRefusal:  # Managed services forbid CONFIG.
-        config = {}
-    facts = health.read(info, config)
+    return _server(health.ask_sync(store), address, durability)
+
+
+def _server(facts: health.Facts, address: str, durability: str | None) -> RedisServer:
     return RedisServer(
         address=address,
-        version=str(info.get("redis_version", "")),
-        used_memory=int(info.get("used_memory", 0)),
-        maxmemory=int(info.get("maxmemory", 0)),
+        version=facts.release,
+        used_memory=facts.used_memory,
+        maxmemory=facts.maxmemory,
         appendonly=facts.appendonly,
         fsync=facts.fsync,
         checks=health.checks(facts, durability=durability),

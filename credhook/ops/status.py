@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from credhook.ops.attention import Finding, age, elsewhere, look_at, process
+from credhook.ops.findings import Finding, age, elsewhere, look_at, process
 from credhook.ops.fleet import Fleet, FleetProcess, RedisServer, WorkerProcess
 from credhook.settings import StoreSettings
 from credhook.store.connection import BRIEFLY

@@ -39,14 +39,19 @@ NO_CLUSTER: Final = "use one without cluster mode, with replicas and Sentinel: R
 
 #: The first word of an error about a schema number. The queue and the number that was found follow, see keys.lua.
 WRONG_SCHEMA: Final = "WRONGSCHEMA"
-_FOUND: Final = re.compile(rf"{WRONG_SCHEMA} (\S+) (\d{{0,9}})")
+_FOUND: Final = re.compile(rf"{WRONG_SCHEMA} (\S+) (\S*)")
 
 
-def wrong_schema(error: BaseException) -> str:
-    """Return what to do if another version has written the queue's data in another layout, or ""."""
-    if not (found := _FOUND.search(str(error))):
+def wrong_schema(queue: str, number: bytes | str | None) -> str:
+    """Return what to do if the queue's data have the schema number of another version, or "".
+
+    Scripts compare the number themselves, see keys.lua.
+    """
+    number = number.decode(errors="replace") if isinstance(number, bytes) else number
+    if number in {None, str(SCHEMA)}:
         return ""
-    queue, number = found.groups()
+    if number and re.fullmatch("[0-9]{1,9}", number) is None:
+        number = ""
     if number and int(number) < SCHEMA:
         return (
             f"the data of queue {queue} has schema {number} and this version needs {SCHEMA}; "
@@ -177,7 +182,9 @@ def _advice(error: BaseException) -> str:
         return f"Redis seems to {_NO_CERTIFICATE}"
     of_class = (advice for kind, advice in _BY_CLASS if isinstance(error, kind))
     of_word = (advice for word, advice in _BY_WORD.items() if word in said)
-    return wrong_schema(error) or next(chain(of_class, of_word), "")
+    if schema := _FOUND.search(said):
+        return wrong_schema(*schema.groups())
+    return next(chain(of_class, of_word), "")
 
 
 def _of_permission(said: str) -> str:

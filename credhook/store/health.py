@@ -3,15 +3,17 @@
 import asyncio
 import re
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeVar
 
-from redis.asyncio import Redis
+from redis.asyncio.client import Pipeline as AsyncPipeline
+from redis.client import Pipeline
 from redis.exceptions import NoPermissionError, ResponseError
 
+from credhook.store import Keys
 from credhook.store.errors import NO_CLUSTER, STORE_ERRORS, USERS, hint, wrong_schema
-from credhook.store.store import AsyncStore
+from credhook.store.store import AsyncStore, SyncStore
 
 #: Older versions lack `LPOS`, `ZMSCORE`, `BLMOVE` or the expiry of script effects.
 OLDEST: Final = (6, 2)
@@ -19,6 +21,8 @@ OLDEST: Final = (6, 2)
 CONFIG: Final = "[ans][aopt]*"
 #: Older versions lack `WAITAOF`, which returns once a write was fsynced.
 WAITAOF: Final = (7, 2)
+Questions = TypeVar("Questions", Pipeline, AsyncPipeline)
+
 #: Seconds that the result of a shared examination lasts.
 _EXAMINATION_SECONDS: Final = 1.0
 
@@ -70,6 +74,9 @@ class Facts:
         replicas: replicas that are connected.
         unbounded: True if there is no limit on its memory.
         fsync_pauses: True if it does not fsync while it rewrites the append-only file.
+        release: its whole version.
+        used_memory, maxmemory: in bytes; `maxmemory` 0 means no limit.
+        schema: what to do if the queue's data have the schema number of another version, or "".
     """
 
     version: tuple[int, int]
@@ -85,6 +92,10 @@ class Facts:
     replicas: int = 0
     unbounded: bool = False
     fsync_pauses: bool = False
+    release: str = ""
+    used_memory: int = 0
+    maxmemory: int = 0
+    schema: str = ""
 
     @property
     def fsyncs_each_write(self) -> bool:
@@ -97,18 +108,37 @@ class Facts:
         return self.appendonly and self.version >= WAITAOF and self.fsync != "no"
 
 
-async def ask(redis: Redis) -> Facts:
+async def ask(store: AsyncStore) -> Facts:
     """Ask Redis for the facts.
 
     Raises:
-        RedisError: Redis does not answer.
+        RedisError, OSError: Redis does not answer, or denies INFO or the queue's keys.
     """
-    info = await redis.info()
-    try:
-        config: Mapping[Any, Any] = await redis.config_get(CONFIG)
-    except ResponseError:  # Access control lists and managed services forbid CONFIG.
+    pipeline = _request(store.redis.pipeline(transaction=False), store.keys)
+    return _facts(await pipeline.execute(raise_on_error=False), store.queue)
+
+
+def ask_sync(store: SyncStore) -> Facts:
+    """Do what `ask` does."""
+    pipeline = _request(store.redis.pipeline(transaction=False), store.keys)
+    return _facts(pipeline.execute(raise_on_error=False), store.queue)
+
+
+def _request(pipeline: Questions, keys: Keys) -> Questions:
+    pipeline.info()
+    pipeline.get(keys.schema)
+    pipeline.config_get(CONFIG)
+    return pipeline
+
+
+def _facts(replies: Sequence[Any], queue: str) -> Facts:
+    info, number, config = replies
+    for reply in (info, number):
+        if isinstance(reply, Exception):
+            raise reply
+    if isinstance(config, Exception):  # Access control lists and managed services forbid CONFIG.
         config = {}
-    return read(info, config)
+    return replace(read(info, config), schema=wrong_schema(queue, number))
 
 
 def read(info: Mapping[str, Any], config: Mapping[Any, Any]) -> Facts:
@@ -130,6 +160,9 @@ def read(info: Mapping[str, Any], config: Mapping[Any, Any]) -> Facts:
         replicas=int(info.get("connected_slaves", 0)),
         unbounded=int(info.get("maxmemory", 1)) == 0,
         fsync_pauses=config.get("no-appendfsync-on-rewrite") == "yes",
+        release=str(info.get("redis_version", "")),
+        used_memory=int(info.get("used_memory", 0)),
+        maxmemory=int(info.get("maxmemory", 0)),
     )
 
 
@@ -169,6 +202,7 @@ def promises(facts: Facts, *, durability: str | None) -> tuple[Check, ...]:
             "version", facts.version >= OLDEST, f"Redis is {'.'.join(map(str, facts.version))}; 6.2 or newer is needed"
         ),
         Check("no_cluster", not facts.cluster, f"Redis is a cluster; {NO_CLUSTER}"),
+        Check("schema", not facts.schema, facts.schema),
         Check(
             "noeviction",
             facts.eviction == "noeviction",
@@ -181,9 +215,12 @@ def promises(facts: Facts, *, durability: str | None) -> tuple[Check, ...]:
 
 
 def unusable(facts: Facts) -> str:
-    """Return why our scripts cannot run on this Redis, and what to do, or "" if they can."""
-    needed = {"version", "no_cluster"}
-    return next((one.remedy for one in promises(facts, durability=None) if one.failed and one.name in needed), "")
+    """Return why a worker cannot use this Redis, and what to do, or "" if it can.
+
+    A Redis that evicts loses events, and its events should be handled all the same.
+    """
+    failed = (check for check in checks(facts, durability=None) if check.failed and check.name != "noeviction")
+    return next((check.remedy for check in failed), "")
 
 
 def _kept(facts: Facts, durability: str) -> tuple[Check, ...]:
@@ -246,8 +283,6 @@ def unanswered(error: Exception) -> str:
     """Return why Redis did not report its facts, and what to do. The text holds no values."""
     if isinstance(error, NoPermissionError):
         return f"Redis does not tell about itself; {hint(error)}"
-    if schema := wrong_schema(error):
-        return schema
     if isinstance(error, ResponseError):  # Such as BUSY, while a script runs for too long.
         code = re.match("[A-Z]{3,32} ", str(error))  # redis-py drops some, and has a class for each of these.
         return f"Redis refuses to answer ({code[0].strip() if code else type(error).__name__}); {hint(error)}"
@@ -255,10 +290,9 @@ def unanswered(error: Exception) -> str:
 
 
 async def examine(store: AsyncStore, *, durability: str | None) -> tuple[Check, ...]:
-    """Return all checks. The first says whether Redis answers, and whether we know its data's schema."""
+    """Return all checks. The first says whether Redis answers."""
     try:
-        await store.check_schema_async(write=False)
-        facts = await ask(store.redis)
+        facts = await ask(store)
     except STORE_ERRORS as error:
         return (Check("redis", False, unanswered(error)),)
     return (Check("redis", True, ""), *checks(facts, durability=durability))

@@ -7,13 +7,12 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar
 import redis
 import redis.asyncio
 
-from credhook.store import SCHEMA, Keys, lua
-from credhook.store.errors import WRONG_SCHEMA, StoreRefusal
+from credhook.store import Keys, lua
 
 #: The scripts, each in a file of this name in credhook/store/scripts.
 Script: TypeAlias = Literal[
-    "accept", "add", "announce", "claim", "erase", "errors", "keep", "lease", "pause", "permit", "put_back",
-    "reclaim", "replay", "select", "semaphore", "sweep", "take", "write",
+    "accept", "add", "announce", "claim", "erase", "errors", "keep", "pause", "permit", "put_back",
+    "reclaim", "replay", "select", "semaphore", "sweep", "sweeper_lock", "take", "write",
 ]  # fmt: skip
 
 Client = TypeVar("Client", redis.Redis, redis.asyncio.Redis)
@@ -50,31 +49,6 @@ class Store(Generic[Client]):
         if script not in self._scripts:
             self._scripts[script] = self.redis.register_script(lua.load(script))
         return self._scripts[script](keys=keys or [self.keys.prefix], args=arguments)
-
-    def check_schema(self: "SyncStore", *, write: bool = True) -> None:
-        """Check the queue's schema number; with `write`, write it if there is none.
-
-        Each script that reads or writes records compares the number as well, see keys.lua.
-
-        Raises:
-            StoreRefusal: the number is another version's; `wrong_schema` returns what to do.
-        """
-        if write:
-            self.redis.set(self.keys.schema, SCHEMA, nx=True)
-        self._compare(self.redis.get(self.keys.schema))
-
-    async def check_schema_async(self: "AsyncStore", *, write: bool = True) -> None:
-        """Do what `check_schema` does."""
-        found = await self.redis.get(self.keys.schema)
-        if found is None and write:  # A full Redis takes no SET, and repeated deliveries are acknowledged all the same.
-            await self.redis.set(self.keys.schema, SCHEMA, nx=True)
-            found = await self.redis.get(self.keys.schema)
-        self._compare(found)
-
-    def _compare(self, found: object) -> None:
-        if found not in {None, str(SCHEMA).encode()}:
-            number = found.decode(errors="replace") if isinstance(found, bytes) else ""
-            raise StoreRefusal(f"{WRONG_SCHEMA} {self.queue} {number}")
 
     def clock(self: "SyncStore") -> int:
         """Return Redis's time in ms since the epoch: the clocks of hosts may differ."""

@@ -12,7 +12,7 @@ import click
 from credhook.settings import StoreSettings
 from credhook.store import State
 from credhook.store.connection import BRIEFLY
-from credhook.store.errors import StoreError
+from credhook.store.errors import StoreError, wrong_schema
 from credhook.store.health import unanswered
 from credhook.store.selection import CAUSE_ID, Cursor, Selection, UnknownCause, an_id, event_type, moment, valid
 from credhook.store.store import SyncStore
@@ -99,7 +99,8 @@ def open_store() -> Iterator[SyncStore]:
     """
     store = StoreSettings().open_store_sync(**BRIEFLY)
     try:
-        store.check_schema(write=False)
+        if advice := wrong_schema(store.queue, store.redis.get(store.keys.schema)):
+            raise click.ClickException(advice)
         yield store
     except UnknownCause as error:
         raise click.UsageError(str(error)) from error

@@ -27,6 +27,7 @@ from credhook import tracing
 from credhook.logs import configure_logs
 from credhook.settings import WorkerSettings
 from credhook.store import State
+from credhook.store.errors import StoreRefusal, wrong_schema
 from credhook.store.job import FAILURE_TTL, event_of
 from credhook.store.store import SyncStore
 from credhook.supervisor import stop_on
@@ -159,7 +160,8 @@ class IsolatingWorker(rq.Worker):
             StoreRefusal: the queue's data has another schema. RQ pops jobs without a script of ours. If it waits for a
                 job when the number changes, it fails that one, and the newer version's sweeper puts the event back.
         """
-        self._store.check_schema(write=False)
+        if advice := wrong_schema(self._store.queue, self._store.redis.get(self._store.keys.schema)):
+            raise StoreRefusal(advice)
         super().check_for_suspension(burst)
         while not self.stop_asked and (refusal := _renew_token()):
             self._announce(refusal)

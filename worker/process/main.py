@@ -162,12 +162,11 @@ def _end_with(lifeline: int) -> None:
 
 
 def _wait_for(store: SyncStore) -> None:
-    """Return once Redis is one that scripts can run on, and accepts writes; log each failed try."""
+    """Return once Redis is one that a worker can use; log each failed try."""
     waits = Waits(_BACKOFF)
     while True:
         try:
-            error, advice = "", health.unusable(health.read(store.redis.info(), {}))
-            store.check_schema()  # On a full or read-only Redis its SET fails.
+            error, advice = "", health.unusable(health.ask_sync(store))
         except STORE_ERRORS as failed:
             error, advice = type(failed).__name__, hint(failed)
         if not advice:

@@ -70,10 +70,10 @@ class Sweeper:
 
     def run(self) -> int:
         """Run one round, and return the number of orphans that were put back."""
-        self._store.check_schema(write=False)  # Some commands of a round are in no script.
         self.unhandled.put_back()
         # Take or renew the lock. Another process gets it after three rounds without its holder.
-        if not self._store.run("lease", [self._name, self._lock_ms], keys=[self._store.keys.sweeper_lock]):
+        # Its script compares the schema number, before commands that are in no script.
+        if not self._store.run("sweeper_lock", [self._name, self._lock_ms]):
             return 0
         now = self._store.clock()
         self._forget(now)

@@ -15,6 +15,9 @@
 --! include expiring.lua
 --! include hints.lua
 
+-- The first events of a queue decide its schema.
+if not schema then redis.call('SET', prefix .. 'schema', '$SCHEMA') end
+
 local is_backfill, retention, each, fields = ARGV[1] == '1', ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local first = 5 + 2 * fields
 local outcomes, fresh, records, moved, job_ids, urgent_jobs, job_keys = {}, {}, {}, {}, {}, {}, {}

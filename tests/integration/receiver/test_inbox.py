@@ -117,7 +117,7 @@ UNSAFE = [
     ("maxmemory-policy", "volatile-ttl", "noeviction"),
     ("appendfsync", "no", "appendfsync"),
     ("no-appendfsync-on-rewrite", "yes", "no-appendfsync-on-rewrite"),
-    ("min-replicas-to-write", "1", "ResponseError NOREPLICAS$"),
+    ("min-replicas-to-write", "1", "ResponseError (NOREPLICAS|Error)$"),
 ]
 
 

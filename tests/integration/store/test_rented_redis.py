@@ -59,8 +59,7 @@ def test_a_service_that_keeps_its_commands_to_itself(
         has_waitaof = rig.redis.info("server")["redis_version"] >= "7.2"
         strict = failed(invoke("doctor", "--json", environment=settings | {"CREDHOOK_DURABILITY": "strict"}).stdout)
         assert f"redis.{lacking}" in strict or (lacking == "fsync" and has_waitaof)
-        # Doctor names CONFIG GET, which a receiver does without.
-        assert failed(invoke("doctor", "--json", environment=settings).stdout) <= {"redis.permissions"}
+        assert failed(invoke("doctor", "--json", environment=settings).stdout) == set()
         rig.plugin("\n@handlers.on('*')\nasync def first(event, context): note(event.webhook_id)\n")
         admin = f"127.0.0.1:{free_port()}"
         promises = receiver(tmp_path, url, CREDHOOK_DURABILITY=durability)

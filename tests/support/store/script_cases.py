@@ -185,9 +185,7 @@ async def asking_for_a_call(store: BreakableStore) -> None:
 
 async def sharing(store: BreakableStore) -> None:
     """Decide which worker sweeps."""
-    redis = store.store.for_async_code()
-    await redis.run("lease", ["holder", 3_000], keys=[INDEX.sweeper_lock])
-    store.store.check_schema()
+    await store.store.for_async_code().run("sweeper_lock", ["holder", 3_000])
 
 
 FAILED = (Failure("test.first", "ValueError", "test first", "test.py:1 first"),)
@@ -227,7 +225,7 @@ CASES: dict[str, tuple[Script, Step, Step]] = {
     "announce": ("announce", nothing, announcing),
     "pause the platform": ("pause", nothing, pausing),
     "ask for a call": ("permit", nothing, asking_for_a_call),
-    "share": ("lease", nothing, sharing),
+    "share": ("sweeper_lock", nothing, sharing),
 }
 
 

@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from credhook.ops.attention import Finding, split_remedy, warn
 from credhook.ops.doctor import _read_settings, line, of_answer, of_certificate, of_clock, of_endpoints
+from credhook.ops.findings import Finding, split_remedy, warn
 from credhook.worker.api.models import Endpoint
 
 

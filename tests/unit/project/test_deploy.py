@@ -12,7 +12,8 @@ import yaml
 from click import Context
 
 from credhook.cli import LazyGroup
-from credhook.ops.attention import REFUSING
+from credhook.ops import findings
+from credhook.ops.fleet import REFUSING
 from credhook.receiver import command as receiver
 from credhook.settings import EndpointSettings, ReceiverSettings, WorkerSettings
 from credhook.worker.process import supervisor
@@ -212,6 +213,17 @@ def test_every_alert_leads_to_its_entry_in_the_runbook(name: str) -> None:
     assert annotations["runbook_url"] == f"RUNBOOK.md#{name.lower()}"
     assert labels["severity"] in {"page", "ticket"}
     assert f"\n## {name}\n" in RUNBOOK
+
+
+#: Alerts about what status shows as `redis.*`, and doctor as `certificate.*`.
+OTHERWISE_SHOWN = {"CredhookRedisDown", "CredhookRedisUnsafe", "CredhookRedisMemory", "CredhookCertificateExpires"}
+#: Alerts about figures that only Prometheus and the process have.
+UNSHOWN = {"CredhookQueueGrows", "CredhookHandlersHung", "CredhookNotReady"}
+
+
+def test_each_alert_is_about_a_finding_that_status_shows() -> None:
+    shown = [row.alert for row in findings.ROWS if row.alert]
+    assert sorted([*shown, *OTHERWISE_SHOWN, *UNSHOWN]) == sorted(ALERTS)
 
 
 def test_worker_alert_and_status_wait_for_the_same_checks() -> None:

@@ -6,7 +6,7 @@ from socket import gethostname
 import pytest
 import trustme
 
-from credhook.ops.attention import look_at
+from credhook.ops.findings import look_at
 from credhook.sandbox.local.environment import free_port
 from support import plain
 from support.store.stores import store_on

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from credhook.ops.attention import age, attention
+from credhook.ops.findings import age, attention
 from credhook.ops.fleet import Fleet, PlatformState, ReceiverProcess, RedisServer, WorkerProcess, _receiver
 from credhook.ops.status import lines
 from credhook.store.announcements import DEPLOY_SECONDS, SILENT_SECONDS, Announced, ReceiverAnnouncement, missing

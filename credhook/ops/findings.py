@@ -1,14 +1,22 @@
-"""Findings about the parts of a fleet, and what to do about each. The state goes in, findings come out.
+"""What can be wrong with a fleet: one row for each finding.
 
-Status, console and doctor show these findings under the same names.
+Status, doctor and console show these rows. deploy/alerts.yaml has an alert for those of which Prometheus has figures.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from functools import partial
-from typing import Final, NamedTuple
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
 
-from credhook.ops.fleet import Fleet, FleetProcess, RedisServer, read_fleet
+from credhook.ops.fleet import (
+    Fleet,
+    FleetProcess,
+    ReceiverProcess,
+    RedisServer,
+    WorkerProcess,
+    read_fleet,
+)
 from credhook.store import health
 from credhook.store.announcements import DEPLOY_SECONDS
 from credhook.store.counts import EventCounts, counted
@@ -25,8 +33,6 @@ _CONFLICT_SECONDS: Final = 86_400.0
 _MOST_NAMED: Final = 5
 #: Used part of maxmemory from which a warning is given.
 _NEARLY_FULL: Final = 0.8
-#: Checks that fail where Redis refuses all writes, so that nobody can announce itself. A full Redis takes that.
-REFUSING: Final = ("master", "disk", "save", "replicas")
 
 
 class Verdict(StrEnum):
@@ -75,21 +81,58 @@ def split_remedy(text: str) -> Problem:
     return problem, remedy
 
 
+class Row(NamedTuple):
+    """A finding about the fleet. It is a warning: only checks of Redis fail.
+
+    Attributes:
+        name: its stable name, as in `Finding`.
+        reads: returns what is wrong, one item for each sentence, or nothing.
+        sentence: returns what is wrong with an item.
+        remedy: what to do about it, or a function that returns that for an item.
+        alert: the alert of deploy/alerts.yaml about the same, or "".
+    """
+
+    name: str
+    reads: Callable[[Fleet], Iterable[Any]]
+    sentence: Callable[[Any], str]
+    remedy: str | Callable[[Any], str]
+    alert: str = ""
+
+    def finding(self, fleet: Fleet) -> Finding:
+        """Look at the fleet."""
+        items = list(self.reads(fleet))
+        if not items:
+            return ok(self.name, "as it should be")
+        remedies = [self.remedy if isinstance(self.remedy, str) else self.remedy(item) for item in items]
+        return warn(self.name, "; ".join(map(self.sentence, items)), "; ".join(dict.fromkeys(remedies)))
+
+
 def look_at(store: SyncStore, address: str) -> tuple[Fleet | None, tuple[Finding, ...]]:
     """Return the fleet and what needs attention. If Redis fails, the fleet is None and that is the only finding."""
     try:
-        store.check_schema(write=False)
         fleet = read_fleet(store, address)
     except STORE_ERRORS as error:
-        return None, (fail("redis.reached", *split_remedy(health.unanswered(error))),)
+        return None, (unreached(error),)
     return fleet, attention(fleet)
+
+
+def unreached(error: Exception) -> Finding:
+    """Return the finding about a Redis that does not answer."""
+    return fail("redis.reached", *split_remedy(health.unanswered(error)))
 
 
 def attention(fleet: Fleet) -> tuple[Finding, ...]:
     """Return what needs attention, most urgent first. A queue without open events needs no worker."""
-    findings = [*of_server(fleet.server), *of_fleet(fleet), *of_events(fleet)]
     idle = not fleet.counts.open
-    return tuple(one for one in findings if one.needs_attention and not (idle and one.name == "fleet.workers"))
+    needed = (one for one in findings(fleet) if one.needs_attention)
+    return tuple(one for one in needed if not (idle and one.name == "fleet.workers"))
+
+
+def findings(fleet: Fleet) -> Iterator[Finding]:
+    """Return the result of each check of Redis and of each row."""
+    yield from of_server(fleet.server)
+    for row in ROWS:
+        yield row.finding(fleet)
 
 
 def of_server(server: RedisServer) -> Iterator[Finding]:
@@ -105,75 +148,6 @@ def of_server(server: RedisServer) -> Iterator[Finding]:
             )
         else:
             yield ok(name, "as it should be")
-
-
-def of_fleet(fleet: Fleet) -> Iterator[Finding]:
-    """Check whether receivers and workers are alive and fit together."""
-    refuses = any(check.failed and check.name in REFUSING for check in fleet.server.checks)
-    alive = {"receivers": _receivers, "workers": _workers, "missing": _missing}
-    checks: dict[str, Callable[[Fleet], Iterator[Problem]]] = {
-        **({} if refuses else alive),
-        "credentials": _credentials,
-        "queues": _queues,
-        "versions": _versions,
-        "handlers": _handlers,
-        "settings": _settings,
-        "refusals": _refusals,
-        "unavailable": _unavailable,
-    }
-    for name, problems in checks.items():
-        yield _finding(f"fleet.{name}", problems(fleet))
-
-
-def of_events(fleet: Fleet) -> Iterator[Finding]:
-    """Check whether events move, and the platform is called."""
-    yield _finding("platform.breaker", _breakers(fleet))
-    counts, oldest = fleet.counts, fleet.oldest_open or 0.0
-    conflicts = sum(one.conflicts for one in fleet.own_receivers if (one.conflicted or 0.0) <= _CONFLICT_SECONDS)
-    unhandled = ", ".join(f"{count} of {name}" for name, count in counts.unhandled.items())
-    for name, is_wrong, what, remedy in (
-        ("suspended", fleet.suspended, "`rq suspend` has stopped all workers", "run `rq resume`"),
-        (
-            "oldest_open",
-            oldest > OLDEST_SECONDS,
-            f"the oldest open event was received {age(oldest)} ago",
-            "`credhook causes` says why attempts fail; if none fail, start more workers",
-        ),
-        (
-            "dead",
-            counts.dead_recently,
-            f"{counted(counts.dead_recently, 'event was', 'events were')} given up within a day",
-            "`credhook causes` says why; fix it, then `credhook events replay --cause ID`",
-        ),
-        (
-            "unhandled",
-            counts.unhandled,
-            f"no worker had a handler for {unhandled}",
-            (
-                "start a worker with a handler for them, or register fewer types (`credhook endpoints plan`); "
-                "after a handler was renamed, `credhook events replay --state unhandled --renamed`"
-            ),
-        ),
-        (
-            "quarantined",
-            counts.quarantined,
-            f"{counted(counts.quarantined, 'event has', 'events have')} an unknown type, or an id that has no URL",
-            "see event_quarantined in the receivers' log; upgrade, then `credhook events replay --state quarantined`",
-        ),
-        (
-            "conflicts",
-            conflicts,
-            f"{counted(conflicts, 'delivery', 'deliveries')} had the webhook-id of another event, and no handler",
-            "`credhook events show` with the id of event_conflict in the receivers' log; `credhook events backfill`",
-        ),
-        (
-            "unreadable",
-            counts.unreadable,
-            f"the records of {counted(counts.unreadable, 'event', 'events')} are damaged: something else wrote there",
-            "`credhook events list --state unreadable` names them; repair them, then replay them",
-        ),
-    ):
-        yield _finding(f"events.{name}", [(what, remedy)] if is_wrong else [])
 
 
 def elsewhere(counts: EventCounts) -> str:
@@ -195,13 +169,6 @@ def age(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def _finding(name: str, problems: Iterable[Problem]) -> Finding:
-    found = list(problems)
-    if not found:
-        return ok(name, "as it should be")
-    return warn(name, "; ".join(what for what, _ in found), "; ".join(dict.fromkeys(remedy for _, remedy in found)))
-
-
 def _hosts(processes: Iterable[FleetProcess]) -> str:
     return ", ".join(sorted({one.host for one in processes})[:_MOST_NAMED])
 
@@ -210,40 +177,40 @@ def _processes(processes: Sequence[FleetProcess]) -> str:
     return ", ".join(map(process, processes[:_MOST_NAMED]))
 
 
-def _receivers(fleet: Fleet) -> Iterator[Problem]:
-    if not fleet.receivers:
-        what = "no receiver has announced itself on this Redis, so no delivery is accepted here"
-        yield what, "start `credhook receiver` with the REDIS_URL of the workers, database number included"
+def _some(value: Any) -> Iterable[Any]:
+    """Return the value as the only item, or no item if it is 0, None, False or empty."""
+    return (value,) if value else ()
 
 
-def _workers(fleet: Fleet) -> Iterator[Problem]:
-    if not fleet.own_workers:
-        waiting = f", and {counted(fleet.counts.open, 'event waits', 'events wait')}" if fleet.counts.open else ""
-        what = f"no worker of the queue {fleet.queue} is alive{waiting}"
-        yield what, f"start `credhook worker` with CREDHOOK_QUEUE={fleet.queue} and the REDIS_URL of the receivers"
+def _missing(fleet: Fleet) -> str:
+    last = ", ".join(f"{process(one)} {age(one.silent)} ago" for one in fleet.missing[-_MOST_NAMED:])
+    workers = counted(len(fleet.missing), "worker has", "workers have")
+    return f"{workers} ended without a goodbye and without a replacement, the last: {last}"
 
 
-def _missing(fleet: Fleet) -> Iterator[Problem]:
-    if fleet.missing:
-        gone = ", ".join(f"{process(one)} {age(one.silent)} ago" for one in fleet.missing[-_MOST_NAMED:])
-        who = counted(len(fleet.missing), "worker has", "workers have")
-        what = f"{who} ended without a goodbye and without a replacement, the last: {gone}"
-        yield what, "see their hosts, and start `credhook worker` there or elsewhere"
+def _no_worker(fleet: Fleet) -> str:
+    waiting = f", and {counted(fleet.counts.open, 'event waits', 'events wait')}" if fleet.counts.open else ""
+    return f"no worker of the queue {fleet.queue} is alive{waiting}"
 
 
-def _unavailable(fleet: Fleet) -> Iterator[Problem]:
-    for one in fleet.receivers:
-        if one.unavailable:
-            what, remedy = split_remedy(one.unavailable)
-            yield f"the receiver {process(one)} answered its last delivery with 503: {what}", remedy
+def _unavailable(one: ReceiverProcess) -> str:
+    return f"the receiver {process(one)} answered its last delivery with 503: {split_remedy(one.unavailable)[0]}"
 
 
-def _credentials(fleet: Fleet) -> Iterator[Problem]:
+def _credentials(fleet: Fleet) -> Iterator[tuple[WorkerProcess, str]]:
     refused = [worker for worker in fleet.workers if worker.credential_error]
+    more = f" ({len(refused)} workers in all)" if len(refused) > _MOST_NAMED else ""
     for worker in refused[:_MOST_NAMED]:
-        what, remedy = split_remedy(worker.credential_error)
-        more = f" ({len(refused)} workers in all)" if len(refused) > _MOST_NAMED else ""
-        yield f"worker {process(worker)} takes no events: {what}{more}", remedy
+        yield worker, more
+
+
+def _refused_credential(item: tuple[WorkerProcess, str]) -> str:
+    worker, more = item
+    return f"worker {process(worker)} takes no events: {split_remedy(worker.credential_error)[0]}{more}"
+
+
+def _conflicts(fleet: Fleet) -> int:
+    return sum(one.conflicts for one in fleet.own_receivers if (one.conflicted or 0.0) <= _CONFLICT_SECONDS)
 
 
 def _queues(fleet: Fleet) -> Iterator[Problem]:
@@ -343,3 +310,102 @@ def _breakers(fleet: Fleet) -> Iterator[Problem]:
         if platform.passed is not None:
             what = f"the platform has answered 429: about {platform.passed:.1f} requests/s passed"
             yield what, "set CREDHOOK_RATE to what the platform allows"
+
+
+_what, _todo = itemgetter(0), itemgetter(1)
+
+#: Every finding about the fleet, the most urgent first.
+ROWS: Final = (
+    Row(
+        "fleet.receivers",
+        lambda fleet: _some(not fleet.receivers and not fleet.refuses_writes),
+        lambda _: "no receiver has announced itself on this Redis, so no delivery is accepted here",
+        "start `credhook receiver` with the REDIS_URL of the workers, database number included",
+    ),
+    Row(
+        "fleet.workers",
+        lambda fleet: () if fleet.own_workers or fleet.refuses_writes else (fleet,),
+        _no_worker,
+        lambda fleet: f"start `credhook worker` with CREDHOOK_QUEUE={fleet.queue} and the REDIS_URL of the receivers",
+        alert="CredhookNoWorker",
+    ),
+    Row(
+        "fleet.missing",
+        lambda fleet: (fleet,) if fleet.missing and not fleet.refuses_writes else (),
+        _missing,
+        "see their hosts, and start `credhook worker` there or elsewhere",
+    ),
+    Row(
+        "fleet.credentials",
+        _credentials,
+        _refused_credential,
+        lambda item: split_remedy(item[0].credential_error)[1],
+        alert="CredhookTokenNotGranted",
+    ),
+    Row("fleet.queues", _queues, _what, _todo, alert="CredhookForsaken"),
+    Row("fleet.versions", _versions, _what, _todo, alert="CredhookVersionsDiffer"),
+    Row("fleet.handlers", _handlers, _what, _todo),
+    Row("fleet.settings", _settings, _what, _todo),
+    Row("fleet.refusals", _refusals, _what, _todo, alert="CredhookRefusing"),
+    Row(
+        "fleet.unavailable",
+        lambda fleet: (one for one in fleet.receivers if one.unavailable),
+        _unavailable,
+        lambda one: split_remedy(one.unavailable)[1],
+        alert="CredhookNotStored",
+    ),
+    Row("platform.breaker", _breakers, _what, _todo, alert="CredhookBreakerOpen"),
+    Row(
+        "events.suspended",
+        lambda fleet: _some(fleet.suspended),
+        lambda _: "`rq suspend` has stopped all workers",
+        "run `rq resume`",
+    ),
+    Row(
+        "events.oldest_open",
+        lambda fleet: _some((fleet.oldest_open or 0.0) > OLDEST_SECONDS and fleet.oldest_open),
+        lambda oldest: f"the oldest open event was received {age(oldest)} ago",
+        "`credhook causes` says why attempts fail; if none fail, start more workers",
+        alert="CredhookOldestEvent",
+    ),
+    Row(
+        "events.dead",
+        lambda fleet: _some(fleet.counts.dead_recently),
+        lambda dead: f"{counted(dead, 'event was', 'events were')} given up within a day",
+        "`credhook causes` says why; fix it, then `credhook events replay --cause ID`",
+        alert="CredhookDeadRate",
+    ),
+    Row(
+        "events.unhandled",
+        lambda fleet: _some(fleet.counts.unhandled),
+        lambda by_type: (
+            "no worker had a handler for " + ", ".join(f"{count} of {name}" for name, count in by_type.items())
+        ),
+        (
+            "start a worker with a handler for them, or register fewer types (`credhook endpoints plan`); "
+            "after a handler was renamed, `credhook events replay --state unhandled --renamed`"
+        ),
+        alert="CredhookUnhandled",
+    ),
+    Row(
+        "events.quarantined",
+        lambda fleet: _some(fleet.counts.quarantined),
+        lambda events: f"{counted(events, 'event has', 'events have')} an unknown type, or an id that has no URL",
+        "see event_quarantined in the receivers' log; upgrade, then `credhook events replay --state quarantined`",
+        alert="CredhookQuarantined",
+    ),
+    Row(
+        "events.conflicts",
+        lambda fleet: _some(_conflicts(fleet)),
+        lambda many: f"{counted(many, 'delivery', 'deliveries')} had the webhook-id of another event, and no handler",
+        "`credhook events show` with the id of event_conflict in the receivers' log; `credhook events backfill`",
+        alert="CredhookConflicts",
+    ),
+    Row(
+        "events.unreadable",
+        lambda fleet: _some(fleet.counts.unreadable),
+        lambda many: f"the records of {counted(many, 'event', 'events')} are damaged: something else wrote there",
+        "`credhook events list --state unreadable` names them; repair them, then replay them",
+        alert="CredhookUnreadable",
+    ),
+)

@@ -1,0 +1,13 @@
+-- Take or renew the sweeper's lock: one holder at a time, until it expires.
+--
+-- ARGV: holder; ms that the lock lasts.
+-- Reply: 1 if the caller has the lock; 0 if another process has it.
+
+--! include keys.lua
+
+local lock, holder, lasts = prefix .. 'sweeper', ARGV[1], ARGV[2]
+local current = redis.call('GET', lock)
+if current and current ~= holder then return 0 end
+redis.call('DEL', lock)  -- A full Redis lets a script pass that begins with this.
+redis.call('SET', lock, holder, 'PX', lasts)
+return 1
