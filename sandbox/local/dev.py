@@ -9,6 +9,7 @@ import os
 import re
 import select
 import shlex
+import signal
 import sys
 import termios
 import tomllib
@@ -20,13 +21,21 @@ from datetime import datetime
 from importlib.machinery import PathFinder
 from importlib.metadata import entry_points
 from pathlib import Path
-from subprocess import DEVNULL
+from subprocess import Popen, TimeoutExpired
 from typing import Any, Final
 
 import click
 from watchfiles import PythonFilter, watch
 
-from credhook.sandbox.local.environment import CREDHOOK, CannotStart, LocalEnvironment, Stopped, catch_signals, started
+from credhook.sandbox.local.environment import (
+    CREDHOOK,
+    STOP_SECONDS,
+    CannotStart,
+    LocalEnvironment,
+    Stopped,
+    catch_signals,
+    started,
+)
 
 REPLAY, QUIT, HELP = "r", "q", "?"
 
@@ -44,7 +53,7 @@ TRIGGERS: Final[dict[str, str]] = {
 REPLAY_COMMAND: Final = "events replay --state dead --state data_gone --state waiting --now"
 
 #: The session's worker logs errors with messages. A handler that runs when its file is saved gets five seconds. Then
-#: the event is handed back, and the new code gets it. Leases are not renewed while `breakpoint()` stops a coroutine.
+#: the event is handed back, and the new code gets it. Leases are not renewed while a debugger stops a coroutine.
 WORKER_SETTINGS: Final = {
     "CREDHOOK_DEV": "1",
     "CREDHOOK_LOG": "json",
@@ -89,10 +98,10 @@ def keyboard() -> Iterator[Callable[[], str] | None]:
 
     def pressed() -> str:
         try:
-            if termios.tcgetattr(sys.stdin)[3] & termios.ICANON or not select.select([sys.stdin], [], [], 0)[0]:
-                return ""  # In the first case, a debugger in the worker reads.
+            if not select.select([sys.stdin], [], [], 0)[0]:
+                return ""
             return os.read(sys.stdin.fileno(), 1).decode(errors="replace") or QUIT
-        except (OSError, termios.error):
+        except OSError:
             return QUIT
 
     if not (sys.stdin and sys.stdin.isatty() and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()):
@@ -212,14 +221,11 @@ class DevSession:
 
     def _start_worker(self) -> None:
         settings = WORKER_SETTINGS | {"CREDHOOK_HANDLERS": ",".join(self.modules)}
-        self.local.start("worker", *CREDHOOK, "worker", stdin=None if self.key else DEVNULL, **settings)
+        self.local.start("worker", *CREDHOOK, "worker", **settings)
         self._shown["worker"] = 0
 
     def _stop_worker(self) -> None:
         """Let the worker finish its running handlers, and show its last lines."""
-        if self.key:
-            with suppress(termios.error):
-                tty.setcbreak(sys.stdin)  # Take the terminal from a debugger, which then ends.
         self.local.stop("worker")
         self.show_logs()
 
@@ -262,6 +268,22 @@ class DevSession:
         return key != QUIT
 
 
+def debug_worker(local: LocalEnvironment, modules: Sequence[str]) -> None:
+    """Run one worker with this terminal, for `breakpoint()`, until it ends."""
+    settings = WORKER_SETTINGS | {"CREDHOOK_HANDLERS": ",".join(modules), "CREDHOOK_LOG": "console"}
+    worker = Popen((*CREDHOOK, "worker", "--debug"), env=local.environment | settings)  # noqa: S603  Our own program.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the worker as well, which ends in order.
+    try:
+        worker.wait()
+    finally:
+        worker.terminate()
+        try:
+            worker.wait(STOP_SECONDS)
+        except TimeoutExpired:  # The debugger holds its event loop.
+            worker.kill()
+            worker.wait()
+
+
 @click.command()
 @click.argument("modules", metavar="[MODULE]...", nargs=-1)
 @click.option("--port", default=0, type=click.IntRange(0, 65535), help="The receiver's. Default: a free one.")
@@ -272,13 +294,18 @@ class DevSession:
     help="Leave the sandbox out: register this https URL, which leads to the receiver, with the platform that the "
     "environment names, and delete it at the end. The receiver then speaks HTTP, for a tunnel that brings TLS.",
 )
-def dev(*, modules: tuple[str, ...], port: int, public_url: str | None) -> None:
+@click.option(
+    "--debug", is_flag=True, help="For breakpoint(): one worker has the terminal. Saved files change nothing."
+)
+def dev(*, modules: tuple[str, ...], port: int, public_url: str | None, debug: bool) -> None:
     """Run your handlers with everything around them, show the result of each event, restart them when saved.
 
     MODULE holds a `Handlers`, as in CREDHOOK_HANDLERS. Without one, dev takes the handlers of pyproject.toml or
     handlers.py in the current folder. Starts a Redis (unless REDIS_URL names one), the sandbox, the receiver on HTTPS,
     and a worker. Ctrl-C stops them; nothing is left.
     """
+    if debug and not sys.stdin.isatty():
+        raise click.UsageError("--debug needs a terminal")
     names, source = choose(modules, os.environ, Path.cwd())
     catch_signals()
     environ = {name: value for name, value in os.environ.items() if not name.startswith("CREDHOOK_TLS_")}
@@ -294,9 +321,10 @@ def dev(*, modules: tuple[str, ...], port: int, public_url: str | None) -> None:
             stack.enter_context(registered(local, public_url))
         # Without modules there is nothing to watch. The session's own folder holds no Python file.
         saves = saved(folders(names, Path.cwd()) or [local.folder])
-        session = DevSession(local, names, saves, stack.enter_context(keyboard()))
+        session = DevSession(local, names, saves, None if debug else stack.enter_context(keyboard()))
         if names:
-            click.echo(f"handlers   {', '.join(names)}, named by {source}; saved, they start anew")
+            restarts = "they are not restarted" if debug else "saved, they start anew"
+            click.echo(f"handlers   {', '.join(names)}, named by {source}; {restarts}")
         else:
             click.echo("handlers   none are named: a built-in one logs each event. Name yours: credhook dev accounts")
         settings = local.folder / "env"
@@ -307,7 +335,10 @@ def dev(*, modules: tuple[str, ...], port: int, public_url: str | None) -> None:
         click.echo(f"settings   set -a; . ./{settings.relative_to(Path.cwd())}; set +a")
         click.echo("stop       Ctrl-C")
         session.show_keys()
-        session.run()
+        if debug:
+            debug_worker(local, names)
+        else:
+            session.run()
     click.echo("stopped; nothing is left running")
 
 

@@ -171,8 +171,8 @@ class LocalEnvironment:
     logs: dict[str, Path] = field(default_factory=dict)
     processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
 
-    def start(self, name: str, *command: str, stdin: int | None = subprocess.DEVNULL, **settings: str) -> None:
-        """Start a process with settings of its own. Its output goes into its log. `stdin`: None for ours."""
+    def start(self, name: str, *command: str, **settings: str) -> None:
+        """Start a process with settings of its own. Its output goes into its log."""
         self.logs[name] = log = self.folder / f"{name}.log"
         with log.open("wb") as output:
             self.processes[name] = subprocess.Popen(  # noqa: S603  The commands are our own.
@@ -180,7 +180,7 @@ class LocalEnvironment:
                 env=self.environment | settings,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                stdin=stdin,
+                stdin=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C reaches only us, and we stop the others in order.
             )
 

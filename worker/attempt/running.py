@@ -37,7 +37,7 @@ LOOK_AGAIN_SECONDS: Final = 2.0
 #: Seconds that an event waits for its own abandoned run before the process is replaced.
 PATIENCE_SECONDS: Final = 60.0
 
-#: Set by the first breakpoint of `credhook dev`. A person in a debugger takes longer than a handler may.
+#: Set by the worker of `credhook dev --debug`. A person in a debugger takes longer than a handler may.
 untimed: Final = threading.Event()
 
 #: Handlers that were reported for returning a value.

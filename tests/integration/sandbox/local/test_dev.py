@@ -3,7 +3,6 @@
 import os
 import pty
 import re
-import select
 import signal
 import termios
 import time
@@ -64,7 +63,7 @@ def a_handler_that_gives_up_is_dead_with_its_reason(dev: Dev) -> None:
     dev.shows(told)
     assert dev.events(*REPLAY_COMMAND.split()[1:]) == "replayed 1\n"
     dev.shows(told, times=2)
-    assert re.search(rf"{resource}  mine\.seen  breakpoint_skipped\n +Run credhook dev in a terminal", dev.text)
+    assert re.search(rf"{resource}  mine\.seen  breakpoint_skipped\n +Run credhook dev --debug in a terminal", dev.text)
 
 
 def a_handler_that_blocks_is_named_with_its_line(dev: Dev) -> None:
@@ -118,27 +117,15 @@ STOPPING = """
 async def stops(event, context):
     breakpoint()
 
-@handlers.on("openid4vc.issuance.failed", timeout=0.5, retries=0)
+@handlers.on("openid4vc.issuance.failed", timeout=0.5)
 def stops_in_a_thread(event, context):
     breakpoint()
 """
+STOPS = {"openid4vc.issuance.offered": "stops", "openid4vc.issuance.failed": "stops_in_a_thread"}
 
 
-def prompted(terminal: int, text: str) -> None:
-    """Return once the debugger has written the text to the terminal."""
-    written = b""
-
-    def has_text() -> bool:
-        nonlocal written
-        if select.select([terminal], [], [], 0.05)[0]:
-            written += os.read(terminal, 4096)
-        return text.encode() in written
-
-    until(has_text, what=text)
-
-
-def test_keys_make_things_happen_replay_debug_and_quit(folder: Path) -> None:
-    text = MODULE + "    if not pathlib.Path('mended').exists():\n        raise Retry(after=600)\n" + STOPPING
+def test_keys_make_things_happen_replay_and_quit(folder: Path) -> None:
+    text = MODULE + "    if not pathlib.Path('mended').exists():\n        raise Retry(after=600)\n"
     (folder / "accounts.py").write_text(text)
     ours, theirs = pty.openpty()
     with developing(folder, "accounts", terminal=theirs) as dev:
@@ -149,30 +136,39 @@ def test_keys_make_things_happen_replay_debug_and_quit(folder: Path) -> None:
         os.write(ours, b"r")
         dev.shows(r"^replayed 1$")
         dev.shows(r"  done  handlers=mine\.seen")
-        for key, name in ((b"o", "stops"), (b"f", "stops_in_a_thread")):
-            os.write(ours, key)
-            prompted(ours, "(Pdb) ")
-            os.write(ours, b"p event.type * 2\n")
-            prompted(ours, "openid4vc.issuance.")
-            time.sleep(0.6)  # More than the handler's timeout.
-            os.write(ours, b"c\n")
-            dev.shows(rf"  done  handlers=mine\.{name}")
-        os.write(ours, b"f")
-        prompted(ours, "(Pdb) ")
-        os.write(ours, b"q\n")
-        dev.shows(r"mine\.stops_in_a_thread  failed")
-        os.write(ours, b"?")  # Keys are read again.
+        os.write(ours, b"?")
         dev.shows(r"^  x  verification\.data --no-is-valid$", times=2)
         assert not termios.tcgetattr(theirs)[3] & termios.ECHO
-        os.write(ours, b"o")
-        prompted(ours, "(Pdb) ")
-        dev.save(MODULE)  # Nothing stops at the next attempt.
-        dev.ready(2)
         os.write(ours, b"q")
         assert dev.process.wait(60) == 0
     shell = termios.ICANON | termios.ECHO
     assert termios.tcgetattr(theirs)[3] & shell == shell
     assert nothing_is_left(folder)
+
+
+def test_debug_gives_breakpoints_the_terminal(folder: Path) -> None:
+    (folder / "accounts.py").write_text(MODULE + STOPPING)
+    ours, theirs = pty.openpty()
+    with developing(folder, "--debug", "accounts", terminal=theirs) as dev:
+        dev.shows("worker_started")
+        for number, (event_type, name) in enumerate(STOPS.items(), start=1):
+            dev.happens(event_type)
+            dev.shows(r"\(Pdb\) ", times=2 * number - 1)
+            os.write(ours, b"p event.type * 2\n")
+            dev.shows(event_type * 2)
+            dev.shows(r"\(Pdb\) ", times=2 * number)
+            time.sleep(0.6)  # More than the handler's timeout.
+            os.write(ours, b"c\n")
+            dev.shows(rf"event_done .*mine\.{name}\W")
+        os.write(ours, b"\x03")  # Ctrl-C
+        assert dev.process.wait(60) == 0
+    assert nothing_is_left(folder)
+
+
+def test_debug_without_a_terminal_is_wrong_usage(folder: Path) -> None:
+    with developing(folder, "--debug", "accounts") as dev:
+        assert dev.process.wait(60) == 2
+        assert "--debug needs a terminal" in dev.text
 
 
 def test_a_terminal_that_is_closed_ends_everything(folder: Path) -> None:

@@ -2,8 +2,6 @@
 
 import io
 import json
-import os
-import pty
 import re
 import subprocess
 import sys
@@ -23,7 +21,6 @@ from credhook.sandbox.command import trigger
 from credhook.sandbox.local import dev, environment
 from credhook.sandbox.local.environment import CREDHOOK, CannotStart, LocalEnvironment, Stopped
 from credhook.worker.handlers import loading
-from credhook.worker.process import breakpoints
 from support.checkout import ROOT
 from support.in_thread import http_server
 from support.process.serving import runs
@@ -303,21 +300,6 @@ def test_dev_unregisters_its_url_however_the_session_ends(folder: Path, monkeypa
     with ends, dev.registered(LocalEnvironment(folder, {}, "", ""), "https://a.example"):
         pass
     assert registered == {"e0"}
-
-
-def test_a_debugger_tells_that_its_process_is_well_for_as_long_as_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(breakpoints, "PULSE_SECONDS", 0.01)
-    ours, theirs = pty.openpty()
-    pulses = threading.Semaphore(0)
-    stopped = threading.Thread(target=breakpoints.Debugger(theirs, pulses.release).set_trace)
-    stopped.start()
-    for _ in range(3):
-        assert pulses.acquire(timeout=60)
-    os.write(ours, b"c\n")
-    stopped.join(60)
-    assert not stopped.is_alive()
-    for each in (ours, theirs):
-        os.close(each)
 
 
 def test_dev_kills_stubborn_processes_with_their_children(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
