@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from subprocess import Popen
 from types import FrameType
 from typing import Final, Generic, TypeVar
@@ -48,7 +49,7 @@ LONG_LIFE_SECONDS: Final = 30.0
 RESTARTS: Final = Backoff(first=0.1, longest=4.0)
 #: Seconds without a check of the children after which the supervisor itself counts as stalled.
 STALLED_SECONDS: Final = 10.0
-#: Exit code of a child whose settings or handlers are wrong. Any successor would end with it as well.
+#: Exit code of a child whose settings or handlers are wrong. Every successor would end with the same code.
 FATAL_CODE: Final = 2
 
 #: Variables that tell a child where to count: prometheus_client's folder, and the child's place.
@@ -56,6 +57,17 @@ FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 PLACE: Final = "PROMETHEUS_MULTIPROC_PLACE"
 
 C = TypeVar("C", bound=Popen[bytes])
+
+
+class End(Enum):
+    """How a child has ended."""
+
+    #: It was told to stop, or its work is done. No other takes its place.
+    IN_ORDER = auto()
+    #: Another child takes its place.
+    DEATH = auto()
+    #: Its settings or handlers are wrong: all children stop.
+    FATAL = auto()
 
 
 @dataclass(slots=True)
@@ -73,7 +85,7 @@ class _Place(Generic[C]):
 
 
 class Supervisor(Generic[C]):
-    """Keeps a number of children running, until a signal ends them all, or each has finished with exit code 0."""
+    """Keeps a number of children running, until a signal ends them all, or each has finished its work."""
 
     def __init__(
         self,
@@ -98,10 +110,14 @@ class Supervisor(Generic[C]):
         self.clock, self._sleep = clock, sleep
         self._kind, self._start, self._grace = kind, start, grace
         self._force_signal, self._on_exit, self._before_drain = force_signal, on_exit, before_drain
+        # A child may have been told to stop before it handled signals.
+        self._stop_codes = {0, *(-number for number in _STOPS), -(force_signal or 0)}
         # The system closes our end when this process dies in any way; the children then drain and end.
         self.lifeline, self._held = os.pipe()
         self._places: list[_Place[C]] = [_Place(place) for place in range(number)]
+        #: True after a signal, or after a child that no successor could replace.
         self._stopping = False
+        self._code = 0
         #: When the children were last checked.
         self._checked = clock()
 
@@ -109,16 +125,23 @@ class Supervisor(Generic[C]):
         """Return True if the children are being checked, or drain. A pipe of logs that nobody reads holds checks."""
         return self._stopping or self.clock() - self._checked < STALLED_SECONDS
 
+    def expected(self) -> list[C | None]:
+        """Return a child for each place, or None where the next child has not started. Finished places are left out."""
+        return [place.child for place in self._places if place.child or place.due is not None]
+
     def check(self, child: C) -> None:
         """Check a running child."""
 
-    def ended(self, child: C, code: int) -> None:
-        """Clean up after a child that has ended, before another takes its place."""
+    def ended(self, child: C, code: int) -> End:  # noqa: ARG002  Other supervisors look at the child.
+        """Clean up after a child that has ended, and judge how. Before a stop, no child ends in order by default."""
+        if code == FATAL_CODE:
+            return End.FATAL
+        return End.IN_ORDER if self._stopping and code in self._stop_codes else End.DEATH
 
     def run(self) -> int:
         """Run until all children have ended; return the exit code: 0 in order, the fatal code, or 1."""
         stop_on(self._stop)
-        while not self._stopping and any(place.child or place.due is not None for place in self._places):
+        while not self._stopping and self.expected():
             for place in self._places:
                 self._check(place)
             self._checked = self.clock()
@@ -135,12 +158,11 @@ class Supervisor(Generic[C]):
         for child in self._alive():
             self.log.error(self._kind + "_killed", pid=child.pid, reason="it did not end")
             child.kill()
-        codes = {place.child.wait() for place in self._places if place.child}
-        if FATAL_CODE in codes:
-            return FATAL_CODE
-        # A child may have been told to stop before it handled signals.
-        in_order = {0, *(-one for one in _STOPS), -(self._force_signal or 0)}
-        return 1 if codes - in_order else 0
+        for child in [place.child for place in self._places if place.child]:
+            end = self.ended(child, child.wait())
+            if end is not End.IN_ORDER:
+                self._code = max(self._code, FATAL_CODE if end is End.FATAL else 1)
+        return self._code
 
     def _check(self, place: _Place[C]) -> None:
         if place.child is None:
@@ -148,8 +170,6 @@ class Supervisor(Generic[C]):
                 self._fill(place)
         elif (code := place.child.poll()) is None:
             self.check(place.child)
-        elif code == FATAL_CODE:
-            self._stopping = True
         elif not self._stopping:  # Otherwise the child may have had the signal that we have just had.
             self._reap(place, place.child, code)
 
@@ -163,9 +183,11 @@ class Supervisor(Generic[C]):
 
     def _reap(self, place: _Place[C], child: C, code: int) -> None:
         place.child = None
-        self.ended(child, code)
+        end = self.ended(child, code)
         self._on_exit(place.number)
-        if code == 0:
+        if end is End.FATAL:
+            self._stopping, self._code = True, FATAL_CODE
+        if end is not End.DEATH:
             return
         if self.clock() - place.started > LONG_LIFE_SECONDS:
             place.waits.reset()

@@ -53,9 +53,17 @@ def temporary_folder() -> TemporaryDirectory[str]:
 
 # Drop the gauges of creation times. They would be wrong with several processes.
 prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # It ships no types here.
-if FOLDER in os.environ and PLACE in os.environ:
+
+
+def count_in(folder: str, place: str) -> None:
+    """Count in this folder, in files of this place. Metrics that exist already stay in memory."""
+    os.environ[FOLDER] = folder  # prometheus_client reads it when a metric is made.
     values = prometheus_client.values
-    values.ValueClass = values.MultiProcessValue(identity(os.environ[PLACE]))  # type: ignore[no-untyped-call]  # As above.
+    values.ValueClass = values.MultiProcessValue(identity(place))  # type: ignore[no-untyped-call]  # It ships no types here.
+
+
+if FOLDER in os.environ and PLACE in os.environ:
+    count_in(os.environ[FOLDER], os.environ[PLACE])
 
 #: Held while a count is written, so that no thread forks meanwhile. In the child, prometheus_client's own locks would
 #: stay locked for ever.

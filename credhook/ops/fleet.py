@@ -18,6 +18,7 @@ from credhook.store.announcements import (
     ReceiverAnnouncement,
     WorkerAnnouncement,
     announced,
+    host_of,
     missing,
 )
 from credhook.store.counts import EventCounts, counts_of
@@ -53,6 +54,8 @@ class ReceiverProcess(ReceiverAnnouncement):
 class WorkerProcess(WorkerAnnouncement):
     """A worker process; `age` and `silent`, since its last beat, are in seconds."""
 
+    name: str
+    host: str
     queue: str
     age: float
     silent: float = 0.0
@@ -193,7 +196,9 @@ def _receiver(one: Announced, now: float) -> ReceiverProcess:
 def _worker(one: Announced, queue: str, now: float) -> WorkerProcess:
     said = WorkerAnnouncement.model_validate_json(one.text)
     age, silent = (max(0.0, now - at / 1_000) for at in (one.since, one.renewed))
-    return WorkerProcess(**said.model_dump(), queue=queue, age=age, silent=silent)
+    return WorkerProcess(
+        **said.model_dump(), name=one.name, host=host_of(one.name), queue=queue, age=age, silent=silent
+    )
 
 
 def queues_of(store: SyncStore) -> set[str]:

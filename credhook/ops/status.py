@@ -108,10 +108,9 @@ def _server(server: RedisServer) -> str:
 
 
 def _worker(worker: WorkerProcess, queue: str) -> str:
-    in_flight = "?" if worker.in_flight is None else worker.in_flight
     other = "" if worker.queue == queue else f"  queue {worker.queue}"
     names = ", ".join(sorted(worker.handlers)) or "no handlers"
-    return f"{_process(worker)}{other}  {in_flight}/{worker.slots} in flight  {names}"
+    return f"{_process(worker)}{other}  {worker.in_flight}/{worker.slots} in flight  {names}"
 
 
 def _process(one: FleetProcess) -> str:

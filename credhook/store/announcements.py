@@ -40,9 +40,10 @@ class WorkerAnnouncement(BaseModel, frozen=True):
     """A worker process.
 
     Attributes:
+        processes: how many worker processes its supervisor runs.
         handlers: name → the event types that it handles.
         slots: events that it handles at a time, at most.
-        in_flight: events that it handles now; None if it does not know.
+        in_flight: events that it handles now.
         config_fingerprint: digests of the settings that all workers of a queue should share.
         credential_error: why the platform accepts no credential of the process, or "".
         breaker: phase of the process's circuit breaker: closed, open or half open.
@@ -50,11 +51,11 @@ class WorkerAnnouncement(BaseModel, frozen=True):
     """
 
     version: str
-    host: str
     pid: int
+    processes: int = 1
     handlers: dict[str, tuple[str, ...]]
     slots: int
-    in_flight: int | None
+    in_flight: int
     platform: PlatformKeys
     config_fingerprint: dict[str, str]
     credential_error: str = ""
@@ -100,9 +101,9 @@ class ReceiverAnnouncement(BaseModel, frozen=True):
 
 
 class Announced(NamedTuple):
-    """An announcement in Redis: the process's token, its first and its last renewal in ms, and the JSON."""
+    """An announcement in Redis: the process's name, its first and its last renewal in ms, and the JSON."""
 
-    token: str
+    name: str
     since: int
     renewed: int
     text: bytes
@@ -114,9 +115,19 @@ class Announced(NamedTuple):
 
 def announced(values: Mapping[Any, Any]) -> Iterator[Announced]:
     """Yield the announcements of a hash, including lapsed ones."""
-    for token, value in values.items():
+    for name, value in values.items():
         since, renewed, text = value.split(b" ", 2)
-        yield Announced(token.decode(), int(since), int(renewed), text)
+        yield Announced(name.decode(), int(since), int(renewed), text)
+
+
+def family_of(name: str) -> str:
+    """Return what the names of all worker processes of one supervisor begin with."""
+    return name.rpartition(".")[0]
+
+
+def host_of(name: str) -> str:
+    """Return the host in the name of a worker process."""
+    return family_of(name).rpartition(".")[0]
 
 
 def missing(known: Sequence[Announced], now: float) -> list[Announced]:

@@ -12,7 +12,7 @@ from typing import Final
 from credhook.events import Event
 
 #: The only function that our jobs name. The receiver knows no more of the worker than this string.
-JOB_FUNCTION: Final = "credhook.worker.process.jobs.process"
+JOB_FUNCTION: Final = "credhook.worker.process.rq_job.process"
 #: Seconds before RQ itself ends a job. The worker's own time-outs are far shorter; this one is for a stuck process.
 JOB_TIMEOUT: Final = 3_600
 #: Seconds that RQ keeps a failed job. Ours fail only when a process dies, and the store knows more than RQ does.

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from credhook.supervisor import CHECK_SECONDS, LONG_LIFE_SECONDS, Supervisor, stops
+from credhook.supervisor import CHECK_SECONDS, LONG_LIFE_SECONDS, End, Supervisor, stops
 from support.process.fake_children import Child, Clock, own_signals
 
 #: Lives of children, one after the other: how many seconds, and the code that they end with.
@@ -24,6 +24,8 @@ class Family(Supervisor[Any]):
         super().__init__("child", number, self.birth, grace=GRACE, clock=clock, sleep=clock.sleep, **policy)
         self.children: list[Child] = []
         self.done: list[str] = []
+        #: True if a child that ends with 0 has finished its work.
+        self.finishes = False
         #: Seconds that the children take to end once they are told to.
         self.draining = 0.0
         #: How often the system has no room for another.
@@ -47,8 +49,9 @@ class Family(Supervisor[Any]):
     def check(self, child: Child) -> None:
         self.seen(child)
 
-    def ended(self, child: Child, code: int) -> None:
+    def ended(self, child: Child, code: int) -> End:
         self.done.append(f"{child.pid} ended with {code}")
+        return End.IN_ORDER if self.finishes and code == 0 else super().ended(child, code)
 
 
 Make = Callable[..., Family]
@@ -104,7 +107,7 @@ def test_a_child_that_dies_young_again_is_replaced_later(
     told(clock, 90)
     assert one.run() == 0
     assert waits(logs) == expected
-    assert len(one.done) == len(lives)
+    assert len(one.done) == len(lives) + 1  # The last child was told to stop.
     births = [child.born for child in one.children]
     for (before, after), (life, _), wait in zip(pairwise(births), lives, waits(logs), strict=True):
         assert life + wait <= after - before + 1e-6 <= life + wait + 3 * CHECK_SECONDS
@@ -123,10 +126,21 @@ def test_a_system_without_room_is_asked_again(clock: Clock, family: Make, logs: 
 def test_once_all_have_finished_so_has_their_supervisor(family: Make, logs: list[Any]) -> None:
     exits: list[int] = []
     one = family(3, [(YOUNG, 0), (OLD, 0), (YOUNG, 7), (OLD, 0)], on_exit=exits.append)
+    one.finishes = True
     assert one.run() == 0
     assert len(one.children) == len(one.done) == 4
     assert exits == [0, 2, 1, 2]
     assert [entry["code"] for entry in logs] == [7]
+
+
+def test_a_child_that_was_not_told_to_stop_is_replaced_after_code_0(
+    clock: Clock, family: Make, logs: list[Any]
+) -> None:
+    one = family(1, [(YOUNG, 0)])
+    told(clock, 60)
+    assert one.run() == 0
+    assert len(one.children) == 2
+    assert [(entry["event"], entry["code"]) for entry in logs] == [("child_died", 0)]
 
 
 def test_supervisor_ends_on_errors_that_a_new_child_would_repeat(family: Make, logs: list[Any]) -> None:

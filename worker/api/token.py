@@ -114,22 +114,13 @@ class ClientCredentials:
             resources=settings.resource,
         )
 
-    @property
-    def has_token(self) -> bool:
-        """Return True if the current token needs no renewal."""
-        return self._token is not None and self._clock() < self._token.renew_at
-
-    def adopt(self, token: Token) -> None:
-        """Use a token that a fork of this process has fetched."""
-        self._token = token
-
     async def token(self, transport: Transport) -> Token:
         """Return the current token, or fetch one over `transport`.
 
         Raises:
             ApiError: The token endpoint gave none. `retry_after` says when it is asked again.
         """
-        if self._token is not None and self.has_token:
+        if self._token is not None and self._clock() < self._token.renew_at:
             return self._token
         if self._fetching is None or self._fetching.done():
             if self._failure is not None and (pause := self._paused_until - self._clock()) > 0:

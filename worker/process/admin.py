@@ -25,11 +25,12 @@ def start_admin(
     address: str,
     folder: str,
     is_alive: Callable[[], bool],
-    tokens: Callable[[], Sequence[str]],
+    names: Callable[[], Sequence[str]],
 ) -> None:
     """Answer on `host:port` from a thread with its own event loop.
 
-    `folder`: where the processes count; `is_alive`: the supervisor's answer to /healthz; `tokens`: of its processes.
+    `folder`: where the processes count; `is_alive`: the supervisor's answer to /healthz; `names`: of the processes that
+    there should be, "" for each that does not run now.
     """
     listener = bind_setting(address, "CREDHOOK_ADMIN")
 
@@ -39,7 +40,7 @@ def start_admin(
 
         async def examine() -> Sequence[Check]:
             checks = await examining()
-            return [*checks, await check_workers(store, tokens())] if checks[0].passed else checks
+            return [*checks, await check_workers(store, names())] if checks[0].passed else checks
 
         target = TargetFigures(examine, part="worker", certificate=settings.client_certfile)
         app = create_admin(
@@ -54,16 +55,17 @@ def start_admin(
     threading.Thread(target=lambda: asyncio.run(serve()), daemon=True, name="admin").start()
 
 
-async def check_workers(store: AsyncStore, tokens: Sequence[str]) -> Check:
+async def check_workers(store: AsyncStore, names: Sequence[str]) -> Check:
     """Check that our processes may take events: a rollout must not replace good workers by refused ones."""
     texts: Sequence[bytes | str | None] = []
     with suppress(*STORE_ERRORS):  # As if none had started: the next answer tells.
-        texts = await store.redis.hmget(store.keys.handlers, list(tokens))
-    said = {token.encode(): text for token, text in zip(tokens, texts, strict=False) if text}
-    workers = [WorkerAnnouncement.model_validate_json(one.text) for one in announced(said)]
-    refusal = next((one.credential_error for one in workers if one.credential_error), "")
-    all_started = 0 < len(tokens) == sum(one.started for one in workers)
-    return Check("workers", all_started and not refusal, refusal or "its processes have not started yet; see their log")
+        texts = await store.redis.hmget(store.keys.handlers, list(names)) if names else []
+    announcements = {name.encode(): text for name, text in zip(names, texts, strict=False) if text}
+    workers = [WorkerAnnouncement.model_validate_json(worker.text) for worker in announced(announcements)]
+    refusal = next((worker.credential_error for worker in workers if worker.credential_error), "")
+    started = sum(worker.started for worker in workers)
+    waiting = f"{started} of its {len(names)} processes have started; see their log"
+    return Check("workers", 0 < len(names) == started and not refusal, refusal or waiting)
 
 
 @dataclass(frozen=True)

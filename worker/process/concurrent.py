@@ -44,7 +44,8 @@ BATCH_WINDOW_SECONDS: Final = 0.002
 #: A full worker claims its events in this many groups at least. Events that begin together end together, and would all
 #: wait for Redis at once.
 GROUPS: Final = 4
-PULSE_SECONDS: Final = 0.5
+#: Seconds between two looks of a worker at itself.
+ROUND_SECONDS: Final = 0.5
 #: Seconds that an idle worker waits for a job before it looks again, and a suspended worker before it asks again.
 IDLE_SECONDS: Final = 1.0
 #: Characters of an unknown command that the log repeats.
@@ -67,10 +68,8 @@ class ConcurrentWorker(BaseWorker):
     #: When the grace time ends, in seconds of the loop. It includes waits for Redis: the supervisor waits no longer.
     _drained_by: float = math.inf
 
-    def __init__(
-        self, settings: WorkerSettings, registry: Registry, store: SyncStore, *, name: str, token: str
-    ) -> None:
-        """`store`: for RQ's record of this worker; `token`: the name under which this process holds events."""
+    def __init__(self, settings: WorkerSettings, registry: Registry, store: SyncStore, *, name: str) -> None:
+        """`store`: for RQ's record of this worker; `name`: of this process in the fleet, which holds the events."""
         super().__init__(
             [settings.queue], name=name, connection=store.redis, serializer=JSONSerializer, log_job_description=False
         )
@@ -79,7 +78,6 @@ class ConcurrentWorker(BaseWorker):
         #: Claimed events whose handlers have not ended.
         self._attempts: set[Attempt] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._token = token
         self._exhausted = False
         self._suspended = False
         #: True if a poison candidate waits or is under way: it must be the only event of the process.
@@ -98,10 +96,10 @@ class ConcurrentWorker(BaseWorker):
         """Do without: RQ would give our connection a name and list all connections, which our users may not."""
         self.ip_address = "unknown"
 
-    def work(self, burst: bool = False, *_: Any, pulse: Callable[[], None] = lambda: None, **__: Any) -> bool:
+    def work(self, burst: bool = False, *_: Any, watch: Callable[[bool], None] = lambda _: None, **__: Any) -> bool:
         """Work until stopped by a signal or by RQ's shutdown command; with `burst`, until the queue is empty.
 
-        `pulse` is called from the event loop twice a second.
+        `watch` is called from the event loop twice a second, with True while plugins start or shut down.
 
         Returns:
             False if this process must be replaced, because handlers hang.
@@ -115,7 +113,13 @@ class ConcurrentWorker(BaseWorker):
             # swallow their cancellation.
             loop = uvloop.new_event_loop()
             asyncio.set_event_loop(loop)
-            loop.run_until_complete(self._work(burst=burst, pulse=pulse))
+            task = loop.create_task(self._work(burst=burst, watch=watch))
+            while not task.done():
+                try:
+                    loop.run_until_complete(task)
+                except (SystemExit, KeyboardInterrupt) as error:  # A task of a handler has raised it: go on.
+                    log.error("task_exited", exc_info=error, hint="a handler's task called sys.exit: raise an error")  # noqa: TRY400
+            task.result()
         finally:
             with self._registration:
                 self._is_registered = False
@@ -125,7 +129,7 @@ class ConcurrentWorker(BaseWorker):
                     log.warning("death_not_registered", error=type(error).__name__)
         return not self._exhausted
 
-    async def _work(self, *, burst: bool, pulse: Callable[[], None]) -> None:
+    async def _work(self, *, burst: bool, watch: Callable[[bool], None]) -> None:
         self._stopping = asyncio.Event()
         self._freed = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -133,10 +137,10 @@ class ConcurrentWorker(BaseWorker):
             loop.add_signal_handler(number, self._stop)
         loop.add_signal_handler(HAND_BACK, self._interrupt_all)
         async with (
-            build_worker(self._settings, self._registry, worker=Claimant(self.name, self._token)) as parts,
+            build_worker(self._settings, self._registry, worker=Claimant(self.name, self.name)) as parts,
             beside(
                 lambda: parts.auth.keep(parts.transport),
-                lambda: self._watch_process(pulse),
+                lambda: self._watch_process(watch),
                 lambda: self._listen(parts.store.redis),
             ),
         ):
@@ -146,8 +150,10 @@ class ConcurrentWorker(BaseWorker):
                 await self._first(parts.auth.token(parts.transport))
             await self._first(parts.lifespan.start())
             self.credential_error, self.started = self._breaker.credential_error, True
+            watch(False)  # An event may block the loop before the next round.
             await self._take_and_start(burst=burst)
             await self._drain()
+            watch(True)  # The plugins shut down next.
 
     async def _take_and_start(self, *, burst: bool) -> None:
         """Keep as many events in flight as there are places, until told to stop."""
@@ -283,11 +289,11 @@ class ConcurrentWorker(BaseWorker):
         for attempt in list(self._attempts):
             attempt.interrupt(Interruption.DRAINED)
 
-    async def _watch_process(self, pulse: Callable[[], None]) -> None:
-        """Send the pulse, and do the work due twice a second. Hung handlers can only be ended with their process."""
+    async def _watch_process(self, watch: Callable[[bool], None]) -> None:
+        """Do the work due twice a second. Hung handlers can only be ended with their process."""
         runs = self._processor.runs
         while True:
-            pulse()
+            watch(not self.started)
             self.credential_error, phase = self._breaker.credential_error, self._breaker.phase
             self.breaker = phase.value
             metrics.BREAKER.set(phase is not Phase.CLOSED)
@@ -297,7 +303,7 @@ class ConcurrentWorker(BaseWorker):
                 log.error("handlers_hung", hung=runs.hung, limit=runs.limit, hint="give the handlers' calls time-outs")
                 self._exhausted = True
                 self._stop()
-            await asyncio.sleep(PULSE_SECONDS)
+            await asyncio.sleep(ROUND_SECONDS)
 
     @property
     def in_flight(self) -> int:

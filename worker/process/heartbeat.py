@@ -6,11 +6,10 @@ beat: a handler that blocks it must not look like a dead host. The supervisor en
 """
 
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Optional
+from typing import Any, Final
 
 import structlog
 
@@ -20,10 +19,8 @@ from credhook.store.errors import STORE_ERRORS, hint, is_denied
 from credhook.store.store import SyncStore
 from credhook.worker.handlers.registry import Registry
 from credhook.worker.platform.limits import platform_key
+from credhook.worker.process.concurrent import ConcurrentWorker
 from credhook.worker.queue.leases import reclaim
-
-if TYPE_CHECKING:
-    from credhook.worker.process.concurrent import ConcurrentWorker
 
 log = structlog.get_logger("credhook.worker")
 
@@ -34,35 +31,38 @@ _SILENCE_SECONDS, _SILENCE_PART = 6.0, 0.4
 _BEAT_PART, _GAP_PART = 1 / 3, 2 / 3
 
 
+def silence_seconds(lease: float) -> float:
+    """Return the seconds of silence after which a process counts as dead."""
+    return min(lease, max(_SILENCE_SECONDS, _SILENCE_PART * lease))
+
+
 class Heartbeat:
-    """Beats for one worker process. Without a `worker`, RQ's own forking worker shows itself to RQ."""
+    """Beats for one worker process."""
 
     def __init__(
         self,
         store: SyncStore,
         settings: WorkerSettings,
         registry: Registry,
-        token: str,
+        worker: ConcurrentWorker,
         *,
-        worker: Optional["ConcurrentWorker"] = None,
+        processes: int = 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`token`: the name under which this process holds events; `clock`: monotonic seconds."""
-        self._store, self._token, self._worker, self._clock = store, token, worker, clock
-        self._silence = min(settings.lease, max(_SILENCE_SECONDS, _SILENCE_PART * settings.lease))
+        """`processes`: how many its supervisor runs; `clock`: monotonic seconds."""
+        self._store, self._name, self._worker, self._clock = store, worker.name, worker, clock
+        self._silence = silence_seconds(settings.lease)
         #: Seconds between two beats.
         self.interval = min(BEAT_SECONDS, _BEAT_PART * self._silence)
         self._last = self._since = -float("inf")
         self._beating, self._left = threading.Lock(), False
-        #: Of RQ's forking worker, as those of `ConcurrentWorker`.
-        self.credential_error, self.breaker, self.started, self.in_flight = "", "closed", False, None
         self._identity = announcements.WorkerAnnouncement(
             version=announcements.version(),
-            host=socket.gethostname(),
             pid=os.getpid(),
+            processes=processes,
             handlers={handler.name: tuple(sorted(handler.types)) for handler in registry.handlers},
-            slots=settings.concurrency if worker else 1,
-            in_flight=None,
+            slots=settings.concurrency,
+            in_flight=0,
             platform=announcements.PlatformKeys(key=platform_key(settings.api_url, settings.queue), rate=settings.rate),
             config_fingerprint=announcements.fingerprint(
                 {
@@ -91,13 +91,11 @@ class Heartbeat:
         # After a gap in our own beats, an outage of Redis may have silenced the others as well.
         if began - self._last > _GAP_PART * self._silence:
             self._since = began
-        state = self._worker or self
-        said = {name: getattr(state, name) for name in ("in_flight", "credential_error", "breaker", "started")}
-        text = self._identity.model_copy(update=said).model_dump_json()
+        state = {name: getattr(self._worker, name) for name in ("in_flight", "credential_error", "breaker", "started")}
+        text = self._identity.model_copy(update=state).model_dump_json()
         keys, lasts_ms = self._store.keys, int(announcements.MISSED_SECONDS * 1_000)
-        now = self._store.run("announce", [self._token, text, lasts_ms], keys=[keys.handlers, keys.workers])
-        if self._worker:
-            self._worker.show_to_rq()
+        now = self._store.run("announce", [self._name, text, lasts_ms], keys=[keys.handlers, keys.workers])
+        self._worker.show_to_rq()
         self._last = began
         if began - self._since >= self._silence:
             self._reclaim_silent(now)
@@ -112,10 +110,10 @@ class Heartbeat:
             self._left = True
             try:
                 known, now = list(announcements.announced(redis.hgetall(keys.handlers))), self._store.clock()
-                others, missed = [one for one in known if one.token != self._token], announcements.missing(known, now)
-                replaced = (one.token for one in announcements.missing(others, now) if one not in missed)
-                redis.hdel(keys.handlers, self._token, *replaced)
-                redis.zrem(keys.workers, self._token)
+                others, missed = [one for one in known if one.name != self._name], announcements.missing(known, now)
+                replaced = (one.name for one in announcements.missing(others, now) if one not in missed)
+                redis.hdel(keys.handlers, self._name, *replaced)
+                redis.zrem(keys.workers, self._name)
             except STORE_ERRORS as error:
                 log.debug("announcement_not_removed", error=type(error).__name__)
 
@@ -123,10 +121,10 @@ class Heartbeat:
         """Take over the events of processes that have stopped beating. Each is reclaimed by one process only."""
         key, redis = self._store.keys.workers, self._store.redis
         silent: Any = redis.zrangebyscore(key, "-inf", now - self._silence * 1_000)
-        for token in silent:
-            if redis.zrem(key, token):
+        for name in silent:
+            if redis.zrem(key, name):
                 log.warning("worker_missed", silent=self._silence, hint="its host is down, or out of reach of Redis")
-                reclaim(self._store, token.decode(), "host")
+                reclaim(self._store, name.decode(), "host")
                 known = announcements.announced(redis.hgetall(self._store.keys.handlers))
-                if lapsed := [one.token for one in known if now - one.renewed > announcements.MISSED_SECONDS * 1_000]:
+                if lapsed := [one.name for one in known if now - one.renewed > announcements.MISSED_SECONDS * 1_000]:
                     redis.hdel(self._store.keys.handlers, *lapsed)

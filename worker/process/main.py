@@ -4,15 +4,14 @@ import faulthandler
 import gc
 import os
 import signal
-import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, NoReturn
-from uuid import uuid4
 
+import click
 import structlog
 
 from credhook import tracing
@@ -22,14 +21,13 @@ from credhook.settings import WorkerSettings, in_force
 from credhook.store import health
 from credhook.store.errors import STORE_ERRORS, hint
 from credhook.store.store import SyncStore
-from credhook.supervisor import stop_on
+from credhook.supervisor import stop_on, stops
+from credhook.worker.attempt.running import untimed
 from credhook.worker.handlers.blocking import refuse_blocking_calls
 from credhook.worker.handlers.loading import load
-from credhook.worker.process import breakpoints, jobs
 from credhook.worker.process.concurrent import ConcurrentWorker, end_outage
-from credhook.worker.process.heartbeat import Heartbeat
-from credhook.worker.process.supervisor import HAND_BACK, PULSE, Pipes
-from credhook.worker.queue.leases import reclaim_all
+from credhook.worker.process.heartbeat import Heartbeat, silence_seconds
+from credhook.worker.process.supervisor import HAND_BACK, LOADED, STOPPED, Supervision
 from credhook.worker.queue.sweeper import Sweeper
 
 log = structlog.get_logger("credhook.worker")
@@ -43,25 +41,44 @@ _GC_THRESHOLDS: Final = 50_000, 20, 100
 _ROUNDS: Final = 3
 #: Exit code of a process whose handlers hang: the supervisor replaces it.
 _REPLACE_ME: Final = 75
+#: A blocked event loop ends the process after this part of the silence after which other processes miss it.
+_BLOCKED_PART: Final = 2 / 3
+#: The least seconds for that. A busy machine may stop a process for seconds.
+_BLOCKED_SECONDS: Final = 4.0
+#: Seconds of a blocked loop while plugins start or shut down. The process holds no events then.
+_PATIENCE_SECONDS: Final = 30.0
 
 
-def run(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool, died: Sequence[str] = ()) -> NoReturn:
+def run(
+    settings: WorkerSettings, name: str, supervision: Supervision | None, *, processes: int, burst: bool
+) -> NoReturn:
     """Work until asked to stop, then end the process: with 0, or with another code to be replaced.
 
-    `died`: earlier workers whose deaths Redis has not noted yet, as `reclaim_all` takes them.
+    `processes`: how many processes like this one there should be; `supervision`: None if this one is debugged.
     """
-    stop_on(_stop)
-    signal.signal(HAND_BACK, signal.SIG_IGN)  # No events are held yet.
     try:
-        code = _work(settings, pipes, isolation, burst=burst, died=died)
+        stop_on(_stop)
+        signal.signal(HAND_BACK, signal.SIG_IGN)  # No events are held yet.
+        os.register_at_fork(after_in_child=_forget_signals)
+        code = _work(settings, name, supervision, processes=processes, burst=burst)
     except _StopAsked:
         code = 0
     except STORE_ERRORS as error:
         log.exception("redis_unusable", hint=hint(error))
         code = 1
+    except click.ClickException:  # The handlers cannot be loaded.
+        raise
+    except BaseException as error:
+        log.error("worker_failed", name=name, exc_info=error)  # noqa: TRY400  Our processor keeps the message out.
+        code = 1
+    if code == 0:
+        _report(supervision, STOPPED)
     with suppress(OSError):  # The terminal may be closed.
         sys.stdout.flush()
         sys.stderr.flush()
+    if os.getpgrp() == os.getpid():  # What handlers have started, if no supervisor is left to end it.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        os.killpg(0, signal.SIGTERM)
     os._exit(code)  # Hanging threads of handlers would keep the process alive.
 
 
@@ -73,15 +90,29 @@ def _stop(*_: object) -> None:
     raise _StopAsked
 
 
-def _work(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool, died: Sequence[str]) -> int:
-    os.set_blocking(pipes.report, False)
-    faulthandler.register(signal.SIGUSR1, file=pipes.report, all_threads=False)
-    name = f"{socket.gethostname()}.{os.getpid()}.{uuid4().hex[:8]}"
+def _forget_signals() -> None:
+    """Handle signals by default in a process that a handler has forked.
+
+    The event loop's handlers write to a descriptor that the fork shares with it, so that a signal to the fork would
+    stop the worker.
+    """
+    signal.set_wakeup_fd(-1)
+    for number in (*stops(), HAND_BACK):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _report(supervision: Supervision | None, line: bytes) -> None:
+    if supervision:
+        with suppress(OSError):  # The supervisor is gone. The lifeline tells.
+            os.write(supervision.report, line)
+
+
+def _work(settings: WorkerSettings, name: str, supervision: Supervision | None, *, processes: int, burst: bool) -> int:
     store = settings.open_store_sync()
     tracing.start("worker")  # Before handlers are loaded: their own traces join ours.
     registry = load(settings.handlers)
+    _report(supervision, LOADED)
     _wait_for(store)
-    reclaim_all(store, died)
     # Imported objects live as long as the process: the collector need not visit them.
     gc.collect()
     gc.freeze()
@@ -89,65 +120,65 @@ def _work(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool
     handlers = [one.name for one in registry.handlers]
     starting = {"starting": names} if (names := [one.name for one in registry.plugins if one.startup_function]) else {}
     log.info(
-        "worker_started", name=name, queue=settings.queue, handlers=handlers, **starting, settings=in_force(settings)
+        "worker_started",
+        name=name,
+        pid=os.getpid(),
+        queue=settings.queue,
+        handlers=handlers,
+        **starting,
+        settings=in_force(settings),
     )
     wanted = {event_type: {one.name for one in registry.matching(event_type)} for event_type in registry.types}
     sweeper = Sweeper(store, name=name, interval=settings.lease / _ROUNDS, wanted=wanted)
     with suppress(*STORE_ERRORS):  # The rounds do it as well.
         sweeper.unhandled.put_back()  # At once, what has waited for our handlers.
     _every(settings.lease / _ROUNDS, sweeper.run, "sweeper")
-    if in_development():
-        refuse_blocking_calls()
-        breakpoints.install(lambda: _pulse(pipes.report))
-    concurrent = None
-    if isolation == "loop":
-        concurrent = ConcurrentWorker(settings, registry, store, name=name, token=pipes.token)
-    heartbeat = Heartbeat(store, settings, registry, pipes.token, worker=concurrent)
+    concurrent = ConcurrentWorker(settings, registry, store, name=name)
+    heartbeat = Heartbeat(store, settings, registry, concurrent, processes=processes)
     heartbeat.beat()
     _every(heartbeat.interval, heartbeat.beat, "heartbeat")
-    _end_with(pipes.lifeline)
-    code = 0
+    if supervision:
+        sys.breakpointhook = _skip_breakpoint
+        if in_development():
+            refuse_blocking_calls()
+        _end_with(supervision.lifeline)
+    else:
+        sys.breakpointhook = _debug  # It blocks the loop, and so does the handler that a person steps through.
+        untimed.set()  # A person in a debugger takes longer than a handler may.
     try:
-        if concurrent:
-            if not concurrent.work(burst=burst, pulse=lambda: _pulse(pipes.report)):
-                code = _REPLACE_ME
-        else:
-            jobs.shared()  # Forks inherit the settings and the handlers.
-            _work_isolated(settings, name, heartbeat, burst=burst)
+        worked = concurrent.work(burst=burst, watch=_watchdog(settings, supervision))
     finally:
         heartbeat.leave()
     log.info("worker_stopped", name=name)
     tracing.flush()
-    return code
+    return 0 if worked else _REPLACE_ME
 
 
-def _work_isolated(settings: WorkerSettings, name: str, heartbeat: Heartbeat, *, burst: bool) -> None:
-    """Run RQ's forking worker, and run it again when an error of Redis has ended it."""
-    store = settings.open_store_sync()  # RQ raises the time-out of its client to minutes.
-    # Only the supervisor handles SIGHUP: its SIGTERM would otherwise be the second signal, which kills the current job.
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+def _watchdog(settings: WorkerSettings, supervision: Supervision | None) -> Callable[[bool], None]:
+    """Return a function that has the process ended, with its stacks in the report, unless it is called again in time.
 
-    def announce(error: str) -> None:
-        heartbeat.credential_error, heartbeat.started = error, True
+    Other processes must not miss this one before: a handler may block the heartbeat as well, and they blame no event.
+    """
+    # In development leases are long, because a breakpoint stops their renewal. A blocked loop is still noticed soon.
+    lease = min(settings.lease, WorkerSettings.model_fields["lease"].default) if in_development() else settings.lease
+    seconds = max(_BLOCKED_SECONDS, _BLOCKED_PART * silence_seconds(lease))
 
-    while True:
-        rq_worker = jobs.IsolatingWorker(store, name=f"{name}.{uuid4().hex[:4]}", announce=announce)
-        try:
-            rq_worker.work(burst=burst, logging_level=None)
-        except STORE_ERRORS as error:
-            log.warning("worker_interrupted", error=type(error).__name__)
-        if burst or rq_worker.stop_asked:
-            return
-        signal.signal(signal.SIGTERM, _stop)  # RQ's signal handlers belong to the worker that has ended.
-        signal.signal(signal.SIGINT, _stop)
-        signal.signal(HAND_BACK, signal.SIG_IGN)
-        time.sleep(_BACKOFF.first)  # The error may come back at once, as a refused permission does.
-        _wait_for(store)
+    def arm(patiently: bool) -> None:
+        if supervision:
+            limit = _PATIENCE_SECONDS if patiently else seconds
+            faulthandler.dump_traceback_later(limit, exit=True, file=supervision.report)
+
+    return arm
 
 
-def _pulse(descriptor: int) -> None:
-    with suppress(OSError):  # The supervisor is gone, or has not read for long. The lifeline tells.
-        os.write(descriptor, PULSE)
+def _debug(*_: object, **__: object) -> None:
+    from pdb import Pdb
+
+    Pdb(nosigint=True).set_trace(sys._getframe(1))  # noqa: SLF001  As pdb itself does. Ctrl-C stops the worker.
+
+
+def _skip_breakpoint(*_: object, **__: object) -> None:
+    log.warning("breakpoint_skipped", hint="Run credhook dev --debug in a terminal")
 
 
 def _end_with(lifeline: int) -> None:

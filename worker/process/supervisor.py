@@ -1,83 +1,97 @@
-"""Keep worker processes running: replace workers that die or no longer move.
+"""Keep worker processes running: replace workers that die or whose event loop is blocked, and put back their events.
 
-A handler that blocks the event loop stops a hundred other events, and the renewal of their leases. So each worker sends
-a pulse from its event loop. The supervisor asks a silent worker for its stack, which shows the blocking code, and ends
-the worker before its leases lapse.
+A handler that blocks the event loop stops a hundred other events, and the renewal of their leases. So each worker arms
+faulthandler's timer from its event loop, again and again. If the loop does not arm it in time, the timer writes all
+stacks and ends the process, even if the interpreter's lock is never released. The supervisor logs the blocking code.
 """
 
-import math
 import os
+import re
 import signal
+import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from io import FileIO
-from subprocess import Popen
+from itertools import count, takewhile
+from subprocess import DEVNULL, Popen
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
-from credhook.supervisor import PLACE, Supervisor
+from credhook.backoff import Backoff, Waits
+from credhook.supervisor import FATAL_CODE, PLACE, End, Supervisor
 
-#: Silence of a worker until its stack is logged, and until it is ended: part of its lease, and the least in seconds,
-#: because processes wait on a busy machine.
-_SILENT, _TOO_SILENT = (1 / 3, 3.0), (2 / 3, 6.0)
 #: Seconds beyond its grace time that a worker gets to end.
 EXTRA_GRACE_SECONDS: Final = 10.0
+#: Seconds between two checks after which all processes may have stood still, and a blocked loop means nothing.
+_STALL_SECONDS: Final = 2.0
+#: Waits between two tries to put back the events of a dead worker.
+_RETRIES: Final = Backoff(first=0.2, longest=5.0)
+#: Seconds that a supervisor waits at its end until Redis has noted all deaths.
+_NOTE_SECONDS: Final = 5.0
 #: Tells a worker to hand back all events at once.
 HAND_BACK: Final = signal.SIGUSR2
-#: The byte that a worker sends from its event loop. It does not occur in a stack.
-PULSE: Final = b"\0"
+#: Lines that a worker reports: its settings and handlers are right; it has stopped in order.
+LOADED, STOPPED = b"loaded\n", b"stopped\n"
 #: Bytes to read at once: as many as a pipe holds.
 _PIPE_BYTES: Final = 65_536
-#: The HTTP client's allocator reads this. With huge pages, 400 connections take 7 MiB more.
-_ALLOCATOR: Final = {"MIMALLOC_ALLOW_THP": "0"}
+#: Stacks of threads that one log line shows, and calls of each stack.
+_STACKS, _CALLS = 3, 20
 
 
-class Pipes(NamedTuple):
-    """File descriptors that connect a worker with its supervisor, on the worker's side.
+class Supervision(NamedTuple):
+    """What a worker has from its supervisor: two file descriptors, and its name in the whole fleet.
 
-    The worker writes pulses and, on SIGUSR1, its stack to `report`. `lifeline` ends when the supervisor dies in any
-    way. The worker holds events under the name `token`.
+    The worker writes lines to `report`, and its stacks if its loop is blocked. `lifeline` ends when the supervisor dies
+    in any way.
     """
 
     report: int
     lifeline: int
-    token: str
+    name: str
 
 
 class SupervisedWorker(Popen[bytes]):
     """A worker process and the supervisor's end of its pipe. Raises OSError if the system cannot start it."""
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], lifeline: int) -> None:
-        self.token = uuid4().hex[:12]
-        #: When it was last checked, and when its loop last moved. The time before the first pulse counts as moving.
-        self.checked, self.heard = -math.inf, math.inf
-        #: True if it was asked for its stack since then; True if its silence has ended it.
-        self.asked = self.replaced = False
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], lifeline: int, name: str) -> None:
+        self.name = name
+        #: Everything that the worker has reported.
+        self.reported = b""
         ours, theirs = os.pipe()
         os.set_blocking(ours, False)
-        self.report = FileIO(ours)
-        pipes = map(str, Pipes(theirs, lifeline, self.token))
+        self._report = FileIO(ours)
         try:
             super().__init__(
-                [*command, "--supervised", *pipes],
+                [*command, "--supervised", *map(str, Supervision(theirs, lifeline, name))],
                 pass_fds=(theirs, lifeline),
-                env={**_ALLOCATOR, **environment},
+                env=environment,
+                stdin=DEVNULL,
+                process_group=0,  # What its handlers start is in it as well, and ends with the worker.
             )
         except OSError:
-            self.report.close()
+            self._report.close()
             raise
         finally:
             os.close(theirs)
 
-    def read_report(self) -> tuple[bool, list[str]]:
-        """Return True if there was a pulse, and the stack if it was written: files, lines and names without values."""
-        report = self.report.read(_PIPE_BYTES) or b""
-        text = report.replace(PULSE, b"").decode(errors="replace")
-        return PULSE in report, [line.strip() for line in text.splitlines() if line.strip()]
+    def read_report(self) -> None:
+        """Read what the worker has reported since the last call."""
+        while more := self._report.read(_PIPE_BYTES):
+            self.reported += more
+
+    def close(self) -> None:
+        """Read the last report of a worker that has ended, and end the processes that its handlers have started."""
+        self.read_report()
+        self._report.close()
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
 
 
 class WorkerSupervisor(Supervisor[SupervisedWorker]):
-    """Replaces workers that die or hang. The next worker hands back the events of the dead one."""
+    """Replaces workers that die or are blocked, and has their events put back."""
 
     def __init__(
         self,
@@ -85,12 +99,16 @@ class WorkerSupervisor(Supervisor[SupervisedWorker]):
         options: Sequence[str],
         environment: Mapping[str, str],
         *,
-        lease: float,
         grace: float,
-        launch: Callable[[Sequence[str], Mapping[str, str], int], SupervisedWorker] = SupervisedWorker,
+        reclaim: Callable[[str, str], bool],
+        launch: Callable[[Sequence[str], Mapping[str, str], int, str], SupervisedWorker] = SupervisedWorker,
         **others: Any,
     ) -> None:
-        """`lease` and `grace`: as in the settings; `launch`: starts a worker process; `others`: see `Supervisor`."""
+        """Prepare to run `number` workers with these options.
+
+        `grace`: as in the settings; `reclaim`: puts back the events of a worker with this name, see
+        credhook/worker/queue/leases.py; `launch`: starts a worker process; `others`: see `Supervisor`.
+        """
         super().__init__(
             "worker",
             number,
@@ -101,51 +119,120 @@ class WorkerSupervisor(Supervisor[SupervisedWorker]):
         )
         self._command = [sys.executable, "-P", "-m", "credhook.worker", *options]
         self._environment = environment
-        self._silent, self._too_silent = (max(lease * part, least) for part, least in (_SILENT, _TOO_SILENT))
-        self._launch = launch
-        #: The deaths that the next worker notes in Redis, as `--died` takes them.
-        self._died: list[str] = []
+        self._reclaim, self._launch = reclaim, launch
+        self._names = process_names()
+        self._reclaiming: list[threading.Thread] = []
+        #: When a worker was last checked, and until when a blocked loop is nobody's fault.
+        self._looked, self._excused_until = self.clock(), self.clock()
 
-    def _start_worker(self, place: int, lifeline: int) -> SupervisedWorker:
-        died = [option for death in self._died for option in ("--died", death)]
-        child = self._launch([*self._command, *died], {**self._environment, PLACE: str(place)}, lifeline)
-        self._died = []
-        return child
+    def run(self) -> int:
+        """Run as `Supervisor` does, and wait at the end until Redis has noted the last deaths."""
+        code = super().run()
+        deadline = time.monotonic() + _NOTE_SECONDS
+        for thread in self._reclaiming:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return code
 
-    def is_alive(self) -> bool:
-        """Return True if no worker is silent. While they drain, their silence is not noticed."""
-        children = [place.child for place in self._places]
-        return super().is_alive() and not any(child and child.asked for child in children)
-
-    def tokens(self) -> list[str]:
-        """Return the names under which the workers hold events and announce themselves."""
-        return [child.token for place in self._places if (child := place.child)]
-
-    def ended(self, child: SupervisedWorker, code: int) -> None:
-        """Note a death, and whether the worker crashed by itself: an operator or a lack of memory may send SIGKILL."""
-        child.report.close()
-        if code != 0:
-            crashed = child.replaced or code != -signal.SIGKILL
-            self._died.append(f"{child.token}:{int(crashed)}")
+    def names(self) -> list[str]:
+        """Return the name of the worker of each place, "" where none runs now."""
+        return [child.name if child else "" for child in self.expected()]
 
     def check(self, child: SupervisedWorker) -> None:
-        """Ask a silent worker for its stack, and end a worker that stays silent."""
+        """Read what a running worker reports."""
+        self._look()
+        child.read_report()
+
+    def ended(self, child: SupervisedWorker, code: int) -> End:
+        """Judge the end of a worker by its code and its report, and have its events put back if it died.
+
+        A handler can end its process with any code. So 0 counts only with the worker's own report that it has stopped,
+        and the fatal code only before the worker reports that it has loaded the handlers.
+        """
+        self._look()
+        child.close()
+        if code == 0 and STOPPED in child.reported:
+            return End.IN_ORDER
+        if LOADED not in child.reported:  # It has not held any event.
+            return super().ended(child, code)
+        blocked = self._log_blocked(child)
+        excused = blocked and self.clock() < self._excused_until
+        # An operator or a lack of memory may send SIGKILL.
+        self._put_back(child.name, "0" if excused or code == -signal.SIGKILL else "1")
+        return End.DEATH if code == FATAL_CODE else super().ended(child, code)
+
+    def _start_worker(self, place: int, lifeline: int) -> SupervisedWorker:
+        self._reclaiming = [thread for thread in self._reclaiming if thread.is_alive()]
+        return self._launch(self._command, {**self._environment, PLACE: str(place)}, lifeline, next(self._names))
+
+    def _look(self) -> None:
+        """Note if all processes have stood still: then the timers of all loops run out at once."""
         now = self.clock()
-        stood_still = now - child.checked > self._silent / 2  # If we stood still ourselves, silence means nothing.
-        child.checked = now
-        pulsed, stack = child.read_report()
-        if pulsed:
-            child.heard, child.asked = now, False
-        elif stood_still:
-            child.heard = max(child.heard, now)
-        silent = max(0.0, now - child.heard)
-        if silent > self._silent and not child.asked:
-            child.asked = True
-            child.send_signal(signal.SIGUSR1)
-        if stack:
-            hint = "a handler blocks the event loop: make it a plain def, which runs in a thread"
-            self.log.error("loop_blocked", pid=child.pid, seconds=round(silent, 1), stack=stack, hint=hint)
-        if silent > self._too_silent and not child.replaced:
-            self.log.error("worker_replaced", pid=child.pid, silent=round(silent, 1))
-            child.replaced = True
-            child.kill()
+        if now - self._looked > _STALL_SECONDS:
+            self._excused_until = now + _STALL_SECONDS
+        self._looked = now
+
+    def _log_blocked(self, child: SupervisedWorker) -> bool:
+        """Return True if the loop of the worker was blocked, and log where."""
+        if (blocked := read_stacks(child.reported.decode(errors="replace"))) is None:
+            return False
+        hint = "a handler blocks the event loop: make it a plain def, which runs in a thread"
+        if blocked.by_threads:
+            hint = "a thread keeps the interpreter to itself, as a slow regular expression does: use a subprocess"
+        self.log.error("loop_blocked", pid=child.pid, after=blocked.after, stack=blocked.stack, hint=hint)
+        return True
+
+    def _put_back(self, name: str, how: str) -> None:
+        """Put back the events of a dead worker from a thread: Redis may be away, and the supervisor must go on."""
+
+        def repeat() -> None:
+            waits = Waits(_RETRIES)
+            while not self._reclaim(name, how):
+                time.sleep(waits.next())
+
+        thread = threading.Thread(target=repeat, daemon=True, name="reclaim")
+        self._reclaiming.append(thread)
+        thread.start()
+
+
+def process_names() -> Iterator[str]:
+    """Yield names for the worker processes of this supervisor: `host.supervisor.number`, never twice in the fleet."""
+    family = f"{socket.gethostname()}.{uuid4().hex[:8]}"
+    return (f"{family}.{number}" for number in count(1))
+
+
+class Blocked(NamedTuple):
+    """Where the event loop of a worker was blocked.
+
+    Attributes:
+        after: hours, minutes and seconds that the loop had, as faulthandler writes them.
+        stack: calls, the innermost first: files, lines and names without values.
+        by_threads: True if the loop itself was idle, so that a thread of a handler must have held the interpreter.
+    """
+
+    after: str
+    stack: list[str]
+    by_threads: bool
+
+
+def read_stacks(report: str) -> Blocked | None:
+    """Return where the loop was blocked, from what faulthandler wrote; None if it wrote nothing."""
+    timeout = re.search(r"^Timeout \((.+)\)!$", report, re.MULTILINE)
+    if timeout is None:
+        return None
+    stacks = [list(map(str.strip, part.splitlines()[1:])) for part in report[timeout.end() :].split("Thread 0x")[1:]]
+    stacks = [[call for call in stack if call.startswith("File ")] for stack in stacks]
+    main = stacks[-1] if stacks else []  # faulthandler begins with the youngest thread.
+    is_idle = main and ("process/concurrent.py" in main[0] or any(call.endswith("in _call_in_thread") for call in main))
+    threads = [_of_handler(stack) for stack in stacks[:-1] if is_idle and any(map(_runs_handlers, stack))]
+    if not any(threads):
+        return Blocked(timeout[1], _of_handler(main), by_threads=False)
+    return Blocked(timeout[1], [call for stack in threads[:_STACKS] for call in stack], by_threads=True)
+
+
+def _of_handler(stack: Sequence[str]) -> list[str]:
+    """Leave out our own calls, outside of the handler's."""
+    return list(takewhile(lambda call: not _runs_handlers(call), stack))[:_CALLS]
+
+
+def _runs_handlers(call: str) -> bool:
+    return "worker/attempt/running.py" in call

@@ -1,15 +1,14 @@
 """Leases of processes: renewed while a process works, and reclaimed when it has died.
 
-A supervisor sees its worker die. The process that takes its place notes the death before anything else. If a whole host
-dies, other workers miss its heartbeat; then the death does not count against any event. Leases lapse by themselves for
-deaths that no process has seen.
+A supervisor sees its worker die, notes the death in Redis and puts the events back. If a whole host dies, other workers
+miss its heartbeat. Such a death does not count against any event. If no process has seen a death, the leases lapse.
 """
 
 import asyncio
 import itertools
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -102,42 +101,38 @@ def put_back(store: SyncStore, event_id: str, *, in_transit: int = IN_TRANSIT_MS
     return cast("int | bytes", store.run("put_back", arguments))
 
 
-def note_death(store: SyncStore, token: str, how: str) -> list[bytes]:
+def note_death(store: SyncStore, name: str, how: str) -> list[bytes]:
     """Note the death in the events that the process held, and let go of them. Return their webhook-ids."""
     death, held = json.dumps(WORKER_DIED.described()), list[bytes]()
     # A lease that is renewed meanwhile changes its place, so the places do not serve to read a page.
     ends = dict(store.redis.zscan_iter(store.keys.leases, count=PAGE))
     leased = sorted(ends, key=lambda event_id: ends[event_id])
     for start in range(0, len(leased), PAGE):
-        held += store.run("reclaim", [token, "", death, store.retention, 0, *leased[start : start + PAGE]])
+        held += store.run("reclaim", [name, "", death, store.retention, 0, *leased[start : start + PAGE]])
     for start in range(0, len(held), BATCH):
-        store.run("reclaim", [token, how, death, store.retention, len(held), *held[start : start + BATCH]])
+        store.run("reclaim", [name, how, death, store.retention, len(held), *held[start : start + BATCH]])
     return held
 
 
-def reclaim(store: SyncStore, token: str, how: str) -> bool:
+def reclaim(store: SyncStore, name: str, how: str) -> bool:
     """Put the events of a dead process at the head of the queue. Return True if Redis has noted the death.
 
-    `how`: `1` if the process ended by itself, `0` if it was ended from outside, `host` if its host may have died.
+    `name`: of the process; `how`: `1` if it ended by itself, `0` if it was ended from outside, `host` if its host may
+    have died.
     """
     try:
-        store.redis.zrem(store.keys.workers, token)
-        held = note_death(store, token, how)
+        store.redis.zrem(store.keys.workers, name)
+        held = note_death(store, name, how)
         became = [put_back(store, one.decode(errors="surrogateescape"), in_transit=0, first=True) for one in held]
     except STORE_ERRORS as error:
         log.warning("death_not_noted", error=type(error).__name__)
         return False
     if how != "host":  # Its supervisor replaces it. A host's workers are missed until others start.
         with suppress(*STORE_ERRORS):  # It lapses by itself.
-            store.redis.hdel(store.keys.handlers, token)
+            store.redis.hdel(store.keys.handlers, name)
     log.info("death_noted", events=len(held), put_back=became.count(1), own_fault=how == "1")
 
     from credhook.worker import metrics
 
     metrics.RECLAIMED.add(by=became.count(1))
     return True
-
-
-def reclaim_all(store: SyncStore, died: Sequence[str]) -> list[str]:
-    """Reclaim for each of the dead, `<token>:<how>`, and return the deaths that Redis could not note."""
-    return [death for death in died if not reclaim(store, *death.split(":"))]

@@ -106,14 +106,3 @@ def second(event, context):
         assert not fallen(scrape, after)
         harness.happens("again")
         assert settled_at(admin, "credhook_attempts_total", 22).value("credhook_attempts_total", "done") == 21
-
-
-def test_each_event_in_a_process_of_its_own_is_counted_too(harness: Harness, admin: str) -> None:
-    for number in range(4):
-        harness.happens(f"m{number}")
-    with harness.worker("worker", "--isolation", "fork", CREDHOOK_ADMIN=admin) as worker:
-        until(lambda: "worker_started" in worker.text)
-        scrape = settled_at(admin, "credhook_attempts_total", 4)
-        assert scrape.value("credhook_handler_runs_total", "test.first", "done", COMPLETED) == 4
-        # In a file of its own, which the last fork may not have written when it was read.
-        until(lambda: Scrape.of(admin).value("credhook_fetch_duration_seconds_count", "2xx") == 4)

@@ -193,16 +193,20 @@ def test_deployments_pass_their_probes_count_what_scales_them_and_drain(
             assert one.process.wait(one.pod["terminationGracePeriodSeconds"]) == 0, one.text
 
 
-@pytest.mark.parametrize("stall", ["a handler blocks the loop", "the supervisor is stopped"])
-def test_a_stalled_worker_fails_liveness(harness: Harness, objects: dict[str, dict[str, Any]], stall: str) -> None:
+def test_a_stalled_supervisor_fails_liveness(harness: Harness, objects: dict[str, dict[str, Any]]) -> None:
+    with Container(harness, objects, WORKER) as worker:
+        until(worker.passes, what="the probes")
+        worker.process.send_signal(signal.SIGSTOP)
+        until(lambda: worker.status("livenessProbe") != 200, what="a failed probe")
+
+
+def test_a_worker_whose_loop_is_blocked_fails_readiness(harness: Harness, objects: dict[str, dict[str, Any]]) -> None:
+    """Its supervisor ends the process, and it is not ready until another one has started."""
     harness.plugin(BLOCKING)
     with Container(harness, objects, WORKER) as worker:
         until(worker.passes, what="the probes")
-        if stall == "the supervisor is stopped":
-            worker.process.send_signal(signal.SIGSTOP)
-        else:
-            harness.happens("m1")
-        until(lambda: worker.status("livenessProbe") != 200, what="a failed probe")
+        harness.happens("m1")
+        until(lambda: worker.status("readinessProbe") != 200, what="a failed probe")
 
 
 @pytest.mark.parametrize("name", [JOB, CRON_JOB])

@@ -15,6 +15,7 @@ from support.receiver.signing import SECRET, body, headers
 from support.redis.redis_server import configured
 from support.waiting import until
 from support.worker.fleet_harness import FleetHarness, presentation
+from support.worker.stock_rq import OUR_JOBS, stock_worker
 
 DATA = "openid4vc.verification.data"
 CANARY = "Canary-7f3a"
@@ -172,11 +173,11 @@ def test_attempts_are_siblings_and_a_replay_begins_a_trace_that_is_linked(
     assert_silent(collector)
 
 
-def test_a_fork_exports_what_it_has_done_before_it_ends(rig: FleetHarness, collector: Collector) -> None:
+def test_a_job_of_rqs_worker_exports_its_spans_before_its_process_ends(rig: FleetHarness, collector: Collector) -> None:
     rig.plugin(TRACED)
     # Too late for whoever does not see to it at the end.
     settings = {"OTEL_BSP_SCHEDULE_DELAY": "600000", "OTEL_SERVICE_NAME": "ours"}
-    with front(rig) as process, rig.worker("worker", "--isolation", "fork", **settings):
+    with front(rig) as process, stock_worker(rig, *OUR_JOBS, **settings):
         assert deliver(process, "one") == 202
         assert deliver(process, "two") == 202
         attempts = collector.all("process credhook", 2)

@@ -6,6 +6,7 @@ import signal
 import socket
 import sys
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -52,16 +53,25 @@ class Process:
             self.kill()
 
     def kill(self) -> None:
-        """kill -9 of it and all its children, as when the machine dies."""
-        os.killpg(self.process.pid, signal.SIGKILL)
+        """kill -9 of it and all that it has started, as when the machine dies."""
+        self._signal_all(signal.SIGKILL)
         self.process.wait()
 
     def pause(self) -> None:
-        """SIGSTOP: it stalls with its children; their connections stay."""
-        os.killpg(self.process.pid, signal.SIGSTOP)
+        """SIGSTOP: it stalls with all that it has started; their connections stay."""
+        self._signal_all(signal.SIGSTOP)
 
     def resume(self) -> None:
-        os.killpg(self.process.pid, signal.SIGCONT)
+        self._signal_all(signal.SIGCONT)
+
+    def _signal_all(self, number: signal.Signals) -> None:
+        """Send it to the process and to all of its session: workers have process groups of their own."""
+        self.process.send_signal(number)
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with suppress(OSError):
+                fields = stat.read_text().rpartition(")")[2].split()
+                if int(fields[3]) == self.process.pid:
+                    os.kill(int(stat.parent.name), number)
 
     def stop(self) -> int:
         """SIGTERM; the exit code."""
@@ -91,6 +101,12 @@ def children(process: Process) -> list[int]:
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
         return []
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the processes that a process has started from any of its threads."""
+    found = (path.read_text().split() for path in Path(f"/proc/{pid}/task").glob("*/children"))
+    return [int(child) for words in found for child in words]
 
 
 def runs(pid: int) -> bool:

@@ -7,6 +7,9 @@ from support.process.commands import run
 from support.process.serving import Process
 from support.worker.harness import Workers
 
+#: Options with which RQ's worker takes our jobs alone.
+OUR_JOBS = ("--job-class", "credhook.worker.process.rq_job.EventJob")
+
 RQ = str(Path(sys.executable).parent / "rq")
 
 

@@ -95,7 +95,7 @@ def test_page_highlights_numbers_that_are_wrong() -> None:
 
 
 WORKER = WorkerProcess(
-    queue="q", host="h", version="1", age=60, pid=4712, slots=9, in_flight=4, config_fingerprint={},
+    name="h.s.1", queue="q", host="h", version="1", age=60, pid=4712, slots=9, in_flight=4, config_fingerprint={},
     handlers={"b.f": (), "a.f": ()}, platform=PlatformKeys(key="c"),
 )  # fmt: skip
 #: A fleet, and what the first page says of it in its cells and lists.

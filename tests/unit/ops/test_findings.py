@@ -30,7 +30,7 @@ def receiver(**more: Any) -> ReceiverProcess:
 
 
 def worker(**more: Any) -> WorkerProcess:
-    said = {"queue": "q", "host": "w1", "version": "1", "age": DEPLOY_SECONDS, "handlers": HANDLERS}
+    said = {"queue": "q", "name": "w1.s.1", "host": "w1", "version": "1", "age": DEPLOY_SECONDS, "handlers": HANDLERS}
     platform = {"pid": 1, "platform": {"key": "c"}, "config_fingerprint": {}}
     return WorkerProcess(**{**said, **platform, "in_flight": 3, "slots": 100, **more})
 
@@ -165,7 +165,7 @@ receivers    2
              r1 pid 0  1  up 10 min  queue b  7.0/s
 workers      2
              w1 pid 1  1  up 10 min  queue b  3/100 in flight  a.f, test.f
-             w1 pid 2  1  up 10 min  ?/100 in flight  no handlers
+             w1 pid 2  1  up 10 min  0/100 in flight  no handlers
 missing      w1 pid 7  1  last heard 3 min ago
 
 all is well
@@ -183,7 +183,7 @@ def test_the_page_shows_each_count_each_process_and_other_queues() -> None:
         oldest_open=120.0,
         others={"typo": EventCounts(open=3, oldest_age=300)},
         receivers=(receiver(pid=5, idle=5.0), receiver(queue="b", per_second=7.0)),
-        workers=(worker(queue="b", handlers=HANDLERS | {"a.f": ()}), worker(pid=2, in_flight=None, handlers={})),
+        workers=(worker(queue="b", handlers=HANDLERS | {"a.f": ()}), worker(pid=2, in_flight=0, handlers={})),
         missing=(worker(pid=7, silent=200.0),),
         platforms=(CALLED, PAUSED.model_copy(update={"cause": "429", "rate": 2.5, "passed": 2.1})),
     )

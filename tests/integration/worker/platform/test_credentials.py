@@ -3,7 +3,6 @@
 import re
 from socket import gethostname
 
-import pytest
 import trustme
 
 from credhook.ops.findings import look_at
@@ -17,8 +16,7 @@ from support.worker.harness import COMPLETED
 EVENTS = [f"m{number}" for number in range(30)]
 
 
-@pytest.mark.parametrize("isolation", ["loop", "fork"])
-def test_refused_credentials_cost_no_event(rig: FleetHarness, isolation: str, authority: trustme.CA) -> None:
+def test_refused_credentials_cost_no_event(rig: FleetHarness, authority: trustme.CA) -> None:
     rig.plugin('@handlers.on("*")\nasync def handled(event, context): ...\n')
     rig.environment["CREDHOOK_MAX_ATTEMPTS"] = "1"
     rig.stub.client_secrets = {"good"}
@@ -31,8 +29,7 @@ def test_refused_credentials_cost_no_event(rig: FleetHarness, isolation: str, au
     certificate = rig.environment["CREDHOOK_CLIENT_CERTFILE"] = str(rig.folder / "certificate.pem")
     authority.issue_cert("worker").private_key_and_cert_chain_pem.write_to_path(certificate)
     admin = f"127.0.0.1:{free_port()}"
-    options = "--isolation", isolation
-    with rig.worker("bad", *options, CREDHOOK_CLIENT_SECRET="bad", CREDHOOK_ADMIN=admin) as bad:
+    with rig.worker("bad", CREDHOOK_CLIENT_SECRET="bad", CREDHOOK_ADMIN=admin) as bad:
         said = until(named, what="the finding")
         assert "CREDHOOK_CLIENT_ID" in said
         answer = plain.get(f"http://{admin}/readyz")

@@ -13,7 +13,8 @@ from structlog.testing import capture_logs
 from credhook.store.announcements import announced
 from credhook.store.history import records
 from credhook.worker.handlers.registry import Handlers, Registry
-from credhook.worker.process.heartbeat import Heartbeat
+from credhook.worker.process.concurrent import ConcurrentWorker
+from credhook.worker.process.heartbeat import Heartbeat, silence_seconds
 from credhook.worker.queue.leases import reclaim
 from support.process.scraping import worker_settings
 from support.redis.redis_server import configured
@@ -26,10 +27,12 @@ SILENCE = 6.0
 class Member:
     """The heartbeat of one worker process, on a clock of the test's own."""
 
-    def __init__(self, redis: Redis, token: str, *plugins: Handlers[Any]) -> None:
-        self.now, self.redis, self.token = 1_000.0, redis, token
+    def __init__(self, redis: Redis, name: str, *plugins: Handlers[Any], **settings: Any) -> None:
+        self.now, self.redis, self.name = 1_000.0, redis, name
         self.store = store_on(redis)
-        self.heartbeat = Heartbeat(self.store, worker_settings(), Registry(plugins), token, clock=lambda: self.now)
+        registry, chosen = Registry(plugins), worker_settings().model_copy(update=settings)
+        worker = ConcurrentWorker(chosen, registry, self.store, name=name)
+        self.heartbeat = Heartbeat(self.store, chosen, registry, worker, processes=3, clock=lambda: self.now)
 
     def beats(self, seconds: float = 1.0) -> None:
         for _ in range(round(seconds / self.heartbeat.interval)):
@@ -38,7 +41,7 @@ class Member:
 
     def falls_silent(self, seconds: float = SILENCE + 1) -> None:
         """Let its last beat have been so many seconds ago."""
-        self.redis.zincrby(INDEX.workers, -1_000 * seconds, self.token)
+        self.redis.zincrby(INDEX.workers, -1_000 * seconds, self.name)
 
 
 @pytest.fixture(autouse=True)
@@ -63,12 +66,12 @@ def test_a_process_announces_itself_for_a_day(redis_client: Redis) -> None:
     announcement = json.loads(found.text)
     assert found.since == 1 < found.renewed
     assert announcement.keys() == {
-        "version", "host", "pid", "handlers", "slots", "in_flight", "platform", "config_fingerprint",
+        "version", "pid", "processes", "handlers", "slots", "in_flight", "platform", "config_fingerprint",
         "credential_error", "breaker", "started",
     }  # fmt: skip
     compared = [name.removeprefix("CREDHOOK_") for name in announcement["config_fingerprint"]]
     assert compared == ["API_URL", "TOKEN_URL", "CLIENT_ID", "RATE", "RETENTION"]
-    assert (announcement["handlers"], announcement["slots"]) == ({"test.one": [COMPLETED]}, 1)  # It forks.
+    assert (announcement["handlers"], announcement["processes"]) == ({"test.one": [COMPLETED]}, 3)
     assert 80_000_000 < redis_client.pttl(INDEX.handlers) <= 86_400_000
 
 
@@ -95,7 +98,7 @@ async def test_the_events_of_a_silent_process_go_first_and_count_no_failure(
     assert (logs[1]["events"], logs[1]["put_back"], logs[1]["own_fault"]) == (2, 2, False)
     assert redis_client.lindex(INDEX.jobs, -1) == job_id("later").encode()
     assert sorted(claim.event_id for claim in (await queue.worker("here").take(2, urgent=0)).claims) == ["m1", "m2"]
-    assert [one["attempts"] for one in records(store_on(redis_client), ("m1", "m2"))] == [2, 2]
+    assert [one["attempts"] for one in records(store_on(redis_client), ("m1", "m2"))] == [0, 0]
     for event_id in ("m1", "m2"):
         assert not {"deaths", "killed"} & queue.record(event_id).keys()
     assert sorted(redis_client.hkeys(INDEX.handlers)) == [b"gone", b"here"]  # It is missed.
@@ -184,6 +187,5 @@ def test_who_leaves_takes_along_one_silent_process_that_it_has_replaced(redis_cl
 
 @pytest.mark.parametrize(("lease", "interval", "silence"), [(1.0, 1 / 3, 1), (15.0, 1.0, 6), (300.0, 1.0, 120)])
 def test_the_lease_sets_beat_and_silence(redis_client: Redis, lease: float, interval: float, silence: float) -> None:
-    settings = worker_settings().model_copy(update={"lease": lease})
-    heartbeat = Heartbeat(store_on(redis_client), settings, Registry([]), "t")
-    assert (heartbeat.interval, heartbeat._silence) == pytest.approx((interval, silence))
+    heartbeat = Member(redis_client, "w", lease=lease).heartbeat
+    assert (heartbeat.interval, silence_seconds(lease)) == pytest.approx((interval, silence))

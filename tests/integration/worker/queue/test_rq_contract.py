@@ -134,6 +134,6 @@ def test_rq_leaves_our_time_out_for_a_redis_that_is_silent(redis_url: str) -> No
     """It writes its own into the client that it is given, which others go on with."""
     stock, ours = open_redis_sync(redis_url), open_redis_sync(redis_url)
     StockWorker(["credhook"], name="w", connection=stock)
-    ConcurrentWorker(worker_settings(), Registry([]), store_on(ours), name="w", token="t")
+    ConcurrentWorker(worker_settings(), Registry([]), store_on(ours), name="w")
     assert stock.connection_pool.connection_kwargs["socket_timeout"] > 60
     assert ours.connection_pool.connection_kwargs["socket_timeout"] == REDIS_TIMEOUT

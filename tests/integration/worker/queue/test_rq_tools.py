@@ -77,7 +77,7 @@ def test_a_worker_whose_record_has_expired_registers_anew(harness: Harness) -> N
 
 
 def test_an_event_is_counted_once_however_often_the_worker_shows_itself(redis_client: Redis) -> None:
-    worker: Any = ConcurrentWorker(worker_settings(), Registry([]), store_on(redis_client), name="w", token="t")
+    worker: Any = ConcurrentWorker(worker_settings(), Registry([]), store_on(redis_client), name="w")
     worker.register_birth()
     worker._is_registered, worker._finished = True, 2
     for _ in range(3):

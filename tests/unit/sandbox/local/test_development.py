@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 import sysconfig
-import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any

@@ -238,14 +238,15 @@ def test_an_idle_worker_takes_groups_once_they_are_allowed_and_then_waits(
     in_own_time(work())
 
 
-def test_twice_a_second_a_worker_tells_how_it_is_and_it_stops_once_too_many_handlers_hang() -> None:
-    pulses, runs = list[int](), SimpleNamespace(hung=3, limit=2, are_too_many=False)
+def test_a_worker_looks_at_itself_twice_a_second_and_stops_if_too_many_handlers_hang() -> None:
+    watched, runs = list[bool](), SimpleNamespace(hung=3, limit=2, are_too_many=False)
 
     async def work() -> None:
         one = worker(1, Processor())
         one._processor.runs, one._breaker.credential_error, one._exhausted = runs, "refused", False
         one._attempts.add("first")
-        watching = asyncio.create_task(one._watch_process(lambda: pulses.append(1)))
+        one.started = True
+        watching = asyncio.create_task(one._watch_process(watched.append))
         await asyncio.sleep(1.2)
         assert (one.credential_error, one.breaker) == ("refused", "open")
         assert (one._exhausted, one._stopping.is_set()) == (False, False)
@@ -256,7 +257,7 @@ def test_twice_a_second_a_worker_tells_how_it_is_and_it_stops_once_too_many_hand
 
     with capture_logs() as logs:
         in_own_time(work())
-    assert len(pulses) == 5
+    assert watched == [False] * 5
     assert [line["event"] for line in logs] == ["handlers_hung", "worker_draining"]
     gauges = ("handlers_hung", "events_in_flight", "platform_breaker")
     assert [REGISTRY.get_sample_value(f"credhook_{gauge}") for gauge in gauges] == [3, 1, 1]

@@ -1,104 +1,96 @@
-"""The worker's supervisor: deaths by a worker's own fault, silent workers, and descriptors."""
+"""The worker's supervisor: which ends it believes, whose fault a death was, what it says of a blocked loop."""
 
-import io
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import groupby
 from pathlib import Path
 from typing import Any, cast
-from unittest.mock import create_autospec
 
 import pytest
-from click.testing import CliRunner
 from structlog.testing import capture_logs
 
 from credhook.supervisor import PLACE, STALLED_SECONDS
-from credhook.worker.commands.worker import worker
 from credhook.worker.process.main import _every
-from credhook.worker.process.supervisor import SupervisedWorker, WorkerSupervisor
-from support.platform.platform_settings import leading_to
+from credhook.worker.process.supervisor import (
+    LOADED,
+    STOPPED,
+    SupervisedWorker,
+    WorkerSupervisor,
+    process_names,
+    read_stacks,
+)
 from support.process.fake_children import Child, Clock, own_signals
+from support.waiting import until
 
-#: Seconds of silence after which a worker with this lease is asked for its stack, and ended.
-LEASE, SILENT, TOO_SILENT = 15.0, 5.0, 10.0
+#: What faulthandler writes when its timer runs out, the youngest thread first.
+BLOCKED = b"""Timeout (0:00:04)!
+Thread 0x00007f0000000003 (most recent call first):
+  File "/lib/heartbeat.py", line 9 in beat
+Thread 0x00007f0000000001 (most recent call first):
+  File "/app/handlers.py", line 3 in slow
+  File "/app/handlers.py", line 7 in handle
+  File "/credhook/worker/attempt/running.py", line 189 in call
+  File "/credhook/worker/process/concurrent.py", line 112 in work
+"""
 
 
 class Worker(Child):
-    """A worker that beats in these spans of its life, from one second to another."""
+    """A worker that reports that it has loaded its handlers, and that it has stopped if it was told to."""
 
-    def __init__(self, clock: Clock, number: int, beats: tuple[tuple[float, float], ...]) -> None:
+    def __init__(self, clock: Clock, name: str, reported: bytes) -> None:
         super().__init__(clock)
-        self.token = f"token{number}"
-        self.checked, self.heard = 0.0, float("inf")
-        self.asked = self.replaced = False
-        self.report = io.BytesIO()
-        self._beats = beats
-        self.asked_at: list[float] = []
-        self._unread: list[str] = []
-        self.ended_at = 0.0
+        self.name, self.reported = name, reported
+        self.is_closed = False
 
     def send_signal(self, number: signal.Signals) -> None:
+        self.reported += STOPPED
         super().send_signal(number)
-        if number == signal.SIGUSR1:
-            self.asked_at.append(self._clock.now - self.born)
-            self._unread = ["handlers.py, line 3"]
 
-    def read_report(self) -> tuple[bool, list[str]]:
-        stack, self._unread = self._unread, []
-        age = self._clock.now - self.born
-        return any(first <= age <= last for first, last in self._beats), stack
+    def read_report(self) -> None:
+        """Everything is in `reported` from the beginning."""
 
-    def kill(self) -> None:
-        self.ended_at = self._clock.now - self.born
-        self._clock.after(0.5, super().kill)  # A process that waits for a disk does so after its end.
-
-
-def test_the_command_passes_on_what_it_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = create_autospec(WorkerSupervisor.run, return_value=0)
-    monkeypatch.setattr(WorkerSupervisor, "run", run)
-    times = {"CREDHOOK_LEASE": "30", "CREDHOOK_GRACE": "50"}
-    told = ["--processes", "3", "--isolation", "fork", "--burst"]
-    assert CliRunner().invoke(worker, told, env=leading_to("http://127.0.0.1:1") | times).exit_code == 0
-    (one,) = run.call_args.args
-    assert (one._silent, one._too_silent, one._grace, len(one._places)) == (10, 20, 60, 3)
-    assert one._command[-3:] == told[2:]
+    def close(self) -> None:
+        self.is_closed = True
 
 
 class Fleet:
-    """Starts workers that are no processes, and remembers how."""
+    """Starts workers that are no processes, and remembers what it was told to reclaim."""
 
     def __init__(self, clock: Clock, number: int) -> None:
         self.clock = clock
         self.places: list[str] = []
-        self.commands: list[list[str]] = []
         self.workers: list[Worker] = []
+        self.reclaimed: list[tuple[str, str]] = []
+        #: What Redis answers to each reclaim; then it notes all deaths.
+        self.answers: list[bool] = []
         self.exits: list[int] = []
-        #: The spans in which each of them beats; the others always do.
-        self.beats: list[tuple[tuple[float, float], ...]] = []
-        self.refusals = 0
+        #: What each worker reports; the others that they have loaded their handlers.
+        self.reports: list[bytes] = []
         self.supervisor = WorkerSupervisor(
             number,
-            ["--isolation", "loop"],
+            ["--processes", str(number)],
             {},
-            lease=LEASE,
             grace=1.0,
+            reclaim=self._reclaim,
             on_exit=self.exits.append,
             launch=self._launch,
             clock=clock,
             sleep=clock.sleep,
         )
 
-    def _launch(self, command: Sequence[str], environment: Mapping[str, str], lifeline: int) -> SupervisedWorker:
-        if self.refusals:
-            self.refusals -= 1
-            raise BlockingIOError
+    def _reclaim(self, name: str, how: str) -> bool:
+        self.reclaimed.append((name.rpartition(".")[2], how))
+        return self.answers.pop(0) if self.answers else True
+
+    def _launch(
+        self, command: Sequence[str], environment: Mapping[str, str], lifeline: int, name: str
+    ) -> SupervisedWorker:
         number = len(self.workers)
-        beats = self.beats[number] if number < len(self.beats) else ((0.0, float("inf")),)
-        self.commands.append([*command])
         self.places.append(environment[PLACE])
-        self.workers.append(Worker(self.clock, number, beats))
+        self.workers.append(Worker(self.clock, name, self.reports[number] if number < len(self.reports) else LOADED))
         return cast("SupervisedWorker", self.workers[-1])
 
     def dies(self, number: int, code: int, *, at: float) -> None:
@@ -109,11 +101,6 @@ class Fleet:
         self.clock.after(seconds, lambda: signal.raise_signal(signal.SIGTERM))
         return self.supervisor.run()
 
-    def told(self, number: int) -> list[str]:
-        """Return the deaths in the worker's command line."""
-        command = self.commands[number]
-        return [after for option, after in pairwise(command) if option == "--died"]
-
 
 @pytest.fixture
 def fleet(request: pytest.FixtureRequest) -> Iterator[Fleet]:
@@ -121,7 +108,6 @@ def fleet(request: pytest.FixtureRequest) -> Iterator[Fleet]:
     with own_signals():
         yield made
     os.close(made.supervisor.lifeline)
-    os.close(made.supervisor._held)
 
 
 @pytest.fixture(autouse=True)
@@ -130,111 +116,196 @@ def logs() -> Iterator[list[Any]]:
         yield captured
 
 
-@pytest.mark.parametrize(("code", "fault"), [(1, 1), (75, 1), (-signal.SIGSEGV, 1), (-signal.SIGKILL, 0)])
-def test_the_next_worker_is_told_whose_fault_a_death_was(fleet: Fleet, code: int, fault: int) -> None:
-    """A kill from outside says nothing about its reason: an operator or a lack of memory."""
+@pytest.mark.parametrize("code", [0, 1, 2, 75, -signal.SIGSEGV])
+def test_any_code_that_the_worker_does_not_explain_is_a_death_by_its_own_fault(fleet: Fleet, code: int) -> None:
+    """A handler can end its process with any code."""
     fleet.dies(0, code, at=2)
-    fleet.dies(1, -signal.SIGKILL, at=60)
-    assert fleet.run(80) == 0
-    assert [fleet.told(number) for number in range(3)] == [[], [f"token0:{fault}"], ["token1:0"]]
-    assert fleet.exits == [0, 0]
+    assert fleet.run(60) == 0
+    assert fleet.reclaimed == [("1", "1")]
+    assert len(fleet.workers) == 2
+    assert fleet.workers[0].is_closed
+
+
+def test_a_kill_from_outside_is_nobodys_fault(fleet: Fleet) -> None:
+    """An operator or a lack of memory may send it."""
+    fleet.dies(0, -signal.SIGKILL, at=2)
+    assert fleet.run(60) == 0
+    assert (fleet.reclaimed, fleet.exits) == ([("1", "0")], [0])
+
+
+def test_a_worker_that_reports_its_stop_is_not_replaced(fleet: Fleet, logs: list[Any]) -> None:
+    """RQ's shutdown command or a signal to it alone has stopped it, or the queue was empty."""
+    fleet.reports = [LOADED + STOPPED]
+    fleet.dies(0, 0, at=2)
+    assert fleet.supervisor.run() == 0
+    assert (len(fleet.workers), fleet.reclaimed, logs) == (1, [], [])
 
 
 @pytest.mark.parametrize("fleet", [2], indirect=True)
-def test_each_worker_has_a_place_and_a_name(fleet: Fleet) -> None:
-    tokens: list[str] = []
-    fleet.clock.after(0.5, lambda: tokens.extend(fleet.supervisor.tokens()))
-    assert fleet.run(1) == 0
-    assert (fleet.places, tokens) == (["0", "1"], ["token0", "token1"])
+def test_wrong_handlers_stop_all_workers(fleet: Fleet, logs: list[Any]) -> None:
+    fleet.reports = [LOADED, b""]
+    fleet.dies(1, 2, at=2)
+    assert fleet.supervisor.run() == 2
+    assert fleet.workers[0].signals == [signal.SIGTERM]
+    assert (fleet.reclaimed, logs) == ([], [])
 
 
-def test_what_held_a_death_up_does_not_hide_it(fleet: Fleet) -> None:
+def test_a_worker_that_dies_before_it_has_loaded_holds_no_events(fleet: Fleet) -> None:
+    fleet.reports = [b""]
     fleet.dies(0, 1, at=2)
-    fleet.clock.after(2, lambda: setattr(fleet, "refusals", 2))
     assert fleet.run(60) == 0
-    assert fleet.told(1) == ["token0:1"]
+    assert (len(fleet.workers), fleet.reclaimed) == (2, [])
 
 
-def test_a_silent_worker_is_asked_where_it_is_and_then_ended(fleet: Fleet, logs: list[Any]) -> None:
-    fleet.beats = [((1.0, 20.0),)]
+def test_reclaiming_goes_on_until_redis_notes_the_death(fleet: Fleet) -> None:
+    fleet.answers = [False, False]
+    fleet.dies(0, 1, at=2)
     assert fleet.run(60) == 0
-    silent = fleet.workers[0]
-    (asked_at,) = silent.asked_at
-    assert asked_at == pytest.approx(20 + SILENT, abs=0.3)
-    assert silent.ended_at == pytest.approx(20 + TOO_SILENT, abs=0.3)
-    assert fleet.told(1) == ["token0:1"]  # Killed by us, which is its own fault.
-    assert [entry["event"] for entry in logs] == ["loop_blocked", "worker_replaced", "worker_died"]
-    assert logs[0]["stack"] == ["handlers.py, line 3"]
-    assert (logs[0]["seconds"], logs[1]["silent"]) == pytest.approx((5.1, 10.1), abs=0.05)
-    assert fleet.workers[1].asked_at == []
-    short = WorkerSupervisor(1, [], {}, lease=1.0, grace=1.0)
-    assert (short._silent, short._too_silent) == (3.0, 6.0)  # A busy machine is slow, however short the lease is.
-    for descriptor in (short.lifeline, short._held):
-        os.close(descriptor)
+    assert fleet.reclaimed == [("1", "1")] * 3
 
 
-def test_at_a_stop_a_worker_has_ten_seconds_more_than_its_events_to_hand_them_back(fleet: Fleet) -> None:
+def test_the_events_of_a_worker_that_does_not_drain_are_put_back(fleet: Fleet) -> None:
+    fleet.clock.after(1.0, lambda: setattr(fleet.workers[0], "_drains_for", 60.0))
+    assert fleet.run(5.0) == 1
+    assert fleet.reclaimed == [("1", "0")]
+
+
+def test_a_draining_worker_has_ten_seconds_more_than_its_grace_to_hand_events_back(fleet: Fleet) -> None:
     fleet.clock.after(1.0, lambda: setattr(fleet.workers[0], "_drains_for", 10.5))
     assert fleet.run(5.0) == 0
-    assert fleet.workers[0].ended_at == 0.0  # Nobody has killed it.
+    assert fleet.reclaimed == []
 
 
-def test_a_worker_that_falls_silent_again_is_asked_again(fleet: Fleet, logs: list[Any]) -> None:
-    fleet.beats = [((1.0, 20.0), (27.0, 40.0), (47.0, 60.0), (67.0, float("inf")))]
-    alive: dict[float, bool] = {}
-    for at in (10, 24, 26, 30, 46, 50, 80):
-        fleet.clock.after(at, lambda at=at: alive.update({at: fleet.supervisor.is_alive()}))  # type: ignore[misc]
-    assert fleet.run(90) == 0
-    assert [at for at, answer in alive.items() if not answer] == [26, 46]
-    assert fleet.workers[0].asked_at == pytest.approx([20 + SILENT, 40 + SILENT, 60 + SILENT], abs=0.3)
-    assert [entry["event"] for entry in logs] == ["loop_blocked"] * 3
+@pytest.mark.parametrize("fleet", [2], indirect=True)
+def test_names_has_a_blank_for_each_place_without_a_worker(fleet: Fleet) -> None:
+    numbers: list[list[str]] = []
+    for tenths in range(5, 30):
+        look = lambda: numbers.append([name.rpartition(".")[2] for name in fleet.supervisor.names()])  # noqa: E731
+        fleet.clock.after(tenths / 10 + 0.05, look)
+    fleet.dies(0, 1, at=2)
+    assert fleet.run(3) == 0
+    assert [seen for seen, _ in groupby(numbers)] == [["1", "2"], ["", "2"], ["3", "2"]]
+    assert fleet.places == ["0", "1", "0"]
 
 
-def test_a_supervisor_that_checks_nobody_is_not_alive(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A log that nobody reads blocks whoever writes to it."""
-    alive = []
+def test_two_supervisors_of_one_host_never_share_a_name() -> None:
+    first, second = process_names(), process_names()
+    assert len({next(names) for names in (first, first, second, second)}) == 4
 
-    def blocks(_: SupervisedWorker) -> None:
+
+def test_a_blocked_loop_is_logged_with_the_handlers_calls(fleet: Fleet, logs: list[Any]) -> None:
+    fleet.reports = [LOADED + BLOCKED]
+    fleet.dies(0, 1, at=20)
+    assert fleet.run(60) == 0
+    assert [entry["event"] for entry in logs] == ["loop_blocked", "worker_died"]
+    assert (logs[0]["after"], logs[0]["stack"]) == (
+        "0:00:04",
+        ['File "/app/handlers.py", line 3 in slow', 'File "/app/handlers.py", line 7 in handle'],
+    )
+    assert "plain def" in logs[0]["hint"]
+    assert fleet.reclaimed == [("1", "1")]
+
+
+def test_after_all_processes_have_stood_still_a_blocked_loop_is_nobodys_fault(fleet: Fleet) -> None:
+    """Timers run on while processes are stopped, and run out when they go on."""
+    fleet.reports = [LOADED + BLOCKED]
+    fleet.clock.after(20, lambda: setattr(fleet.clock, "now", fleet.clock.now + 600))
+    fleet.dies(0, 1, at=620.15)
+    assert fleet.run(700) == 0
+    assert fleet.reclaimed == [("1", "0")]
+
+
+def report(*stacks: str) -> str:
+    """What faulthandler writes of these stacks, each a list of calls separated by commas."""
+    threads = (f"Thread 0x{place:016x} (most recent call first):\n" + stack for place, stack in enumerate(stacks))
+    return "Timeout (0:00:04)!\n" + "".join(threads).replace("|", "\n")
+
+
+IN_THREAD = (
+    '  File "re.py", line 1 in match|  File "h.py", line 2 in plain|  File "worker/attempt/running.py", line 3 in work|'
+)
+IDLE = '  File "worker/process/concurrent.py", line 4 in work|'
+STARTING_A_THREAD = (
+    '  File "threading.py", line 5 in start|  File "worker/attempt/running.py", line 6 in _call_in_thread|' + IDLE
+)
+STARTUP = '  File "s.py", line 7 in connect|  File "worker/wiring.py", line 8 in _call|' + IDLE
+
+
+@pytest.mark.parametrize(
+    ("stacks", "first", "by_threads"),
+    [
+        ((IN_THREAD, IDLE), 'File "re.py", line 1 in match', True),
+        ((IN_THREAD, STARTING_A_THREAD), 'File "re.py", line 1 in match', True),
+        ((IN_THREAD, STARTUP), 'File "s.py", line 7 in connect', False),
+        ((IDLE,), IDLE.strip().rstrip("|"), False),
+    ],
+    ids=["idle loop", "thread that starts", "start-up function", "no handler"],
+)
+def test_read_stacks_finds_the_code_that_blocks(stacks: tuple[str, ...], first: str, by_threads: bool) -> None:
+    blocked = read_stacks(report(*stacks))
+    assert blocked is not None
+    assert (blocked.stack[0], blocked.by_threads) == (first, by_threads)
+
+
+def test_read_stacks_returns_none_for_a_report_without_stacks() -> None:
+    assert read_stacks((LOADED + STOPPED).decode()) is None
+
+
+def test_a_supervisor_that_checks_no_worker_is_not_alive(fleet: Fleet) -> None:
+    """A log that nobody reads blocks the process that writes to it."""
+    alive: list[bool] = []
+
+    def stand_still() -> None:
         alive.append(fleet.supervisor.is_alive())
         fleet.clock.now += STALLED_SECONDS
         alive.append(fleet.supervisor.is_alive())
 
-    monkeypatch.setattr(fleet.supervisor, "check", blocks)
+    fleet.clock.after(0.5, stand_still)
     assert fleet.run(1) == 0
-    assert alive[:2] == [True, False]
+    assert alive == [True, False]
     fleet.clock.now += STALLED_SECONDS
-    assert fleet.supervisor.is_alive()  # While they drain, nobody is checked.
-
-
-@pytest.mark.parametrize(("beats", "stood_still", "seconds"), [((1e9, 1e9), 0, 300), ((1, 20), 600, 620 + SILENT)])
-def test_a_worker_that_starts_or_that_we_have_slept_beside_is_not_silent(
-    fleet: Fleet, logs: list[Any], beats: tuple[float, float], stood_still: float, seconds: float
-) -> None:
-    """Stop all processes, and let the supervisor wake first."""
-    fleet.beats = [(beats,)]
-    fleet.clock.after(21, lambda: setattr(fleet.clock, "now", fleet.clock.now + stood_still))
-    assert fleet.run(seconds) == 0
-    assert logs == []
+    assert fleet.supervisor.is_alive()  # No worker is checked while all drain.
 
 
 def descriptors() -> set[str]:
     return {each.name for each in Path("/proc/self/fd").iterdir()}
 
 
-def test_the_descriptors_of_a_worker_that_died_or_could_not_start_are_closed() -> None:
+def group_exists(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_closing_a_worker_closes_its_pipe_and_ends_what_it_has_started() -> None:
     before = descriptors()
-    child = SupervisedWorker(["sh", "-c", 'test "$MIMALLOC_ALLOW_THP" = 0'], os.environ, 1)
+    child = SupervisedWorker(["sh", "-c", "sleep 600 &"], os.environ, 1, "w")
     assert child.wait() == 0
-    assert len(descriptors()) > len(before)
-    assert child.read_report() == (False, [])
-    child.report.close()
+    os.killpg(child.pid, 0)  # The sleep.
+    child.close()
     assert descriptors() == before
+    until(lambda: not group_exists(child.pid), what="the end of the sleep")
+
+
+def test_a_worker_that_cannot_start_leaves_no_descriptor() -> None:
+    before = descriptors()
     with pytest.raises(FileNotFoundError):
-        SupervisedWorker(["/nowhere/credhook"], os.environ, 1)
+        SupervisedWorker(["/nowhere/credhook"], os.environ, 1, "w")
     assert descriptors() == before
 
 
-def test_what_is_done_regularly_goes_on_after_an_error() -> None:
+def test_a_worker_reports_through_its_pipe() -> None:
+    program = "import os, sys; os.write(int(sys.argv[2]), b'loaded\\n' + b'x' * 200_000)"
+    child = SupervisedWorker([sys.executable, "-c", program], os.environ, 1, "w")
+    while child.poll() is None:
+        child.read_report()
+    child.close()
+    assert child.reported == LOADED + b"x" * 200_000
+
+
+def test_regular_work_goes_on_after_an_error() -> None:
     rounds, enough = [], threading.Event()
 
     def work() -> None:

@@ -1,0 +1,132 @@
+"""How worker processes end, and what becomes of the processes that handlers start. All are real processes."""
+
+import os
+import signal
+
+import pytest
+from rq import Queue
+from rq.serializers import JSONSerializer
+
+from credhook.store.job import JOB_FUNCTION
+from support.process.serving import children, descendants, runs
+from support.store.accepting import record
+from support.store.stores import INDEX, job_id
+from support.waiting import until
+from support.worker.harness import Harness
+
+ENDING = """
+import multiprocessing, os, sys
+
+def square(number):
+    return number * number
+
+@handlers.on("*")
+async def ends(event, context):
+    note("run")
+    if not (here / "ended").exists():
+        (here / "ended").touch()
+        {end}
+
+@handlers.on("*")
+def in_pool(event, context):
+    with multiprocessing.Pool(2) as pool:
+        note("pool", *pool.map(square, [1, 2, 3]))
+"""
+
+EXITING_TASK = """async def exits():
+            sys.exit(0)
+        await asyncio.create_task(exits())"""
+
+KEPT_POOL = """
+from concurrent.futures import ProcessPoolExecutor
+
+pool = None
+
+@handlers.on("*")
+def kept(event, context):
+    global pool
+    pool = pool or ProcessPoolExecutor(1)
+    note("pool", pool.submit(abs, -9).result())
+"""
+
+
+@pytest.mark.parametrize("code", [0, 2])
+def test_a_worker_whose_handler_ends_it_is_replaced(harness: Harness, code: int) -> None:
+    harness.plugin(ENDING.format(end=f"os._exit({code})"))
+    harness.happens("m1")
+    with harness.worker() as worker:
+        harness.reaches("m1", "done")
+        assert worker.text.count('"worker_died"') == 1
+        assert '"death_noted"' in worker.text
+        assert worker.stop() == 0
+    assert harness.notes().count("run") == 2
+
+
+def test_a_task_that_exits_fails_its_handler_alone(harness: Harness) -> None:
+    """asyncio lets SystemExit of a task out of the event loop."""
+    harness.plugin(ENDING.format(end=EXITING_TASK))
+    harness.happens("m1")
+    with harness.worker() as worker:
+        harness.reaches("m1", "done")
+        assert '"worker_died"' not in worker.text
+        assert worker.text.count('"task_exited"') == 1
+        assert worker.stop() == 0
+    assert harness.notes().count("pool 1 4 9") == 1
+
+
+def test_a_pool_of_a_handler_does_not_stop_the_worker(harness: Harness) -> None:
+    """The pool ends its processes by a signal. They must not write it into the worker's event loop."""
+    harness.plugin(ENDING.format(end="pass"))
+    for number in range(5):
+        harness.happens(f"m{number}")
+    with harness.worker() as worker:
+        for number in range(5):
+            harness.reaches(f"m{number}", "done")
+        assert '"worker_draining"' not in worker.text
+        assert worker.stop() == 0
+
+
+@pytest.mark.parametrize("victim", ["worker", "supervisor", "nobody"])
+def test_processes_of_a_handler_end_with_their_worker(harness: Harness, victim: str) -> None:
+    harness.plugin(KEPT_POOL)
+    harness.happens("m1")
+    with harness.worker() as worker:
+        harness.reaches("m1", "done")
+        (pid,) = children(worker)
+        pool = descendants(pid)
+        assert pool
+        if victim == "nobody":
+            assert worker.stop() == 0
+        else:
+            os.kill(pid if victim == "worker" else worker.process.pid, signal.SIGKILL)
+        until(lambda: not any(map(runs, pool)), what="the end of the pool")
+
+
+def test_burst_ends_when_the_queue_is_empty(harness: Harness) -> None:
+    ids = ["m1", "m2", "m3"]
+    for event_id in ids:
+        harness.happens(event_id)
+    with harness.worker("worker", "--processes", "2", "--burst") as worker:
+        assert worker.process.wait(60) == 0
+    assert {record(harness.redis, event_id)["state"] for event_id in ids} == {"done"}
+    assert len(harness.notes()) == 3
+
+
+def test_a_planted_job_is_refused_and_kept_aside(harness: Harness) -> None:
+    queue = Queue("credhook", connection=harness.redis, serializer=JSONSerializer)
+    planted = harness.folder / "planted"
+    queue.enqueue("os.system", args=(f"touch {planted}",), job_id="evil", description="canary")
+    queue.enqueue(JOB_FUNCTION, args=("m1", "canary"), job_id="evil_too")
+    queue.enqueue("os.system", args=(f"touch {planted}",), job_id=job_id("m2"))
+    harness.happens("m1")
+    with harness.worker() as worker:
+        harness.reaches("m1", "done")
+        until(lambda: all(job in worker.text for job in ("evil", "evil_too")), what="two refusals")
+        assert worker.stop() == 0
+    assert not planted.exists()
+    assert [line.split()[:2] for line in harness.notes()] == [["first", "m1"]]
+    for job in ("evil", "evil_too"):
+        assert not harness.redis.exists(f"rq:job:{job}")
+        assert 0 < harness.redis.ttl(INDEX.refused + job) <= 86_400
+    assert not harness.redis.exists("rq:wip:credhook")
+    assert "canary" not in worker.text
