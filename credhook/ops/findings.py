@@ -124,8 +124,8 @@ def unreached(error: Exception) -> Finding:
 def attention(fleet: Fleet) -> tuple[Finding, ...]:
     """Return what needs attention, most urgent first. A queue without open events needs no worker."""
     idle = not fleet.counts.open
-    needed = (one for one in findings(fleet) if one.needs_attention)
-    return tuple(one for one in needed if not (idle and one.name == "fleet.workers"))
+    needed = (finding for finding in findings(fleet) if finding.needs_attention)
+    return tuple(finding for finding in needed if not (idle and finding.name == "fleet.workers"))
 
 
 def findings(fleet: Fleet) -> Iterator[Finding]:
@@ -170,7 +170,7 @@ def age(seconds: float) -> str:
 
 
 def _hosts(processes: Iterable[FleetProcess]) -> str:
-    return ", ".join(sorted({one.host for one in processes})[:_MOST_NAMED])
+    return ", ".join(sorted({process.host for process in processes})[:_MOST_NAMED])
 
 
 def _processes(processes: Sequence[FleetProcess]) -> str:
@@ -183,7 +183,7 @@ def _some(value: Any) -> Iterable[Any]:
 
 
 def _missing(fleet: Fleet) -> str:
-    last = ", ".join(f"{process(one)} {age(one.silent)} ago" for one in fleet.missing[-_MOST_NAMED:])
+    last = ", ".join(f"{process(worker)} {age(worker.silent)} ago" for worker in fleet.missing[-_MOST_NAMED:])
     workers = counted(len(fleet.missing), "worker has", "workers have")
     return f"{workers} ended without a goodbye and without a replacement, the last: {last}"
 
@@ -193,8 +193,10 @@ def _no_worker(fleet: Fleet) -> str:
     return f"no worker of the queue {fleet.queue} is alive{waiting}"
 
 
-def _unavailable(one: ReceiverProcess) -> str:
-    return f"the receiver {process(one)} answered its last delivery with 503: {split_remedy(one.unavailable)[0]}"
+def _unavailable(receiver: ReceiverProcess) -> str:
+    return (
+        f"the receiver {process(receiver)} answered its last delivery with 503: {split_remedy(receiver.unavailable)[0]}"
+    )
 
 
 def _credentials(fleet: Fleet) -> Iterator[tuple[WorkerProcess, str]]:
@@ -210,7 +212,7 @@ def _refused_credential(item: tuple[WorkerProcess, str]) -> str:
 
 
 def _conflicts(fleet: Fleet) -> int:
-    return sum(one.conflicts for one in fleet.own_receivers if (one.conflicted or 0.0) <= _CONFLICT_SECONDS)
+    return sum(each.conflicts for each in fleet.own_receivers if (each.conflicted or 0.0) <= _CONFLICT_SECONDS)
 
 
 def _queues(fleet: Fleet) -> Iterator[Problem]:
@@ -349,9 +351,9 @@ ROWS: Final = (
     Row("fleet.refusals", _refusals, _what, _todo, alert="CredhookRefusing"),
     Row(
         "fleet.unavailable",
-        lambda fleet: (one for one in fleet.receivers if one.unavailable),
+        lambda fleet: (receiver for receiver in fleet.receivers if receiver.unavailable),
         _unavailable,
-        lambda one: split_remedy(one.unavailable)[1],
+        lambda receiver: split_remedy(receiver.unavailable)[1],
         alert="CredhookNotStored",
     ),
     Row("platform.breaker", _breakers, _what, _todo, alert="CredhookBreakerOpen"),
