@@ -224,7 +224,7 @@ def test_when_the_platform_fails_in_any_way(rig: FleetHarness) -> None:
     with rig.worker(CREDHOOK_MAX_ATTEMPTS="2") as worker:
         for name in names:
             rig.reaches(name, "dead")
-        assert rig.record("broken")["attempts"] == "2"
+        assert rig.record("broken")["p:fetch"] == "2 0"
         rig.reaches("gone", "data_gone")
         rig.accept(*((f"down_{number}", DATA, "pre_broken") for number in range(15)))
         until(lambda: '"platform_paused"' in worker.text, what="the breaker")

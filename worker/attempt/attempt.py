@@ -159,6 +159,8 @@ class Attempt:
                 schedules[name] = 0, None
         for name, wait in self.waits.items():
             schedules[name] = claim.attempt(name) - (not wait.spent), wait.seconds
+        if self.given_up and self.calls_platform:
+            schedules[FETCH] = claim.attempt(FETCH), None
         return schedules
 
     def settlement(self) -> Settlement:

@@ -214,7 +214,8 @@ class Processor:
         if status:
             attempt.statuses[name] = status
             return
-        number = claim.attempt(name)
+        # A run that a crash has cut short counts here, although it costs nothing.
+        number = claim.attempt(name) + claim.lapses
         event = FetchedEvent(claim.type, claim.resource_id, claim.event_id, claim.received_at, number, details)
         if not self._may_run(attempt, event, handler):
             return

@@ -49,7 +49,7 @@ class FetchedEvent(Generic[D_co]):
         resource_id: the id of the issuance or presentation.
         webhook_id: the id of the delivery; repetitions of the delivery have the same id.
         received_at: when the receiver stored the event, in UTC.
-        attempt: number of this attempt, counted from 1.
+        attempt: number of this handler's run for the event, counted from 1. Runs that a crash has cut short count.
         details: the resource as the platform describes it now. Its state may be later than the event's.
             The details of a `verification.data` event always hold data: without data no handler runs.
     """

@@ -98,7 +98,7 @@ async def test_the_events_of_a_silent_process_go_first_and_count_no_failure(
     assert (logs[1]["events"], logs[1]["put_back"], logs[1]["own_fault"]) == (2, 2, False)
     assert redis_client.lindex(INDEX.jobs, -1) == job_id("later").encode()
     assert sorted(claim.event_id for claim in (await queue.worker("here").take(2, urgent=0)).claims) == ["m1", "m2"]
-    assert [one["attempts"] for one in records(store_on(redis_client), ("m1", "m2"))] == [0, 0]
+    assert [record["lapses"] for record in records(store_on(redis_client), ("m1", "m2"))] == [1, 1]
     for event_id in ("m1", "m2"):
         assert not {"deaths", "killed"} & queue.record(event_id).keys()
     assert sorted(redis_client.hkeys(INDEX.handlers)) == [b"gone", b"here"]  # It is missed.
