@@ -73,7 +73,7 @@ class GroupCommit(Generic[Operation, Reply]):
         waiting = self._first + self._others
         self._first, self._others = [], []
         for _, reply, _ in waiting:
-            _answer(reply, error)
+            _refuse(reply, error)
 
     async def drain(self) -> None:
         """Return when all operations are written. Windows end at once."""
@@ -104,11 +104,15 @@ class GroupCommit(Generic[Operation, Reply]):
                 outcomes = [error] * len(group)
             again: list[_Waiting[Operation, Reply]] = []
             for waiting, outcome in zip(group, outcomes, strict=True):
-                if isinstance(outcome, Exception) and self._is_temporary(outcome):
+                _, reply, _ = waiting
+                if not isinstance(outcome, Exception):
+                    if not reply.done():  # Otherwise its caller was cancelled.
+                        reply.set_result(outcome)
+                elif self._is_temporary(outcome):
                     again.append(waiting)
                     reason, advice = type(outcome).__name__, hint(outcome)
                 else:
-                    _answer(waiting[1], outcome)
+                    _refuse(reply, outcome)
             if again:
                 self._first[:0] = [waiting for waiting in again if waiting[2]]
                 self._others[:0] = [waiting for waiting in again if not waiting[2]]
@@ -132,10 +136,6 @@ class GroupCommit(Generic[Operation, Reply]):
         return group
 
 
-def _answer(reply: "asyncio.Future[Reply]", outcome: Reply | Exception) -> None:
-    if reply.done():  # Its caller was cancelled.
-        return
-    if isinstance(outcome, Exception):
-        reply.set_exception(outcome)
-    else:
-        reply.set_result(outcome)
+def _refuse(reply: "asyncio.Future[Reply]", error: Exception) -> None:
+    if not reply.done():
+        reply.set_exception(error)

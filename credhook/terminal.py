@@ -2,7 +2,6 @@
 
 import io
 import sys
-from contextlib import suppress
 
 
 def plain(text: str) -> str:
@@ -17,6 +16,4 @@ def plain(text: str) -> str:
 def accept_all_characters() -> None:
     """Let standard output escape characters that its encoding lacks. By default Python raises an error."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # If a pipe has taken the place of the stream's file, Python sets the option and then fails to seek.
-        with suppress(OSError):
-            sys.stdout.reconfigure(errors="backslashreplace")
+        sys.stdout.reconfigure(errors="backslashreplace")

@@ -129,11 +129,12 @@ class Inbox:
             return [refusal] * len(group)
         finally:
             metrics.WAITING.set(self._commit.waiting)
-        self._report(group, outcomes)
-        if Outcome.UNREADABLE not in outcomes:
+        damaged_records = outcomes.count(Outcome.UNREADABLE)
+        self._report(group, outcomes, kept=len(group) - damaged_records)
+        if not damaged_records:
             return outcomes
-        damaged = StoreUnavailable("the key of its record holds something else")
-        return [damaged if outcome is Outcome.UNREADABLE else outcome for outcome in outcomes]
+        refusal = StoreUnavailable("the key of its record holds something else")
+        return [refusal if outcome is Outcome.UNREADABLE else outcome for outcome in outcomes]
 
     async def _write(self, group: list[Delivery]) -> list[Outcome]:
         metrics.GROUP_SIZE.observe(len(group))
@@ -198,9 +199,9 @@ class Inbox:
         self.denied = is_denied(error)
         return refusal
 
-    def _report(self, group: list[Delivery], outcomes: list[Outcome]) -> None:
+    def _report(self, group: list[Delivery], outcomes: list[Outcome], *, kept: int) -> None:
         now = time.monotonic()
-        if kept := len(outcomes) - outcomes.count(Outcome.UNREADABLE):
+        if kept:
             self.acknowledged, self.last_acknowledged = self.acknowledged + kept, now
         self.end_outage()
         for outcome in set(outcomes):
