@@ -41,7 +41,7 @@ log = structlog.get_logger("credhook.worker")
 PROBE_RETRY_SECONDS: Final = 0.2
 #: Seconds for which a call trusts what Redis said last about the fleet's pause.
 ALLOWANCE_LASTS_SECONDS: Final = 1.0
-#: Seconds that an answer of Redis may take: calls wait for it.
+#: Seconds that an answer of Redis may take, because calls wait for it.
 REDIS_TIMEOUT_SECONDS: Final = 1.0
 #: A pause that is longer than the current one by fewer seconds is neither shared nor logged.
 WORTH_SAYING_SECONDS: Final = 1.0

@@ -47,7 +47,12 @@ class Allowance(NamedTuple):
 
 
 class PauseReply(NamedTuple):
-    """The reply to a new pause: seconds that were left of the pause before; calls per second that passed, or None."""
+    """The reply to a new pause.
+
+    Attributes:
+        before: seconds that an earlier pause would still have lasted; 0 without a pause.
+        passed: calls per second that passed before a 429; None for another cause or a shorter pause.
+    """
 
     before: float
     passed: float | None

@@ -6,6 +6,6 @@
 
 --! include platform.lua
 
--- The processes do equal work, so that one can tell for all.
+-- Processes share the work equally, so the count of one process stands for all.
 local estimate = math.max(1, ARGV[3]) * math.max(1, redis.call('ZCARD', KEYS[2]))
 return {pause_platform(KEYS[1], tonumber(ARGV[1]), ARGV[2], estimate, tonumber(ARGV[4]))}

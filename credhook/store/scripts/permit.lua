@@ -9,9 +9,8 @@
 --! include platform.lua
 
 local platform, rate, longest = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2])
-local pause = lasting(platform .. ':pause')
 local micros = time[1] * 1000000 + time[2]
-local bucket = bucket_of(platform, rate, longest, micros)
+local pause, bucket = limits_of(platform, rate, longest, micros)
 local permitted, wait = 1, 0
 if pause > 0 then
     permitted = 0

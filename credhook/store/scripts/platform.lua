@@ -8,12 +8,12 @@
 -- Redis's clock may be set back. A pause and a pace therefore hold their own length, and the bucket is never
 -- emptier than a call may wait for.
 
--- Tokens are spaced so much wider than the rate asks that no second holds more tokens than the rate. A platform that
--- counts the calls of each second would refuse the others. The spare also covers the network's jitter.
+-- Tokens are spaced wider than the rate asks, by this factor, so that no second holds more tokens than the rate. A
+-- platform that counts the calls of each second would refuse the others. The factor also covers the network's jitter.
 local SPARE = 1.05
 -- Microseconds in which an empty bucket fills. It holds one token at least.
 local BURST = 50000
--- The pace after a refusal is a curve like that of TCP CUBIC. It begins with this part less than what passed.
+-- The pace after a refusal is a curve like that of TCP CUBIC. It begins lower than what passed, by this part.
 local PACE_DROP = 0.3
 -- Ms after the pause in which the pace returns to what passed. It is slow near that value, and fast beyond it.
 local PACE_RETURNS = 30000
@@ -62,6 +62,14 @@ local function bucket_of(platform, rate, longest, now)
     local full = tonumber(redis.call('GET', bucket.key) or 0) or 0
     bucket.full = math.max(now, math.min(full, now + bucket.capacity + longest))
     return bucket
+end
+
+-- Return the ms that the platform is paused for, and the token bucket, or nil without a limit. See `bucket_of`.
+local function limits_of(platform, rate, longest, now)
+    -- Most platforms have neither a pause nor a limit, and one command finds that out.
+    if rate == 0 and redis.call('EXISTS', platform .. ':pause', platform .. ':pace') == 0 then return 0, nil end
+    local pause = lasting(platform .. ':pause')
+    return pause, bucket_of(platform, rate, longest, now)
 end
 
 -- Return how many tokens the bucket holds.

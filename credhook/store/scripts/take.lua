@@ -56,8 +56,7 @@ local function take_up_to(number, list)
 end
 
 if platform ~= '' then
-    pause = lasting(platform .. ':pause')
-    bucket = bucket_of(platform, rate, longest, micros)
+    pause, bucket = limits_of(platform, rate, longest, micros)
     if bucket and unused > 0 then take_tokens(bucket, -unused, micros) end
     wanted = pause > 0 and 0 or bucket and math.min(wanted, tokens_in(bucket, micros)) or wanted
     share = math.min(share, wanted)

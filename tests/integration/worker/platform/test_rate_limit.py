@@ -26,6 +26,7 @@ function redis.call(command, key, ...)
     local rest = {...}
     if command == 'GET' then return alive(key) or false end
     if command == 'SET' then keys[key], expiries[key] = tostring(rest[1]), ms() + rest[3] end
+    if command == 'EXISTS' then return (alive(key) and 1 or 0) + (alive(rest[1]) and 1 or 0) end
     if command == 'PTTL' then return alive(key) and expiries[key] - ms() or -2 end
     if command == 'PEXPIRE' then expiries[key] = ms() + rest[1] end
 end
@@ -41,7 +42,7 @@ local function call_platform(process)
     if this ~= second then second, count, answered = this, 0, {} end
     count = count + 1
     most = math.max(most, count)
-    if count <= allowed and micros > returns then
+    if count <= allowed and micros >= returns then
         passed, answered[process] = passed + 1, (answered[process] or 0) + 1
     else
         refused = refused + 1
@@ -50,17 +51,18 @@ local function call_platform(process)
     end
 end
 
--- Each process tries to claim one event every 10 ms, and always finds one.
+-- The processes take turns. Each claims an event every 10 ms if it may, and always finds an event.
+local process = 0
 while micros < ends do
-    for process = 1, processes do
+    local pause, bucket = limits_of('p', rate, 0, micros)
+    local wait = bucket and wait_for_token(bucket, micros) or 0
+    if pause > 0 or wait > 0 then
+        micros = micros + math.max(pause * 1000, wait)
+    else
+        if bucket then take_tokens(bucket, 1, micros) end
+        process = process % processes + 1
+        call_platform(process)
         micros = micros + math.floor(10000 / processes)
-        if lasting('p:pause') == 0 then
-            local bucket = bucket_of('p', rate, 0, micros)
-            if not bucket or tokens_in(bucket, micros) > 0 then
-                if bucket then take_tokens(bucket, 1, micros) end
-                call_platform(process)
-            end
-        end
     end
 end
 return {passed, refused, most}
@@ -83,7 +85,7 @@ def test_rate_is_used_and_never_exceeded(redis_client: Redis, rate: int) -> None
 
 
 @pytest.mark.parametrize("retry_after", [1, 5])
-@pytest.mark.parametrize(("allowed", "processes"), [(3, 4), (100, 4)])
+@pytest.mark.parametrize(("allowed", "processes"), [(3, 4), (20, 4)])
 def test_pace_uses_what_the_platform_allows(
     redis_client: Redis, allowed: int, processes: int, retry_after: int
 ) -> None:
@@ -99,5 +101,5 @@ def test_pace_corrects_a_rate_that_is_too_high(redis_client: Redis) -> None:
 
 
 def test_pace_returns_after_a_platform_that_refuses_everything(redis_client: Redis) -> None:
-    passed, _, _ = simulate(redis_client, rate=0, allowed=100, retry_after=5, processes=4, refusing=600)
-    assert passed >= 0.25 * 300 * 100
+    passed, _, _ = simulate(redis_client, rate=0, allowed=50, retry_after=5, processes=4, refusing=600)
+    assert passed >= 0.25 * 300 * 50

@@ -172,9 +172,10 @@ async def test_that_a_poison_candidate_must_be_alone_is_known_before_anything_st
 ) -> None:
     claim: Any = SimpleNamespace(poison_candidate=taken_one)
     one, queue, started = taking(Taken((claim,), None, waiting))
+    one._breaker.for_claims.return_value = "the platform's limits"
     await one._take(4, idle=True)
     assert started == [(claim, waiting or taken_one)]
-    assert told(queue.take) == [4]
+    queue.take.assert_awaited_once_with(4, idle=True, platform="the platform's limits")
     one._breaker.claimed.assert_called_once_with(1, Allowance())
 
 
@@ -267,6 +268,16 @@ async def test_stopped_worker_waits_for_nothing() -> None:
     one = worker(1, Processor())
     one._stopping.set()
     await asyncio.wait_for(one._first(asyncio.Event().wait()), 60)
+
+
+async def test_breaker_hears_how_many_events_may_still_fetch() -> None:
+    one, queue, _ = taking(Taken((), None))
+    one._attempts = {Attempt(cast(Any, None), calls_platform=fetches) for fetches in (False, True, False)}
+    running = asyncio.create_task(one._take_and_start(burst=False))
+    await until_async(lambda: told(queue.take), what="a take")
+    one._breaker.allows.assert_called_with(1, unfetched=2)
+    one._stop()
+    await running
 
 
 @pytest.mark.parametrize(("allowance", "takes"), [(Allowance(wait=0.5, limited=True), 5), (Allowance(pause=60.0), 3)])
