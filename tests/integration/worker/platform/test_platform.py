@@ -202,10 +202,8 @@ async def test_token_beyond_the_timeout_refuses_the_call_at_once(redis_url: str,
 
 
 async def test_calls_use_no_tokens_during_a_pause(redis_url: str, redis_client: Redis, stub: Stub) -> None:
+    redis_client.set(platform_key(stub.url, "credhook") + ":pause", "60000 500", px=60_000)
     async with members(2, redis_url, stub.url, rate=50) as (one, other):
-        await FleetLimits(store_on(one.claims._store.redis), stub.url, rate=50, longest_wait=5).pause(
-            60, "500", answers=0
-        )
         assert isinstance(await one.call(), PlatformPaused)
         assert (await other.take(1)).claims == ()
     assert not redis_client.keys("*:bucket")
