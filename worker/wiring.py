@@ -21,7 +21,7 @@ from credhook.worker.attempt.details import Snapshots
 from credhook.worker.attempt.processor import Clients, Processor
 from credhook.worker.handlers.registry import Handlers, Registry, is_async
 from credhook.worker.platform.circuit_breaker import CircuitBreaker
-from credhook.worker.queue.claims import Claimant, Claims
+from credhook.worker.queue.claims import Claims
 
 log = structlog.get_logger("credhook.worker")
 
@@ -115,17 +115,16 @@ async def build_worker(
     settings: WorkerSettings,
     registry: Registry,
     *,
-    worker: Claimant | None = None,
-    auth: ClientCredentials | None = None,
+    worker: str = "",
 ) -> AsyncIterator[Parts]:
     """Build the parts on the running loop, renew leases, and close the parts at the end.
 
-    `worker` takes the events; None if RQ itself runs the jobs. `auth`: the credentials, if they outlive the loop.
+    `worker`: the name of the process that takes events; "" if RQ runs the jobs.
     """
     store = settings.open_store()
     claims = Claims(store, lease=settings.lease, worker=worker)
     breaker = CircuitBreaker.from_settings(store, settings)
-    auth = auth or ClientCredentials.from_settings(settings)
+    auth = ClientCredentials.from_settings(settings)
     auth.on_fetch = breaker.token_fetched
     untraced = transport_from(settings)
     transport: Transport = untraced

@@ -18,7 +18,7 @@ from credhook.ops.fleet import (
     read_fleet,
 )
 from credhook.store import health
-from credhook.store.announcements import DEPLOY_SECONDS
+from credhook.store.announcements import DEPLOY_SECONDS, family_of
 from credhook.store.counts import EventCounts, counted
 from credhook.store.errors import STORE_ERRORS
 from credhook.store.store import SyncStore
@@ -31,6 +31,8 @@ _REFUSED_SECONDS: Final = 900.0
 _CONFLICT_SECONDS: Final = 86_400.0
 #: Hosts or processes that one finding names.
 _MOST_NAMED: Final = 5
+#: Seconds in which all worker processes of a supervisor should have started.
+_START_SECONDS: Final = 30.0
 #: Used part of maxmemory from which a warning is given.
 _NEARLY_FULL: Final = 0.8
 
@@ -188,6 +190,17 @@ def _missing(fleet: Fleet) -> str:
     return f"{workers} ended without a goodbye and without a replacement, the last: {last}"
 
 
+def _too_few(fleet: Fleet) -> Iterator[Problem]:
+    """Yield each supervisor that lacks some of its worker processes, unless it has just started."""
+    families: dict[str, list[WorkerProcess]] = {}
+    for worker in fleet.own_workers:
+        families.setdefault(family_of(worker.name), []).append(worker)
+    for _, workers in sorted(families.items()):
+        wanted = max(worker.processes for worker in workers)
+        if len(workers) < wanted and max(worker.age for worker in workers) >= _START_SECONDS:
+            yield f"{len(workers)} of {wanted} worker processes run on {workers[0].host}", "see the log of its worker"
+
+
 def _no_worker(fleet: Fleet) -> str:
     waiting = f", and {counted(fleet.counts.open, 'event waits', 'events wait')}" if fleet.counts.open else ""
     return f"no worker of the queue {fleet.queue} is alive{waiting}"
@@ -337,6 +350,7 @@ ROWS: Final = (
         _missing,
         "see their hosts, and start `credhook worker` there or elsewhere",
     ),
+    Row("fleet.processes", _too_few, _what, _todo),
     Row(
         "fleet.credentials",
         _credentials,

@@ -7,7 +7,7 @@ One hash per event is its record. It also marks the webhook-id as seen, so that 
         due, seen                           while the event is open: next attempt, data was presented
         error                               the last error, or why the event was given up
         settled                             when it was settled, in ms; open events have none
-        fence, holder                       of the last claim; holder is the worker's token. While a worker holds the
+        fence, holder                       of the last claim; holder is the worker's name. While a worker holds the
                                             event, the lock of its resource has them, see lock.lua
         lapses                              claims that ended without a settlement
         deaths, killed                      workers that died with this event among others, and with it alone
@@ -162,7 +162,7 @@ class Keys:
     leases = _Key(PREFIX, ":leases")
     #: Sorted set of the worker processes, by their last heartbeat, in ms.
     workers = _Key(PREFIX, ":workers")
-    #: Hash of the announcements of workers, by token; see announcements.py.
+    #: Hash of the announcements of workers, by name; see announcements.py.
     handlers = _Key(PREFIX, ":handlers")
     #: Sorted set of the events that ended as dead or data_gone, by when they were given up, in ms.
     dead = _Key(PREFIX, ":dead")

@@ -54,7 +54,7 @@ def test_a_handler_that_blocks_the_loop_is_named_and_its_process_replaced(harnes
         assert harness.reaches("m1", "dead")["error"] == "WorkerDied"
         assert worker.text.count('"loop_blocked"') == 2
         assert worker.stop() == 0
-    assert harness.notes() == ["run 1", "run 1"]  # A death spends no attempt of the handler.
+    assert harness.notes() == ["run 1", "run 2"]
 
 
 def test_in_development_it_is_named_as_soon_although_leases_are_long(harness: Harness) -> None:

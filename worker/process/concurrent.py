@@ -33,7 +33,7 @@ from credhook.worker.attempt.attempt import Attempt, Interruption
 from credhook.worker.handlers.registry import Registry
 from credhook.worker.platform.circuit import Phase
 from credhook.worker.process.supervisor import HAND_BACK
-from credhook.worker.queue.claims import Claim, Claimant, Taken
+from credhook.worker.queue.claims import Claim, Taken
 from credhook.worker.wiring import beside, build_worker
 
 log = structlog.get_logger("credhook.worker")
@@ -137,7 +137,7 @@ class ConcurrentWorker(BaseWorker):
             loop.add_signal_handler(number, self._stop)
         loop.add_signal_handler(HAND_BACK, self._interrupt_all)
         async with (
-            build_worker(self._settings, self._registry, worker=Claimant(self.name, self.name)) as parts,
+            build_worker(self._settings, self._registry, worker=self.name) as parts,
             beside(
                 lambda: parts.auth.keep(parts.transport),
                 lambda: self._watch_process(watch),

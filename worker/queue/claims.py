@@ -163,13 +163,6 @@ class Settlement(NamedTuple):
         return {name: value for name, value in fields.items() if value}
 
 
-class Claimant(NamedTuple):
-    """The worker that claims: its name in RQ's records, and the token of its process in locks and records."""
-
-    name: str
-    token: str
-
-
 class Taken(NamedTuple):
     """The result of one take.
 
@@ -247,11 +240,11 @@ def is_stale(state: tuple[int, int], latest: tuple[int, int]) -> bool:
 class Claims:
     """The events of one queue, as a worker process sees them."""
 
-    def __init__(self, store: AsyncStore, *, lease: float, worker: Claimant | None = None) -> None:
+    def __init__(self, store: AsyncStore, *, lease: float, worker: str = "") -> None:
         """Claim events for `lease` seconds, for `worker`, or for RQ's own worker, which pops the jobs."""
         self.lease = lease
         self._lease_ms = int(lease * 1000)
-        self._worker = worker or Claimant("", "")
+        self._worker = worker
         self._store = store
         self._taken = 0
         # While Redis is away, full or read-only, operations wait: the fence decides if a claim still stands.
@@ -281,7 +274,7 @@ class Claims:
             share, whole = URGENT_SHARE
             urgent = (self._taken + wanted) * share // whole - self._taken * share // whole
             self._taken += wanted
-        arguments = [self._lease_ms, *self._worker, wanted, urgent, int(idle), *platform]
+        arguments = [self._lease_ms, self._worker, wanted, urgent, int(idle), *platform]
         due, candidates, refused, claims, *allowance = await self._store.run("take", arguments)
         if refused:
             jobs = [job.decode("ascii", "backslashreplace") for job in refused[:_MOST_NAMED]]
@@ -301,7 +294,7 @@ class Claims:
             operation(
                 *("settle", claim.event_id, claim.fence, claim.job, settlement.state),
                 *(f"{latest[0]}:{latest[1]}" if latest else "", follow, settlement.sealed),
-                settlement.more(self._worker.name),
+                settlement.more(self._worker),
                 *chain.from_iterable(settlement.records.items()),
             ),
             first=True,
@@ -357,7 +350,7 @@ class Claims:
         await self._store.redis.blmove(jobs, jobs, timeout, "LEFT", "LEFT")  # type: ignore[arg-type]  # Parts of a second are fine.
 
     async def _run(self, operations: Sequence[Operation]) -> list[Any]:
-        arguments = [self._store.retention, self._lease_ms, *self._worker, *chain.from_iterable(operations)]
+        arguments = [self._store.retention, self._lease_ms, self._worker, *chain.from_iterable(operations)]
         return await self._store.run("write", arguments)  # type: ignore[no-any-return]
 
 

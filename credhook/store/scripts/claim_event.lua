@@ -1,7 +1,7 @@
 -- How a worker gets the right to work on an event.
 --
 -- Events are claimed one by one and held together: a claim takes effect with `hold`. A `worker` is a table: `lease` in
--- ms; `alone`, true if it has nothing else under way; and for a worker of ours `name` and `token`. RQ itself lists the
+-- ms; `alone`, true if it has nothing else under way; and for a worker of ours `name`. RQ itself lists the
 -- started jobs of its own workers.
 --
 -- A claim is a list:
@@ -73,7 +73,7 @@ local function hold(claims, worker)
     for place, got in ipairs(claims) do
         held[2 * place - 1], held[2 * place] = ends, got[1]
         locked[2 * place - 1] = got[5]
-        locked[2 * place] = got[1] .. ' ' .. got[7] .. ' ' .. (got[8] + 1) .. ' ' .. (worker.token or '')
+        locked[2 * place] = got[1] .. ' ' .. got[7] .. ' ' .. (got[8] + 1) .. ' ' .. (worker.name or '')
         executions[2 * place - 1], executions[2 * place] = rq_ends, got[2] .. ':' .. got[7]
         resources[place] = RESOURCE .. got[5]
     end

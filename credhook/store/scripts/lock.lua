@@ -1,14 +1,14 @@
 -- The locks of resources: which event of a resource a worker holds, and by which claim.
 --
--- They are one hash: resource -> "<webhook-id> <fence> <lapses> <worker's token>". The lapses are the event's claims that
+-- They are one hash: resource -> "<webhook-id> <fence> <lapses> <worker's name>". The lapses are the event's claims that
 -- no settlement has ended, this claim among them. An event's record learns of a claim when the claim ends. Until then
 -- only the lock knows it. A fence of 0 keeps the lock for an event whose worker has died, so that no later event
--- overtakes it. The end of that time, in ms, then stands in place of the token.
+-- overtakes it. The end of that time, in ms, then stands in place of the name.
 
 --! include keys.lua
 --! include expiring.lua
 
--- Return webhook-id, fence, lapses and token, or nothing if the resource is not locked.
+-- Return webhook-id, fence, lapses and the worker's name, or nothing if the resource is not locked.
 local function lock_of(resource)
     local lock = redis.call('HGET', locks, resource)
     if lock then return string.match(lock, '^(.+) (%d+) (%d+) (%S*)$') end
@@ -36,9 +36,9 @@ end
 local function remember(id)
     local state, resource, known = unpack(redis.call('HMGET', EVENT .. id, 'state', 'resource', 'fence'))
     if state ~= $ACCEPTED then return end
-    local locked_by, fence, lapses, token = lock_of(resource)
+    local locked_by, fence, lapses, holder = lock_of(resource)
     if locked_by == id and tonumber(fence) > tonumber(known or 0) then
-        redis.call('HSET', EVENT .. id, 'fence', fence, 'lapses', lapses, 'holder', token)
+        redis.call('HSET', EVENT .. id, 'fence', fence, 'lapses', lapses, 'holder', holder)
     end
 end
 

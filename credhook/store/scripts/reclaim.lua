@@ -3,7 +3,7 @@
 -- If the process held one event only, this event has killed it. If there were several, each of them may have: no lapse is
 -- counted, and after a few such deaths an event is worked on alone.
 --
--- ARGV: the worker's token; '1' if the process ended by itself, '0' if it was ended from outside, 'host' if it may have
+-- ARGV: the worker's name; '1' if the process ended by itself, '0' if it was ended from outside, 'host' if it may have
 --   gone down with its host, '' to look only; the death as a failure, in JSON as causes.lua takes it; retention in s; how
 --   many events it held; then webhook-ids of events that it may have held.
 -- Reply: those that it held.
@@ -12,14 +12,14 @@
 --! include lock.lua
 
 local call = redis.call
-local dead_token, cause_of_death, death, retention, number = ARGV[1], ARGV[2], cjson.decode(ARGV[3]), ARGV[4], tonumber(ARGV[5])
+local dead_worker, cause_of_death, death, retention, number = ARGV[1], ARGV[2], cjson.decode(ARGV[3]), ARGV[4], tonumber(ARGV[5])
 local held = {}
 for i = 6, #ARGV do
     local id = ARGV[i]
     local state, resource, holder = unpack(call('HMGET', EVENT .. id, 'state', 'resource', 'holder'))
     if state == $ACCEPTED then
-        local locked_by, _, _, token = lock_of(resource)
-        if holder == dead_token or locked_by == id and token == dead_token then held[#held + 1] = id end
+        local locked_by, _, _, name = lock_of(resource)
+        if holder == dead_worker or locked_by == id and name == dead_worker then held[#held + 1] = id end
     end
 end
 

@@ -6,7 +6,7 @@
 --
 -- During a pause of the platform no event is claimed. Otherwise each claim takes a token, for the fetch of its details.
 --
--- ARGV: lease in ms; worker's name; its token; how many events; how many of them urgent; '1' if the process is idle;
+-- ARGV: lease in ms; worker's name; how many events; how many of them urgent; '1' if the process is idle;
 --   platform's key, or '' to claim without regard to it; CREDHOOK_RATE, or 0; longest wait of a call for a token in
 --   microseconds; tokens of earlier claims that were not needed.
 -- Reply: ms until the next retry is due, or -1; 1 if poison candidates wait, else 0; the beginning of the id of each job
@@ -20,9 +20,9 @@
 local MOST_TRIED = 250  -- Due retries that one call queues, jobs that it looks at, and claims that it returns.
 local MOST_CANDIDATES = 100  -- Poison candidates that one call looks at to find one that can be claimed.
 
-local worker = {lease = ARGV[1], name = ARGV[2], token = ARGV[3]}
-local wanted, share, idle = math.min(tonumber(ARGV[4]), MOST_TRIED), tonumber(ARGV[5]), ARGV[6] == '1'
-local platform, rate, longest, unused = ARGV[7], tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
+local worker = {lease = ARGV[1], name = ARGV[2]}
+local wanted, share, idle = math.min(tonumber(ARGV[3]), MOST_TRIED), tonumber(ARGV[4]), ARGV[5] == '1'
+local platform, rate, longest, unused = ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
 local micros = time[1] * 1000000 + time[2]
 local claims, refusals = {}, {}
 local pause, bucket = 0, nil

@@ -4,7 +4,7 @@
 -- removes the event from the open ones last: if the script breaks off in between, the sweeper does the rest. Writes to
 -- the same keys are made once for all settlements.
 --
--- ARGV: retention in s; lease in ms; worker's name, or '' if RQ itself keeps the jobs; its token; then each operation,
+-- ARGV: retention in s; lease in ms; worker's name, or '' if RQ itself keeps the jobs; then each operation,
 --   settlements first: its name, how many arguments it has, and these:
 --   settle: webhook-id, fence, job, state, latest, follow, sealed, rest, and handlers with how they ended; see below
 --   record: webhook-id, handler, how it ended, its attempts, handlers that the event waits for, the failure in JSON or ''
@@ -25,7 +25,7 @@ local LATEST_LASTS = 86400000  -- Ms that the latest state of a resource is reme
 
 local call = redis.call
 local retention, forgotten = ARGV[1], string.format('%.0f', now + 1000 * ARGV[1])
-local worker = {lease = ARGV[2], name = ARGV[3] ~= '' and ARGV[3] or nil, token = ARGV[4]}
+local worker = {lease = ARGV[2], name = ARGV[3] ~= '' and ARGV[3] or nil}
 local write, settled, ended, left = {}, {}, {}, MOST_BLOCKED
 
 -- Return the schedule of a pending handler, or of the fetch, as the record keeps it. A negative `wait`, in ms, stands for no
@@ -218,7 +218,7 @@ local function go_on()
     for place, reply in ipairs(replies) do reply[2] = claims[place] end
 end
 
-local replies, i = {}, 5  -- Where the operations begin.
+local replies, i = {}, 4  -- Where the operations begin.
 
 -- Run the operations from `i` on, settlements or all others.
 local function run(settlements)

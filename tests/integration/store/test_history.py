@@ -14,7 +14,7 @@ from credhook.receiver.inbox import Outcome
 from credhook.store import HISTORY_ENTRIES, State
 from credhook.worker.attempt.attempt import Attempt, Interruption
 from credhook.worker.handlers.registry import Handlers
-from credhook.worker.queue.claims import Claimant, Claims, Settlement
+from credhook.worker.queue.claims import Claims, Settlement
 from credhook.worker.queue.leases import reclaim
 from support.redis.redis_server import configured
 from support.store.accepting import everything, inbox_on
@@ -119,7 +119,7 @@ async def test_history_shows_that_an_event_was_handed_back(
     attempt = Attempt(await made.claim())
     attempt.interrupt(Interruption.DRAINED)
     await made.make(attempt)
-    worker = Claims(store_on(async_redis), lease=60, worker=Claimant("x", "x"))
+    worker = Claims(store_on(async_redis), lease=60, worker="x")
     assert (await worker.take(1, urgent=0)).claims
     assert reclaim(store_on(redis_client), "x", "host")
     back, died = shown(events)["history"]

@@ -9,7 +9,7 @@ from redis import Redis
 from credhook.store import State
 from credhook.store.replay import Replay, Settled
 from credhook.worker.attempt.details import Snapshots
-from credhook.worker.queue.claims import Claim, Claimant, Claims, Settlement
+from credhook.worker.queue.claims import Claim, Claims, Settlement
 from credhook.worker.queue.sweeper import Sweeper
 from support.store.accepting import everything
 from support.store.failing_scripts import FailingStore
@@ -27,7 +27,7 @@ class BreakableStore:
         self.store = FailingStore(redis)
         self.handled: set[str] = set()
         self.held: list[Claim] = []
-        self.claims = Claims(self.store.for_async_code(), lease=60.0, worker=Claimant("w", "w"))
+        self.claims = Claims(self.store.for_async_code(), lease=60.0, worker="w")
         wanted = dict.fromkeys((COMPLETED, URGENT), ("test.first",))
         self.sweeper = Sweeper(self.store, name="n", interval=1, wanted=wanted)
         self.snapshots = Snapshots(self.store.for_async_code(), SecretStr("k" * 32))

@@ -10,7 +10,7 @@ from credhook.events import Event
 from credhook.settings import WorkerSettings
 from credhook.worker.attempt.attempt import Attempt
 from credhook.worker.handlers.registry import Handlers, Registry
-from credhook.worker.queue.claims import Claim, Claimant, Settlement
+from credhook.worker.queue.claims import Claim, Settlement
 from credhook.worker.wiring import Parts, build_worker
 from support.platform.platform_settings import leading_to
 from support.store.accepting import inbox_on
@@ -126,7 +126,7 @@ def told(redis_url: str, stub: Stub, **settings: Any) -> WorkerSettings:
 
 @asynccontextmanager
 async def attempts(redis_url: str, stub: Stub, handlers: Handlers[Any], **settings: Any) -> AsyncIterator[Attempts]:
-    worker = Claimant("w", "w")
+    worker = "w"
     async with build_worker(told(redis_url, stub, **settings), Registry([handlers]), worker=worker) as parts:
         await parts.lifespan.start()
         yield Attempts(parts)

@@ -9,7 +9,7 @@ from credhook.events import Event
 from credhook.store import State
 from credhook.store.erase import Erasure
 from credhook.store.selection import EventSummary, Selection
-from credhook.worker.queue.claims import Claim, Claimant, Claims, Settlement
+from credhook.worker.queue.claims import Claim, Claims, Settlement
 from credhook.worker.queue.leases import note_death
 from credhook.worker.queue.sweeper import Sweeper
 from support.store.accepting import inbox_on, record
@@ -32,7 +32,7 @@ class EventQueue:
                 await inbox.accept(event_id, Event(kind, resource or f"r-{event_id}"))
 
     def worker(self, name: str = "w") -> Claims:
-        return Claims(store_on(self._async), lease=60.0, worker=Claimant(name, name))
+        return Claims(store_on(self._async), lease=60.0, worker=name)
 
     async def take(self, name: str = "w", *, idle: bool = False) -> list[Claim]:
         """Claim up to ten events for the worker of that name."""

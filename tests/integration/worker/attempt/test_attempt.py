@@ -17,7 +17,6 @@ from structlog.testing import capture_logs
 
 from credhook.store import GAVE_UP, TOOK, State
 from credhook.store.replay import Replay, Settled
-from credhook.worker.api.token import ClientCredentials
 from credhook.worker.attempt.attempt import DONE, Attempt, Interruption
 from credhook.worker.attempt.details import Snapshots
 from credhook.worker.attempt.retry import GiveUp, Retry
@@ -26,7 +25,6 @@ from credhook.worker.platform.circuit import PlatformPaused, outcome_of
 from credhook.worker.queue.claims import Claims
 from credhook.worker.wiring import build_worker
 from support.platform.token_endpoint import behind
-from support.process.fake_children import Clock
 from support.store.accepting import record
 from support.store.stores import EVENT, INDEX, SNAPSHOT, store_on
 from support.worker.attempts import Attempts, Planned, attempts
@@ -419,18 +417,16 @@ async def test_an_event_that_has_killed_two_workers_is_given_up_without_a_fetch(
 async def test_the_parts_of_a_worker_are_told_of_each_other_and_end_with_it(
     redis_url: str, redis_client: Redis, stub: Stub
 ) -> None:
-    clock, asked = Clock(), asyncio.Event()
-    auth = ClientCredentials(f"{stub.url}/token", "me", "s3cret", clock=clock)
+    asked = asyncio.Event()
 
     async def never(_: object) -> None:
         asked.set()
         await asyncio.Event().wait()
 
     stub.answer = lambda _: Answer(503, retry_after="60")
-    async with build_worker(settings_of(redis_url, stub), Registry([]), auth=auth) as parts:
+    async with build_worker(settings_of(redis_url, stub), Registry([])) as parts:
         breaker = parts.processor.breaker
-        assert auth.on_fetch == breaker.token_fetched
-        clock.now += 3_600
+        assert parts.auth.on_fetch == breaker.token_fetched
         waiting = asyncio.create_task(parts.auth.token(behind(never)))
         await asked.wait()
         breaker.record(outcome_of(503, 60.0, at=breaker.clock()), is_fetch=False, is_probe=False)

@@ -19,7 +19,7 @@ from credhook.worker.api.token import ClientCredentials
 from credhook.worker.platform.circuit import THRESHOLD, Phase, PlatformPaused
 from credhook.worker.platform.circuit_breaker import PROBE_RETRY_SECONDS, CircuitBreaker
 from credhook.worker.platform.limits import FleetLimits, pause_of, platform_key
-from credhook.worker.queue.claims import Claimant, Claims, Taken
+from credhook.worker.queue.claims import Claims, Taken
 from support.platform.scripted_server import credentials
 from support.redis.redis_server import MortalRedis, configured
 from support.store.stores import run_accept, store_on
@@ -36,7 +36,7 @@ class Member:
 
     def __init__(self, store: AsyncStore, url: str, rate: float | None) -> None:
         self.breaker = CircuitBreaker(store, api_url=url, rate=rate, timeout=5.0)
-        self.claims = Claims(store, lease=60.0, worker=Claimant("w", "w"))
+        self.claims = Claims(store, lease=60.0, worker="w")
         self.api = AsyncApi(url, credentials(), guard=self.breaker.acquire, timeout=60.0)
         self.in_thread = SyncApi(self.api)
 

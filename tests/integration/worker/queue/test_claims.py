@@ -18,7 +18,7 @@ from credhook.store.counts import counts_of
 from credhook.store.errors import is_unwell
 from credhook.store.replay import Replay, Settled
 from credhook.worker.attempt.details import state_of
-from credhook.worker.queue.claims import Claim, Claimant, Claims, Settlement, operation
+from credhook.worker.queue.claims import Claim, Claims, Settlement, operation
 from credhook.worker.queue.failure import WORKER_DIED, Failure
 from credhook.worker.queue.leases import put_back, reclaim
 from support.redis.redis_proxy import redis_proxy
@@ -252,7 +252,7 @@ async def test_a_worker_waits_until_the_next_retry_or_job_and_leaves_the_queue_i
 async def test_a_redis_that_is_unwell_takes_no_claim_away(queue: EventQueue) -> None:
     await queue.accept("m1")
     store = FailingStore(queue.redis)
-    claims = Claims(store.for_async_code(), lease=60.0, worker=Claimant("w", "w"))
+    claims = Claims(store.for_async_code(), lease=60.0, worker="w")
     claim = await take_one(claims)
     ends = queue.redis.zscore(INDEX.started, f"{claim.job}:{claim.fence}") or 0
     assert 60 < ends - queue.redis.time()[0] <= 121  # RQ's tools leave it alone for as long.
@@ -311,7 +311,7 @@ async def test_a_hand_back_whose_reply_is_lost_is_written_once(queue: EventQueue
     await queue.accept("m1")
     with redis_proxy(redis_url) as proxy:
         async with open_redis(proxy.url) as redis:
-            claims = Claims(store_on(redis), lease=5.0, worker=Claimant("w", "token"))
+            claims = Claims(store_on(redis), lease=5.0, worker="token")
             claim = await take_one(claims)
             proxy.lose = 1
             ours, _ = await claims.settle(claim, Settlement(State.ACCEPTED))
@@ -593,7 +593,7 @@ async def broken_settlement(queue: EventQueue, settlement: Settlement, number: i
     await queue.accept("e1/r")
     queue.redis.hset(EVENT + "e1", mapping={"fence": 5, "lapses": 4, "seen": 1})
     store = FailingStore(queue.redis)
-    claims = Claims(store.for_async_code(), lease=60.0, worker=Claimant("stalled", "stalled"))
+    claims = Claims(store.for_async_code(), lease=60.0, worker="stalled")
     claim = await take_one(claims)
     store.plans["write"] = Sabotage(number, "ERR broken")
     with suppress(exceptions.RedisError):
