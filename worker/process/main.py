@@ -154,14 +154,19 @@ def _work(settings: WorkerSettings, name: str, supervision: Supervision | None, 
     return 0 if worked else _REPLACE_ME
 
 
-def _watchdog(settings: WorkerSettings, supervision: Supervision | None) -> Callable[[bool], None]:
-    """Return a function that has the process ended, with its stacks in the report, unless it is called again in time.
+def blocked_seconds(lease: float) -> float:
+    """Return the seconds after which a blocked event loop ends the process.
 
-    Other processes must not miss this one before: a handler may block the heartbeat as well, and they blame no event.
+    Other processes must not miss this one before: a handler may stop its heartbeat as well, and they blame no event.
     """
-    # In development leases are long, because a breakpoint stops their renewal. A blocked loop is still noticed soon.
+    return max(_BLOCKED_SECONDS, _BLOCKED_PART * silence_seconds(lease))
+
+
+def _watchdog(settings: WorkerSettings, supervision: Supervision | None) -> Callable[[bool], None]:
+    """Return a function that has the process ended and its stacks reported, unless it is called again in time."""
+    # In development leases are long, because a debugger stops their renewal. A blocked loop is still noticed soon.
     lease = min(settings.lease, WorkerSettings.model_fields["lease"].default) if in_development() else settings.lease
-    seconds = max(_BLOCKED_SECONDS, _BLOCKED_PART * silence_seconds(lease))
+    seconds = blocked_seconds(lease)
 
     def arm(patiently: bool) -> None:
         if supervision:

@@ -102,6 +102,24 @@ def test_processes_of_a_handler_end_with_their_worker(harness: Harness, victim: 
         until(lambda: not any(map(runs, pool)), what="the end of the pool")
 
 
+def test_a_thread_that_keeps_the_interpreter_is_named_and_its_process_replaced(harness: Harness) -> None:
+    """A regular expression does so: neither the event loop nor the heartbeat goes on."""
+    harness.plugin("""
+import re
+
+@handlers.on("*")
+def matches(event, context):
+    re.match(r"(a+)+$", "a" * 50 + "b")
+""")
+    harness.happens("m1")
+    with harness.worker() as worker:
+        until(lambda: '"loop_blocked"' in worker.text)
+        line = next(line for line in worker.text.splitlines() if '"loop_blocked"' in line)
+        assert "plugin.py" in line
+        assert "slow regular expression" in line
+        assert harness.reaches("m1", "dead")["error"] == "WorkerDied"
+
+
 def test_burst_ends_when_the_queue_is_empty(harness: Harness) -> None:
     ids = ["m1", "m2", "m3"]
     for event_id in ids:

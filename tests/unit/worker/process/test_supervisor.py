@@ -13,7 +13,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from credhook.supervisor import PLACE, STALLED_SECONDS
-from credhook.worker.process.main import _every
+from credhook.worker.process.heartbeat import BEAT_SECONDS, silence_seconds
+from credhook.worker.process.main import _every, blocked_seconds
 from credhook.worker.process.supervisor import (
     LOADED,
     STOPPED,
@@ -303,6 +304,12 @@ def test_a_worker_reports_through_its_pipe() -> None:
         child.read_report()
     child.close()
     assert child.reported == LOADED + b"x" * 200_000
+
+
+@pytest.mark.parametrize("lease", [6.0, 15.0, 60.0, 300.0])
+def test_a_blocked_process_is_ended_before_others_can_miss_it(lease: float) -> None:
+    """A handler that keeps the interpreter to itself stops the heartbeat as well. Its last beat may be a beat ago."""
+    assert blocked_seconds(lease) + BEAT_SECONDS + 0.5 < silence_seconds(lease)
 
 
 def test_regular_work_goes_on_after_an_error() -> None:
