@@ -534,7 +534,8 @@ class WorkerSettings(PlatformSettings, HandlerSettings, StoreSettings):
         12,
         ge=1,
         le=100,
-        description="Attempts at one event before it is kept as `dead`. The default ends after 8 hours on average.",
+        description="Attempts of one handler at one event, or of the fetch of its details, before it is given up. The "
+        "default ends after 8 hours on average.",
     )
     concurrency: int = Field(
         100,

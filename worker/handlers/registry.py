@@ -94,7 +94,7 @@ class Options(TypedDict, total=False):
 
     Attributes:
         timeout: seconds that one run may take. Default: CREDHOOK_HANDLER_TIMEOUT.
-        retries: how often the event is retried after this handler has failed. Counts the event's attempts.
+        retries: how often this handler is run again for one event after it has failed.
             Default: CREDHOOK_MAX_ATTEMPTS - 1.
         backoff: the waits between attempts, unless the handler raises `Retry(after=…)`.
         give_up_on: exceptions after which the handler never runs again for the event.
@@ -102,7 +102,7 @@ class Options(TypedDict, total=False):
             must be quick.
         after: a handler defined above, or its name. This handler runs once that one is done. Otherwise handlers run
             concurrently.
-        concurrency: maximum number of concurrent runs in the whole fleet.
+        concurrency: maximum number of concurrent runs in the whole fleet. It holds up no other handler.
     """
 
     timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)]
