@@ -52,9 +52,10 @@ def test_a_handler_that_blocks_the_loop_is_named_and_its_process_replaced(harnes
         for one in ("m2", "m3"):
             harness.reaches(one, "done")
         assert harness.reaches("m1", "dead")["error"] == "WorkerDied"
-        assert worker.text.count('"loop_blocked"') == 2
+        blocked = worker.text.count('"loop_blocked"')
         assert worker.stop() == 0
-    assert harness.notes() == ["run 1", "run 2"]
+    assert blocked >= 2  # More often if the supervisor stood still as well: then the event is not blamed.
+    assert harness.notes() == [f"run {number}" for number in range(1, blocked + 1)]
 
 
 def test_in_development_it_is_named_as_soon_although_leases_are_long(harness: Harness) -> None:

@@ -130,7 +130,6 @@ def test_one_trace_leads_from_the_delivery_to_the_handlers(rig: FleetHarness, co
         "messaging.message.id": "one",
         "credhook.event.type": DATA,
         "credhook.resource.id": "pre_1",
-        "credhook.attempt": 1,
         "credhook.state": "done",
     }
     assert_silent(collector)

@@ -218,7 +218,7 @@ async def test_handlers_run_to_their_end_although_redis_refuses_the_record_of_an
     handlers, ended = Handlers("test"), []
 
     @handlers.on("*")
-    async def damages(event: Any, context: Any) -> None:
+    def damages(event: Any, context: Any) -> None:
         redis_client.delete(EVENT + event.webhook_id)
         redis_client.set(EVENT + event.webhook_id, "damaged")
 

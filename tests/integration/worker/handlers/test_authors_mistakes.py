@@ -154,7 +154,7 @@ def test_failed_start_up_names_its_place_and_keeps_events_waiting(harness: Harne
         harness.happens("m1")
         until(lambda: worker.text.count('"startup_failed"') >= 3, what="a third try")
         assert record(harness.redis, "m1")["state"] == "accepted"
-        assert "have not started yet" in plain.get(f"http://{admin}/readyz").text
+        assert "0 of its 1 processes have started" in plain.get(f"http://{admin}/readyz").text
         (harness.folder / "up").write_text("")
         harness.reaches("m1", "done")
         assert worker.stop() == 0
