@@ -7,6 +7,7 @@ One hash per event is its record. It also marks the webhook-id as seen, so that 
         due, seen                           while the event is open: next attempt, data was presented
         error                               the last error, or why the event was given up
         settled                             when it was settled, in ms; open events have none
+        place                               where the index lists it, unless it is the first of its ms; see index.lua
         fence, holder                       of the last claim; holder is the worker's name. While a worker holds the
                                             event, the lock of its resource has them, see lock.lua
         lapses                              claims that ended without a settlement
@@ -29,8 +30,8 @@ One hash per event is its record. It also marks the webhook-id as seen, so that 
                                   `error` names the damage. A repaired record can be replayed. If the key is no hash,
                                   only the sorted set of this name lists the event
 
-Every event is listed by type and resource in the order of receipt, see `Keys.event_index`. The record decides: an entry
-without a record is no event, and the sweeper removes it after the retention time.
+The index lists every event by time and by resource. The record decides: an entry without a record counts for nothing,
+and the sweeper removes it after the retention time.
 
 An open record (accepted, waiting) does not expire. Other records expire after the retention time. The webhook-id is
 then forgotten.
@@ -47,7 +48,8 @@ this table:
     history:*           7 d, while open; retention
     snapshot:*          1 d
     resource:*          1 d
-    index:*             never
+    by_time             never
+    by_resource         never
     open                never
     open_by_received    never
     leases              never
@@ -76,7 +78,6 @@ this table:
     unfinished          any; the sweeper deletes it
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha1
@@ -86,7 +87,7 @@ from credhook.events import EVENT_TYPES
 
 PREFIX: Final = "credhook:"
 #: The number of this layout of the keys. A process does not use a queue that has another number in Redis.
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 #: Field of an event's hash that says how a handler ended; the handler's name follows.
 HANDLER: Final = "h:"
 #: Value of this field for a handler that was given up; the cause follows.
@@ -112,10 +113,6 @@ HISTORY_ENTRIES: Final = 30
 LONGEST_WAIT: Final = 604_800
 #: Prefix of the id of a backfilled event; its type, a colon and its resource follow.
 BACKFILLED: Final = "backfilled:"
-#: Name of the event index for all unknown types.
-OTHER: Final = "other"
-#: Number of keys that index the events of one type, by resource, so that the events of a resource are found fast.
-BUCKETS: Final = 32
 #: The end of the year 9999 in ms since the epoch, the latest time that Python can represent.
 LATEST_MS: Final = 253_402_300_799_999
 
@@ -142,12 +139,14 @@ class Keys:
     conflict = _Key(PREFIX, ":conflict:")
     #: List per event of its attempts and replays, "<ms> <JSON>", unless the first attempt was enough; the id follows.
     history = _Key(PREFIX, ":history:")
-    #: String per resource: "<rank>:<ms>", the latest state of it that handlers have seen; the resource's id follows.
+    #: Integer per resource: rank and time of the latest state that handlers have seen, see claims.py; its id follows.
     resource = _Key(PREFIX, ":resource:")
     #: Sealed details with presented data, until every handler has run; the webhook-id follows.
     snapshot = _Key(PREFIX, ":snapshot:")
-    #: Prefix of the event indexes; see `event_index`.
-    index = _Key(PREFIX, ":index:")
+    #: Stream of the webhook-ids of all events, in the order of receipt; see index.lua.
+    by_time = _Key(PREFIX, ":by_time")
+    #: Sorted set of the entries of `by_time`, by `resource_score`.
+    by_resource = _Key(PREFIX, ":by_resource")
     #: Hash of the announcements of receivers; see announcements.py.
     receivers = _Key(PREFIX, ":receivers")
     #: Prefix of a platform's keys; a digest of its API's URL follows, see worker/platform/limits.py.
@@ -212,16 +211,10 @@ class Keys:
         """Return the sets of unhandled events, one per type: a worker reads only those of its handlers."""
         return tuple(self.unhandled + event_type for event_type in EVENT_TYPES)
 
-    def event_index(self, event_type: str, resource: str) -> str:
-        """Return the sorted set that indexes the events of a type and resource, by when they were received, in ms."""
-        return self.event_indexes((event_type,), resource)[0]
-
-    def event_indexes(self, types: Iterable[str] = (*EVENT_TYPES, OTHER), resource: str | None = None) -> list[str]:
-        """Return the indexes of these types, for one resource or for all."""
-        buckets: Iterable[int] = range(BUCKETS)
-        if resource is not None:  # keys.lua has the same.
-            buckets = (sha1(resource.encode(errors="surrogateescape"), usedforsecurity=False).digest()[0] % BUCKETS,)
-        return [f"{self.index}{one if one in EVENT_TYPES else OTHER}:{bucket}" for one in types for bucket in buckets]
+    def resource_score(self, resource: str) -> int:
+        """Return the score of a resource in `by_resource`. Two resources may share one; the record decides."""
+        digest = sha1(resource.encode(errors="surrogateescape"), usedforsecurity=False).hexdigest()
+        return int(digest[:13], 16)  # A score has 52 bits without loss. index.lua computes the same.
 
 
 class State(StrEnum):

@@ -1,7 +1,9 @@
 """Erase events, and all data that the store keeps for them."""
 
 from collections.abc import Collection, Sequence
-from typing import Final, cast
+from typing import Any, Final, cast
+
+from redis.client import Pipeline
 
 from credhook.store import State
 from credhook.store.bulk import batched
@@ -31,20 +33,21 @@ class Erasure:
         return cast(Sequence[bytes], self._store.run("erase", arguments))
 
     def finish(self, events: Sequence[EventSummary]) -> None:
-        """Erase what lies outside the records: of events whose record named no index, and of the selected resource."""
+        """Erase what lies outside the records: of events without a readable record, and of the selected resource."""
         if strays := {event.webhook_id for event in events if event.state in {State.UNREADABLE, ""}}:
             self._forget(strays)
         if self._selection.resource is not None:
             self._forget_resource(self._selection.resource)
 
     def _forget(self, strays: Collection[str]) -> None:
-        """Remove the events from every event index and from RQ's started jobs, and free their locks."""
+        """Remove the events from the index and from RQ's started jobs, and free their locks."""
         store, redis = self._store, self._store.redis
         names, jobs = {one.encode() for one in strays}, {job_id(store.queue, one).encode() for one in strays}
         pipeline = redis.pipeline(transaction=False)
-        for page in batched(names, PAGE):
-            for key in store.keys.event_indexes():
-                pipeline.zrem(key, *page)
+        start = "-"
+        while entries := cast(Any, redis.xrange(store.keys.by_time, start, count=PAGE)):
+            start = f"({entries[-1][0].decode()}"
+            self._remove(pipeline, [entry for entry, fields in entries if fields[b"event"] in names])
         for resource, lock in redis.hscan_iter(store.keys.locks, count=PAGE):
             if lock.rsplit(b" ", 3)[0] in names:
                 pipeline.hdel(store.keys.locks, resource)
@@ -53,10 +56,27 @@ class Erasure:
                 pipeline.zrem(store.keys.started, execution)
         pipeline.execute()
 
+    def _remove(self, pipeline: Pipeline, entries: Sequence[bytes]) -> None:
+        """Remove these entries from the index."""
+        if entries:
+            pipeline.zrem(self._store.keys.by_resource, *entries)
+            pipeline.xdel(self._store.keys.by_time, *entries)
+
     def _forget_resource(self, resource: str) -> None:
-        """Erase what handlers have seen of the resource, and the conflicting deliveries that name it."""
+        """Erase what handlers have seen of the resource, the conflicting deliveries that name it, and lost entries."""
         keys, redis = self._store.keys, self._store.redis
         redis.delete(keys.resource + resource)
+        score = keys.resource_score(resource)
+        for page in batched(cast(list[bytes], redis.zrange(keys.by_resource, score, score, byscore=True)), PAGE):
+            pipeline = redis.pipeline(transaction=False)
+            for entry in page:
+                pipeline.xrange(keys.by_time, entry, entry)
+            names = [entries[0][1][b"event"] if entries else b"" for entries in pipeline.execute()]
+            for webhook_id in names:
+                pipeline.exists(keys.event.encode() + webhook_id)
+            is_there = pipeline.execute()
+            self._remove(pipeline, [entry for entry, there in zip(page, is_there, strict=True) if not there])
+            pipeline.execute()
         for page in batched(redis.scan_iter(match=keys.conflict + "*", count=PAGE), PAGE):
             pipeline = redis.pipeline(transaction=False)
             for key in page:

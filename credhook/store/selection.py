@@ -2,19 +2,19 @@
 
 import difflib
 import functools
-import heapq
+import itertools
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
-from itertools import islice
-from typing import Any, Final, NamedTuple, Self, cast
+from typing import Any, Final, NamedTuple, Self
 
 from credhook.events import EVENT_TYPES
-from credhook.store import LATEST_MS, OTHER, Keys, State
+from credhook.store import LATEST_MS, Keys, State
+from credhook.store.bulk import batched
 from credhook.store.causes import events_with
 from credhook.store.store import SyncStore
 
@@ -24,18 +24,16 @@ _FAMILY: Final = "openid4vc."
 _AGE: Final = re.compile(r"(\d{1,9})([smhdw])")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
-#: Hexadecimal digits of a cursor: the time, then a digest that tells events of one millisecond apart.
-_DIGITS: Final = 12
-_CURSOR: Final = re.compile(r"[0-9a-f]{24}")
-#: Records that one script reads. It blocks Redis for two milliseconds.
-PAGE: Final = 500
-#: Entries of one index in the first page, and in the longest.
-_FIRST_PAGE, _LONGEST_PAGE = 50, 2_000
-#: Up to this many events in the wanted states are all read. Beyond that, the event index is searched.
+#: Records that one script reads. It blocks Redis for a few milliseconds.
+PAGE: Final = 1_000
+#: Records that the first script reads beyond the limit: some may not match.
+_FIRST_PAGE: Final = 50
+#: Up to this many events in the wanted states are all read. Beyond that, the index is searched.
 _FEW: Final = 10_000
+#: Ms by which an event's entry in the index may be later than its time of receipt, unless Redis's clock was set back.
+_LATE_MS: Final = 1_000
 
-#: The webhook-id of an event that may match, and its time in the index, in ms.
-Candidate = tuple[bytes, int]
+_CURSOR: Final = re.compile(r"(\d{1,15})-(\d{1,15})")
 
 
 class UnknownCause(LookupError):
@@ -43,13 +41,13 @@ class UnknownCause(LookupError):
 
 
 class Cursor(NamedTuple):
-    """A place in a list of events, which is ordered by time of receipt, then by a digest of the id.
+    """A place in the list of all events: the entry of an event in `by_time`.
 
-    It depends only on the event, so it stays valid if the next page is found through another index.
+    It depends only on the event, so it stays valid if the next page is found in another way.
     """
 
-    received: int
-    digest: str = "0" * _DIGITS
+    ms: int
+    number: int = 0
 
     @classmethod
     def read(cls, text: str) -> Self:
@@ -58,37 +56,28 @@ class Cursor(NamedTuple):
         Raises:
             ValueError: the text is no cursor.
         """
-        if not _CURSOR.fullmatch(text):
+        if not (parts := _CURSOR.fullmatch(text)):
             raise ValueError(f"{text!r} is no cursor; a page ends with the one that the next begins with")
-        return cls(int(text[:_DIGITS], 16), text[_DIGITS:])
+        return cls(int(parts[1]), int(parts[2]))
 
     def __str__(self) -> str:
-        return f"{self.received:0{_DIGITS}x}{self.digest}"
+        return f"{self.ms}-{self.number}"
 
 
 class EventSummary(NamedTuple):
     """The few fields of a record that a command can hold for a million events."""
 
     webhook_id: str
-    type: str
-    state: str
-    #: When the receiver stored it, ms since the epoch.
-    received: int
-
-    @property
-    def cursor(self) -> Cursor:
-        """Return the event's place in a list."""
-        return Cursor(self.received, _digest(self.webhook_id))
-
-
-def _digest(text: str) -> str:
-    return blake2b(text.encode(), digest_size=_DIGITS // 2).hexdigest()
+    type: str = ""
+    state: str = ""
+    cursor: Cursor = Cursor(0)
 
 
 def fingerprint(events: Iterable[EventSummary]) -> str:
     """Return what differs if other events are selected, or if one of them is settled otherwise. Open is open."""
     states: dict[str, str] = {State.ACCEPTED: "open", State.WAITING: "open"}
-    return _digest("\n".join(sorted(f"{one.webhook_id} {states.get(one.state, one.state)}" for one in events)))
+    lines = sorted(f"{event.webhook_id} {states.get(event.state, event.state)}" for event in events)
+    return blake2b("\n".join(lines).encode(), digest_size=6).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +113,9 @@ class Selection:
     def span(self) -> tuple[int, int]:
         """Return the first and the end of the times of receipt, in ms since the epoch, the end excluded."""
         since = 0 if self.since is None else max(0, _milliseconds(self.since))
-        until = LATEST_MS + 1 if self.until is None else max(0, _milliseconds(self.until))
-        return since, until if self.after is None else min(until, self.after.received + 1)
+        return since, LATEST_MS + 1 if self.until is None else max(0, _milliseconds(self.until))
 
-    def indexes(self, keys: Keys) -> tuple[str, ...]:
+    def state_sets(self, keys: Keys) -> tuple[str, ...]:
         """Return the sorted sets that hold all events in these states, or () if a state has no such set."""
         held = {
             State.ACCEPTED: (keys.open,),
@@ -206,38 +194,29 @@ class Page(NamedTuple):
 def read_page(store: SyncStore, selection: Selection, *, patience: int | None = None) -> Page:
     """Return the events that match, each once, up to the limit.
 
-    With `patience`, look at no more candidates than about so many.
+    With `patience`, look at no more events than about so many.
 
     Raises:
         UnknownCause: the store does not have the selected cause.
     """
-    limit, after, found, looked = selection.limit, selection.after, dict[str, EventSummary](), 0
-    candidates, newest_first = _candidates(store, selection)
-    size = PAGE if limit is None else min(PAGE, limit + _FIRST_PAGE)
-    while batch := list(islice(candidates, size)):
-        for one in _select(store, selection, batch):
-            # An event leaves its cause once it is done. Some have done so since the search began.
-            left_its_cause = selection.cause and one.state == State.DONE
-            if (after is None or one.cursor < after) and not left_its_cause:
-                found[one.webhook_id] = one
-        looked += len(batch)
-        size = PAGE
-        if not newest_first:
-            continue
-        oldest = batch[-1][1]  # Others of that millisecond may follow.
-        if limit is not None and len(found) > limit and sum(one.received > oldest for one in found.values()) > limit:
+    limit, looked, events = selection.limit, 0, list[EventSummary]()
+    named = _named(store, selection)
+    if named is not None:
+        return _cut(sorted(named, key=lambda event: event.cursor, reverse=True), limit)
+    for page, number, reached in _listed(store, selection):
+        events += page
+        looked += number
+        if limit is not None and len(events) > limit:
             break
         if patience is not None and looked > patience:
-            certain = _newest_first(one for one in found.values() if one.received > oldest)
-            return Page(certain, Cursor(oldest + 1), oldest + 1)
-    events = _newest_first(found.values())
+            return Page(events, reached, reached.ms)
+    return _cut(events, limit)
+
+
+def _cut(events: list[EventSummary], limit: int | None) -> Page:
     if limit is None or len(events) <= limit:
         return Page(events)
     return Page(events[:limit], events[limit - 1].cursor)
-
-
-def _newest_first(events: Iterable[EventSummary]) -> list[EventSummary]:
-    return sorted(events, key=lambda one: one.cursor, reverse=True)
 
 
 def absent(store: SyncStore, selection: Selection) -> list[EventSummary]:
@@ -247,64 +226,86 @@ def absent(store: SyncStore, selection: Selection) -> list[EventSummary]:
     for webhook_id in wanted:
         pipeline.exists(store.keys.event + webhook_id)
     there = zip(wanted, pipeline.execute(), strict=True)
-    return [EventSummary(webhook_id, "", "", 0) for webhook_id, known in there if not known]
+    return [EventSummary(webhook_id) for webhook_id, is_there in there if not is_there]
 
 
-def _candidates(store: SyncStore, selection: Selection) -> tuple[Iterator[Candidate], bool]:
-    """Return the events that may match, and whether the newest come first.
-
-    Raises:
-        UnknownCause: the store does not have the cause.
-    """
-    named: Iterable[str] | None = selection.ids or None
+def _named(store: SyncStore, selection: Selection) -> Iterable[EventSummary] | None:
+    """Return the events of a selection by id, by cause, or by states of few events; None for any other selection."""
+    ids: Iterable[str] | None = selection.ids or None
     if selection.cause:
-        named = events_with(store, selection.cause)
-        if not named and not store.redis.exists(store.keys.cause + selection.cause):
+        ids = events_with(store, selection.cause)
+        if not ids and not store.redis.exists(store.keys.cause + selection.cause):
             raise UnknownCause(f"there is no cause {selection.cause}; `credhook causes` lists them")
         if selection.ids:
-            named = set(selection.ids).intersection(named)
-    if named is not None:
-        return ((webhook_id.encode(errors="surrogateescape"), 0) for webhook_id in dict.fromkeys(named)), False
-    sets = selection.indexes(store.keys)
-    if sets and (selection.limit is None or sum(map(store.redis.zcard, sets)) <= _FEW):
-        # An event may be named twice: Redis repeats members, and an event may change its set meanwhile.
-        return ((one, int(at)) for key in sets for one, at in store.redis.zscan_iter(key, count=PAGE)), False
-    # An event whose type an older version did not know stands among the others until it is replayed.
-    types = (*selection.types, OTHER) if selection.types else (*EVENT_TYPES, OTHER)
-    keys = store.keys.event_indexes(types, selection.resource)
-    return _newest(store, keys, *selection.span, page=min(selection.limit or _LONGEST_PAGE, _FIRST_PAGE)), True
+            ids = set(selection.ids).intersection(ids)
+    candidates: Iterable[tuple[bytes, float]]
+    if ids is not None:
+        candidates = ((webhook_id.encode(errors="surrogateescape"), 0) for webhook_id in dict.fromkeys(ids))
+    else:
+        sets = () if selection.resource is not None else selection.state_sets(store.keys)
+        if not sets or (selection.limit is not None and sum(map(store.redis.zcard, sets)) > _FEW):
+            return None
+        candidates = (entry for key in sets for entry in store.redis.zscan_iter(key, count=PAGE))
+    events: dict[str, EventSummary] = {}  # Redis may repeat a member, and an event may change its set meanwhile.
+    for page in batched(candidates, PAGE):
+        arguments = [part for webhook_id, at in page for part in (webhook_id, int(at))]
+        for event in _summaries(store.run("select", [_filter(selection), *arguments])):
+            # An event leaves its cause once it is done. Some have done so since the search began.
+            left_its_cause = selection.cause and event.state == State.DONE
+            if (selection.after is None or event.cursor < selection.after) and not left_its_cause:
+                events[event.webhook_id] = event
+    return events.values()
 
 
-def _newest(store: SyncStore, keys: Sequence[str], start: int, end: int, *, page: int) -> Iterator[Candidate]:
-    """Yield the entries of these indexes from `end`, not included, back to `start`, newest first."""
-    pipeline = store.redis.pipeline(transaction=False)
-    for key in keys:
-        pipeline.zrange(key, cast(int, f"({end}"), start, desc=True, byscore=True, offset=0, num=page, withscores=True)
-    first_pages = zip(keys, pipeline.execute(), strict=True)
-    entries = (_entries(store, key, start, page, first) for key, first in first_pages if first)
-    return heapq.merge(*entries, key=lambda one: -one[1])
+def _listed(store: SyncStore, selection: Selection) -> Iterator[tuple[list[EventSummary], int, Cursor]]:
+    """Find events through the index, newest first, a page at a time.
 
-
-def _entries(
-    store: SyncStore, key: str, start: int, page: int, found: list[tuple[bytes, float]]
-) -> Iterator[Candidate]:
-    """Yield the entries of one index, newest first, a page at a time; `found` is the first page."""
-    last, skip = -1.0, 0
-    while found:
-        yield from ((member, int(score)) for member, score in found)
-        if len(found) < page:
+    Yields:
+        The events of the page that match, the number of events that were looked at, and the last of these.
+    """
+    filter_ = _filter(selection)
+    if selection.resource is not None:
+        for page in batched(_entries_of_resource(store, selection), PAGE):
+            ranges = [str(cursor) for cursor in page for _ in ("newest", "oldest")]
+            _, _, events = store.run("list", [filter_, len(page), *ranges])
+            yield list(_summaries(events)), len(page), page[-1]
+        return
+    oldest, newest = selection.span[0], _newest(store, selection)
+    size = PAGE if selection.limit is None else min(PAGE, selection.limit + _FIRST_PAGE)
+    while True:
+        looked, last, events = store.run("list", [filter_, size, newest, oldest])
+        if looked:
+            yield list(_summaries(events)), looked, Cursor.read(last.decode())
+        if looked < size:
             return
-        same = sum(score == found[-1][1] for _, score in found)
-        skip = same + (skip if found[-1][1] == last else 0)
-        last, page = found[-1][1], min(4 * page, _LONGEST_PAGE)
-        more = store.redis.zrange(
-            key, int(last), start, desc=True, byscore=True, offset=skip, num=page, withscores=True
-        )
-        found = cast("list[tuple[bytes, float]]", more)
+        newest, size = f"({last.decode()}", PAGE
 
 
-def _select(store: SyncStore, selection: Selection, batch: Iterable[Candidate]) -> Iterator[EventSummary]:
-    """Read the candidates' records in one script, and yield the events that match."""
+def _entries_of_resource(store: SyncStore, selection: Selection) -> list[Cursor]:
+    """Return the entries of the selected resource, newest first. Some may be another resource's."""
+    score, entries = store.keys.resource_score(selection.resource or ""), list[bytes]()
+    for start in itertools.count(0, PAGE):
+        page: Any = store.redis.zrange(store.keys.by_resource, score, score, byscore=True, offset=start, num=PAGE)
+        entries += page
+        if len(page) < PAGE:
+            break
+    cursors = sorted({Cursor.read(entry.decode()) for entry in entries}, reverse=True)
+    return [cursor for cursor in cursors if selection.after is None or cursor < selection.after]
+
+
+def _newest(store: SyncStore, selection: Selection) -> str:
+    """Return where a search by time begins, as XREVRANGE takes it."""
+    starts = [] if selection.after is None else [selection.after]
+    if selection.until is not None:
+        last: Any = store.redis.xrevrange(store.keys.by_time, count=1)
+        # After Redis's clock was set back, the times of entries are too late until it has caught up.
+        if last and Cursor.read(last[0][0].decode()).ms <= store.clock():
+            starts.append(Cursor(selection.span[1] + _LATE_MS))
+    return f"({min(starts)}" if starts else "+"
+
+
+def _filter(selection: Selection) -> str:
+    """Return the filter as filter.lua reads it."""
     start, end = selection.span
     wanted: dict[str, Any] = {
         "types": dict.fromkeys(selection.types, True),
@@ -312,8 +313,11 @@ def _select(store: SyncStore, selection: Selection, batch: Iterable[Candidate]) 
         "resource": selection.resource,
         "handler": selection.handler,
     }
-    filter_ = {"from": start, "until": end, **{name: value for name, value in wanted.items() if value}}
-    arguments = [part for one in batch for part in one]
-    for parts in store.run("select", [json.dumps(filter_), *arguments]):
-        webhook_id, kind, state, received = (part.decode(errors="backslashreplace") for part in parts)
-        yield EventSummary(webhook_id, sys.intern(kind), sys.intern(state), int(received))
+    return json.dumps({"from": start, "until": end, **{name: value for name, value in wanted.items() if value}})
+
+
+def _summaries(rows: Iterable[Any]) -> Iterator[EventSummary]:
+    """Read the rows of select.lua and list.lua."""
+    for row in rows:
+        webhook_id, kind, state, entry = (part.decode(errors="backslashreplace") for part in row)
+        yield EventSummary(webhook_id, sys.intern(kind), sys.intern(state), Cursor.read(entry))

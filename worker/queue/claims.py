@@ -44,6 +44,9 @@ MAX_GROUP: Final = 200
 #: For write.lua: the operation's name, the number of its arguments, and these.
 Operation = tuple[str | int | bytes, ...]
 
+#: Ranks of states are lower. A resource's latest state is `<updatedAt> * 100 + <rank>`: Redis stores an integer in 24
+#: bytes less than a text.
+_RANKS: Final = 100
 #: Claims and settlements are tuples: frozen dataclasses take three times as long to make, and each event has both.
 _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 
@@ -187,7 +190,7 @@ class Taken(NamedTuple):
 def _claim(parts: Sequence[Any]) -> Claim:
     """Return the claim in a script's reply; see claim_event.lua."""
     event_id, job, now, kind, resource, received, fence, lapses, latest, killed, candidate, trace, before = parts
-    rank, _, updated = latest.partition(b":") if latest else (0, b"", 0)
+    updated, rank = divmod(int(latest or 0), _RANKS)
     claim = Claim(
         event_id=event_id.decode(),
         type=kind.decode(),
@@ -197,7 +200,7 @@ def _claim(parts: Sequence[Any]) -> Claim:
         lapses=lapses,
         fence=int(fence),
         first=not before,
-        latest=(int(rank), int(updated)),
+        latest=(rank, updated),
         job=job.decode(),
         killed=killed,
         poison_candidate=bool(candidate),
@@ -293,7 +296,7 @@ class Claims:
         ours, *following = await self._commit.write(
             operation(
                 *("settle", claim.event_id, claim.fence, claim.job, settlement.state),
-                *(f"{latest[0]}:{latest[1]}" if latest else "", follow, settlement.sealed),
+                *(latest[1] * _RANKS + latest[0] if latest else "", follow, settlement.sealed),
                 settlement.more(self._worker),
                 *chain.from_iterable(settlement.records.items()),
             ),

@@ -28,12 +28,12 @@ log = structlog.get_logger("credhook.sweeper")
 
 #: Time that RQ's record of a started job outlives the last renewal, before it is deleted.
 _RQ_RECORD_LASTS_SECONDS: Final = 600
+#: Time in which nearly all events are settled. From then on a record lives for the retention time.
+_SETTLED_MS: Final = 60_000
 #: Events that one line of the log names.
 _MOST_NAMED: Final = 20
 #: Old entries that one command removes.
 _OLD: Final = 5_000
-#: Time in which nearly all events are settled. From then on a record lives for the retention time.
-_SETTLED_MS: Final = 60_000
 
 
 class Sweeper:
@@ -55,15 +55,15 @@ class Sweeper:
 
         `wanted`: event type → names of the handlers that this process has for it. A round looks at `head` jobs of the
         queue, to find when the oldest of them moved. It reads open events by the `page`, and deals with about as many
-        orphans. It looks at `index_page` entries of the event index in each of `index_pages` scripts.
+        orphans. It looks at `index_page` entries of the index and of lists in each of `index_pages` scripts.
         """
         self._store = store
         self._name = name
         self._head, self._page, self._index_page, self._index_pages = head, page, index_page, index_pages
         #: Each process does this, since the holder of the lock may lack a handler.
         self.unhandled = Unhandled(store, wanted=wanted)
-        #: The next entry of the event index to look at: the number of its key, and the entries to skip there.
-        self._next = [0, 0]
+        #: The list that the next round looks at first, and where it begins there; see sweep.lua.
+        self._next: tuple[str, str | int] = (store.keys.by_time, "-")
         self._lock_ms = max(1_000, int(interval * 3_000))
         #: Number of open events, from the oldest on, that the next round leaves out: the last round has seen them.
         self._start = 0
@@ -93,7 +93,7 @@ class Sweeper:
             hint = "something else has written to their records; see `credhook events list --state unreadable`"
             named = dict(itertools.islice(unreadable.items(), _MOST_NAMED))
             log.error("events_unreadable", count=len(unreadable), events=named, hint=hint)
-        self._sweep_index(now)
+        self._sweep_lists(now)
         return len(requeued)
 
     def _forget(self, now: int) -> None:
@@ -122,19 +122,25 @@ class Sweeper:
             if not until:
                 return
 
-    def _sweep_index(self, now: int) -> None:
-        """Remove events from the index and from lists that their records do not confirm, in bounded steps."""
-        store = self._store
-        keys = [
-            store.keys.prefix,
-            *store.keys.event_indexes(),
-            *(store.keys.dead, store.keys.quarantined, *store.keys.all_unhandled),
-        ]
-        before = now - self._store.retention * 1_000 - _SETTLED_MS
+    def _sweep_lists(self, now: int) -> None:
+        """Remove events from index and lists that their records do not confirm, in bounded steps.
+
+        A round goes on where the last one has ended.
+        """
+        store, keys = self._store, self._store.keys
+        swept = [keys.by_time, keys.dead, keys.quarantined, *keys.all_unhandled]
+        before = now - store.retention * 1_000 - _SETTLED_MS
+        key, start = self._next
         for _ in range(self._index_pages):
-            self._next = self._store.run("sweep", [before, *self._next, self._index_page], keys=keys)
-            if self._next == [0, 0]:
-                return
+            reply = store.run("sweep", [start, self._index_page, before], keys=[keys.prefix, key])
+            start = reply.decode() if isinstance(reply, bytes) else reply
+            if start == "":
+                place = swept.index(key) + 1
+                if place == len(swept):
+                    self._next = keys.by_time, "-"
+                    return
+                key, start = swept[place], 0
+        self._next = key, start
 
     def _orphans(self, now: int) -> list[str]:
         """Return open events that should have come up by now, and whose job is neither queued nor scheduled.

@@ -1,4 +1,4 @@
--- Accept a group of events from deliveries or from a backfill: find duplicates, and write the record, index entries and
+-- Accept a group of events from deliveries or from a backfill: find duplicates, and write the record, index entry and
 -- RQ job of each new event.
 --
 -- One command writes for all events where it can: each command costs Redis as much as an event does. The records come
@@ -11,8 +11,7 @@
 --   resource), unreadable (something else has written to its record), or arrived (a delivery has brought what the
 --   backfill missed).
 
---! include keys.lua
---! include expiring.lua
+--! include index.lua
 --! include hints.lua
 
 -- The first events of a queue decide its schema.
@@ -20,7 +19,7 @@ if not schema then redis.call('SET', prefix .. 'schema', '$SCHEMA') end
 
 local is_backfill, retention, each, fields = ARGV[1] == '1', ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local first = 5 + 2 * fields
-local outcomes, fresh, records, moved, job_ids, urgent_jobs, job_keys = {}, {}, {}, {}, {}, {}, {}
+local outcomes, fresh, records, moved, job_ids, urgent_jobs, job_keys, entries = {}, {}, {}, {}, {}, {}, {}, {}
 
 -- An event is accepted from a delivery or from a backfill, but not from both. A backfill accepts it under an id made of
 -- its type and resource: a delivery of the same that comes later is a duplicate. While a backfill runs, deliveries note
@@ -61,7 +60,9 @@ for i = first, #ARGV, each do
         outcome = is_backfill and 'arrived' or 'duplicate'
     else
         fresh[id] = {type, resource}
-        local state, received = $ACCEPTED, now_text
+        local state = $ACCEPTED
+        local entry, received, place = append_entry(id)  -- The first write: fails if Redis is full. A DEL would not.
+        entries[#entries + 1], entries[#entries + 2] = score_of(resource), entry
         if job == '' then
             outcome, state = 'quarantined', $QUARANTINED
             redis.call('ZADD', quarantined, now_text, id)
@@ -72,13 +73,14 @@ for i = first, #ARGV, each do
             moved[#moved + 1] = id
             if noting then redis.call('SADD', arrivals, type .. ' ' .. resource) end
             if is_backfill then  -- A millisecond apart, so that the events of one resource keep their order.
-                received = string.format('%.0f', now - math.floor((#ARGV - i) / each))
+                received, place = string.format('%.0f', now - math.floor((#ARGV - i) / each)), entry
             elseif urgent_types[type] then
                 urgent_jobs[#urgent_jobs + 1] = job
             end
         end
         local record = {key, 'state', state, 'type', type, 'resource', resource, 'received', received}
-        record.index, record.id, record.received = index_of(type, resource), id, received
+        record.id = id
+        if place then record[#record + 1], record[#record + 2] = 'place', place end
         if each > 4 then record[#record + 1], record[#record + 2] = $TRACE, ARGV[i + 4] end
         if is_backfill then record[#record + 1], record[#record + 2] = 'backfilled', 1 end
         records[#records + 1] = record
@@ -86,7 +88,7 @@ for i = first, #ARGV, each do
     outcomes[#outcomes + 1] = outcome
 end
 if #job_ids > 0 then
-    redis.call('ZADD', open, unpack(moved))  -- Fails if Redis is full. After a DEL it would not.
+    redis.call('ZADD', open, unpack(moved))
     redis.call('DEL', unpack(job_keys))
     redis.call('HSET', job_keys[1], unpack(ARGV, 5, first - 1))
     for place = 2, #job_keys do redis.call('COPY', job_keys[1], job_keys[place]) end  -- 2.4 us, and HSET takes 4.4.
@@ -94,9 +96,9 @@ if #job_ids > 0 then
     redis.call('RPUSH', jobs, unpack(job_ids))
 end
 if #urgent_jobs > 0 then hint(urgent, unpack(urgent_jobs)) end
+if #entries > 0 then redis.call('ZADD', by_resource, unpack(entries)) end
 for _, record in ipairs(records) do
     local key = record[1]
-    redis.call('ZADD', record.index, record.received, record.id)
     if record[3] == $ACCEPTED then
         redis.call('HSET', unpack(record))
     else

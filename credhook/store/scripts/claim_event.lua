@@ -18,7 +18,7 @@ local BLOCKED_LASTS = 86400000  -- Ms that lists of blocked and isolated jobs li
 local COMMON_DEATHS = 2       -- Deaths of workers that held several events, after which each of these is isolated.
 
 -- Number of fields and values that each new event has, and fields that some have besides before they are first held.
-local NEW, BESIDES = 8, {'backfilled', $TRACE}
+local NEW, BESIDES = 8, {'place', 'backfilled', $TRACE}
 
 -- The events that this script has claimed, by resource.
 local claimed = {}

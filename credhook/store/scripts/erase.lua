@@ -5,14 +5,13 @@
 --
 -- One command deletes the record and all that only this event has. Until the end, the event is among the open ones: if
 -- the script breaks off before that command, the sweeper puts the event back where it was, and the erasure can be asked
--- for again. If it breaks off afterwards, the sweeper removes the rest.
+-- for again. If it breaks off afterwards, the sweeper removes the rest but for the entry in the index: see erase.py.
 --
 -- ARGV: webhook-id and job's id of each event, and the state in which it was selected, or '' if its state does not matter.
 -- Reply: what became of each event: erased; held, erased while a worker had it; missing; or changed, left since it is
---   no longer in that state. If the record does not say of which resource it is, the index keeps the id: see erase.py.
+--   no longer in that state.
 
---! include keys.lua
---! include expiring.lua
+--! include index.lua
 --! include lock.lua
 
 -- Milliseconds after the end of its lease within which a worker is done with an event that it has lost. An RQ worker
@@ -20,7 +19,7 @@
 local NOTICED = 5000
 
 local of_events, of_jobs = {open_by_received, dead, quarantined, unreadable}, {scheduled, failed, isolated}
-for type in pairs(indexed_types) do of_events[#of_events + 1] = unhandled .. type end
+for type in pairs(known_types) do of_events[#of_events + 1] = unhandled .. type end
 local outcomes = {}
 
 local function erase(id, job, selected)
@@ -28,7 +27,7 @@ local function erase(id, job, selected)
     local fields = if_hash('HGETALL', key)
     local there = not fields or #fields > 0
     local record = by_field(fields or {})
-    local state, type, resource = fields and record.state, record.type, record.resource
+    local state, resource = fields and record.state, record.resource
     if there and selected ~= '' and (state or $UNREADABLE) ~= selected then return 'changed' end
     local lease = tonumber(redis.call('ZSCORE', leases, id) or 0)
     forget_executions(job, resource and last_claim(id, record) or record.fence)
@@ -40,9 +39,10 @@ local function erase(id, job, selected)
     for _, set in ipairs(of_events) do redis.call('ZREM', set, id) end
     for _, set in ipairs(of_jobs) do redis.call('ZREM', set, job) end
     redis.call('DEL', key, CONFLICT .. id, SNAPSHOT .. id, HISTORY .. id, 'rq:results:' .. job, RESOURCE .. (resource or ''))
-    if resource then
-        redis.call('ZREM', index_of(type or '', resource), id)
-        redis.call('ZREM', index_of('', resource), id)
+    local entry = entry_of(record.received, record.place)
+    if entry then
+        redis.call('XDEL', by_time, entry)  -- First, since by_resource does not name the event.
+        redis.call('ZREM', by_resource, entry)
     end
     if not there then return 'missing' end
     redis.call('ZREM', open, id)

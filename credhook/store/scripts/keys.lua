@@ -7,7 +7,8 @@
 local prefix = KEYS[1]
 local queue = string.sub(prefix, #$PREFIX + 1, -2)
 local EVENT, CONFLICT, SNAPSHOT = prefix .. 'event:', prefix .. 'conflict:', prefix .. 'snapshot:'
-local HISTORY, RESOURCE, INDEX = prefix .. 'history:', prefix .. 'resource:', prefix .. 'index:'
+local HISTORY, RESOURCE = prefix .. 'history:', prefix .. 'resource:'
+local by_time, by_resource = prefix .. 'by_time', prefix .. 'by_resource'
 local open, open_by_received = prefix .. 'open', prefix .. 'open_by_received'
 local leases, locks = prefix .. 'leases', prefix .. 'locks'
 local dead, quarantined, unreadable = prefix .. 'dead', prefix .. 'quarantined', prefix .. 'unreadable'
@@ -19,17 +20,11 @@ local scheduled, started, failed = 'rq:scheduled:' .. queue, 'rq:wip:' .. queue,
 -- The id of a job begins with one of these; the event's id follows, as it is or in hexadecimal.
 local legible = 'e' .. string.sub(redis.sha1hex(queue), 1, 8) .. '-'
 local hexed = 'x' .. string.sub(legible, 2)
-local indexed_types = $EVENT_TYPES
+local known_types = $EVENT_TYPES
 
 -- A version that changes the layout raises the number first. From then on the scripts of another version use no record.
 local schema = redis.call('GET', prefix .. 'schema')
 if schema and schema ~= '$SCHEMA' then return redis.error_reply('WRONGSCHEMA ' .. queue .. ' ' .. schema) end
-
--- Return the key of the index that lists events of this type and resource, by when they were received, in ms.
-local function index_of(type, resource)
-    local bucket = tonumber(string.sub(redis.sha1hex(resource), 1, 2), 16) % $BUCKETS
-    return INDEX .. (indexed_types[type] and type or $OTHER) .. ':' .. bucket
-end
 
 -- Two hexadecimal digits -> their byte. Filled at need: a function called for each byte of long ids took most of a script.
 local bytes = setmetatable({}, {__index = function(known, digits)

@@ -47,12 +47,6 @@ if not record then
             call('HSET', event, 'state', $UNREADABLE, 'error', 'Unreadable: ' .. reason)
             call('HDEL', event, 'holder', 'fence', 'lapses', 'due')
         end
-    else  -- Its erasure was broken off, and its type and resource are not known.
-        local names = {$OTHER}
-        for type in pairs(indexed_types) do names[#names + 1] = type end
-        for _, name in ipairs(names) do
-            for bucket = 0, $BUCKETS - 1 do call('ZREM', INDEX .. name .. ':' .. bucket, id) end
-        end
     end
     leave()
     return reason or 0

@@ -119,7 +119,7 @@ local function replay(id, job, selected)
     end
     if is_open and not mended then return 'open' end
     if state ~= selected then return 'changed' end
-    if not indexed_types[type] then return 'unknown_type' end
+    if not known_types[type] then return 'unknown_type' end
     if not is_resource_id(resource) then return 'no_resource' end
     if handler ~= '' then
         local fits = string.find(wanted, ' ' .. type .. ' ', 1, true)
@@ -127,10 +127,6 @@ local function replay(id, job, selected)
         if not fits then return 'unrelated' end
     end
     enqueue(id, record, job)
-    if state == $QUARANTINED then  -- It was indexed among the unknown types.
-        redis.call('ZADD', index_of(type, resource), record.received, id)
-        redis.call('ZREM', index_of('', resource), id)
-    end
     redis.call('PERSIST', key)
     if not resume then start_over(id, key, record) end
     redis.call('HDEL', key, 'error', 'settled')

@@ -160,7 +160,7 @@ starting_to_note = at_once(lambda store: store.store.run("add", ["a backfill", 6
 
 async def erasing_beside_a_worker(store: BreakableStore) -> None:
     with suppress(ResponseError):
-        Erasure(store.store, Selection())([EventSummary("e1", "", "", 0)])
+        Erasure(store.store, Selection())([EventSummary("e1")])
     for claim in store.held:
         await store.handle(claim)
 

@@ -3,7 +3,7 @@
 import re
 import time
 from fnmatch import fnmatchcase
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from redis import Redis
 
@@ -91,8 +91,20 @@ def disagreements(redis: Redis) -> list[str]:
         listed: Any = redis.zrange(key, 0, -1)
         if (listing := {one.decode() for one in listed}) != members:
             found.append(f"{key} lists {listing} and should list {members}")
-    indexed = {
-        one.decode(): key for key in redis.scan_iter(INDEX.index + "*") for one in cast(Any, redis.zrange(key, 0, -1))
-    }
-    found += [f"{indexed.get(one)!r} and the records differ in {one}" for one in indexed.keys() ^ ids]
+    found += _differences_of_index(redis, records)
     return [*found, everything(redis)] if found else []
+
+
+def _differences_of_index(redis: Redis, records: dict[str, dict[bytes, bytes]]) -> list[str]:
+    """Return how the index differs from the records. It may have more entries, of which a script was cut."""
+    by_time: Any = redis.xrange(INDEX.by_time)
+    listed = {entry: fields[b"event"].decode() for entry, fields in by_time}
+    scores: Any = redis.zrange(INDEX.by_resource, 0, -1, withscores=True)
+    by_resource = dict(scores)
+    found = []
+    for one, record in records.items():
+        place = record.get(b"place", b"0")
+        entry = place if b"-" in place else record[b"received"] + b"-" + place
+        if listed.get(entry) != one or by_resource.get(entry) != INDEX.resource_score(record[b"resource"].decode()):
+            found.append(f"the record of {one} leads to {entry!r} in vain")
+    return found

@@ -28,18 +28,20 @@ DEAD_WORKER: Final = "dead"
 #   time of the first in ms; seconds until records expire, 0 for never; padding of the ids; '1' if RQ has their jobs;
 #   the worker that holds them; and their cause.
 _SHAPE: Final = f"""
-{lua.load("keys")}
+{lua.load("index")}
 local first, count, resource, state, list, kind, start, lasts, padding, queued, holder, cause = unpack(ARGV)
 for number = first, first + count - 1 do
     local id = string.format('%07d', number) .. padding
     local of, received = resource ~= '' and resource or 'r' .. id, start + number % {SECOND}
     local type = kind == '' and '{COMPLETED}' or kind .. number
+    local entry = append_entry(id)
+    redis.call('ZADD', by_resource, score_of(of), entry)
     if state ~= '' then
         redis.call('HSET', EVENT .. id, 'state', state, 'type', type, 'resource', of, 'received', received)
+        redis.call('HSET', EVENT .. id, 'place', entry)
         if lasts ~= '0' then redis.call('EXPIRE', EVENT .. id, lasts) end
     end
     if list ~= '' then redis.call('ZADD', list, received, id) end
-    redis.call('ZADD', index_of(type, of), received, id)
     local hexed_id = string.gsub(id, '.', function(one) return string.format('%02x', string.byte(one)) end)
     local job = padding == '' and legible .. id or hexed .. hexed_id
     if queued == '1' then redis.call('RPUSH', jobs, job) end

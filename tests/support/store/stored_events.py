@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from itertools import count
 from types import MappingProxyType
 from typing import Any
 
@@ -12,6 +13,9 @@ from support.store.accepting import everything
 from support.store.store_rules import LISTS, OPEN
 from support.store.stores import EVENT, INDEX
 from support.worker.harness import COMPLETED
+
+#: No two planted events have the same place, so that all may be of one millisecond.
+_PLACES = count(1)
 
 HANDLED = {"a.good": "done", "a.bad": "dead: ValueError"}
 
@@ -40,14 +44,21 @@ def plant(
         redis.zadd(INDEX.open_by_received, {webhook_id: received})
     elif state is not State.QUARANTINED:
         entry["settled"] = now
-    redis.hset(EVENT + webhook_id, mapping=entry)
-    redis.zadd(INDEX.event_index(kind, resource), {webhook_id: received})
+    redis.hset(EVENT + webhook_id, mapping=entry | {"place": list_event(redis, webhook_id, received, resource)})
     if state not in OPEN:
         redis.expire(EVENT + webhook_id, 3_600)
     if state is State.UNHANDLED:
         redis.zadd(INDEX.unhandled + kind, {webhook_id: now})
     if state in LISTS:
         redis.zadd(LISTS[state], {webhook_id: now})
+
+
+def list_event(redis: Redis, webhook_id: str, received: int, resource: str) -> int:
+    """List an event in the index, and return its place. Events must be listed in the order of receipt."""
+    place = next(_PLACES)
+    redis.xadd(INDEX.by_time, {"event": webhook_id}, id=f"{received}-{place}")
+    redis.zadd(INDEX.by_resource, {f"{received}-{place}": INDEX.resource_score(resource)})
+    return place
 
 
 def plant_many(redis: Redis, number: int, state: State, **more: Any) -> None:
@@ -72,7 +83,8 @@ def contents(redis: Redis) -> list[str]:
 
 #: What the keys of events, their lists and their jobs begin with. Others say which processes are there.
 OF_EVENTS = (
-    *("event:", "snapshot:", "history:", "resource:", "index:", "open", "leases", "locks", "dead", "cause"),
+    *("event:", "snapshot:", "history:", "resource:", "by_time", "by_resource", "open", "leases", "locks"),
+    *("dead", "cause"),
     "rq:queue:",
 )
 

@@ -68,7 +68,7 @@ class EventQueue:
         return len(note_death(store_on(self.redis), name, "1" if own_fault else "0"))
 
     def erase(self, event_id: str) -> None:
-        Erasure(store_on(self.redis), Selection())([EventSummary(event_id, "", "", 0)])
+        Erasure(store_on(self.redis), Selection())([EventSummary(event_id)])
 
     def record(self, event_id: str) -> dict[str, str]:
         return record(self.redis, event_id)

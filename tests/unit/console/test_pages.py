@@ -31,7 +31,7 @@ SERVER = RedisServer(
     checks=(Check("x", True, ""),),
 )  # fmt: skip
 DEAD = Selection(states=frozenset({State.DEAD}))
-EVENTS = [EventSummary(str(number), "", "dead", 0) for number in range(500)]
+EVENTS = [EventSummary(str(number), "", "dead") for number in range(500)]
 
 
 def shown(template: str, **context: Any) -> str:

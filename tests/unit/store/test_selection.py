@@ -48,7 +48,7 @@ def test_a_type_has_a_short_form_too_and_a_moment_is_iso_8601_or_an_age() -> Non
         assert moment(text, NOW) == meant, text
 
 
-FOUND = EventSummary("m1", "openid4vc.verification.data", "dead", int(NOW.timestamp() * 1000))
+FOUND = EventSummary("m1", "openid4vc.verification.data", "dead", Cursor(int(NOW.timestamp() * 1000), 3))
 
 
 @pytest.mark.parametrize(
@@ -60,19 +60,15 @@ FOUND = EventSummary("m1", "openid4vc.verification.data", "dead", int(NOW.timest
         (Selection(since=NOW), (1_795_262_400_000, LATEST_MS + 1)),
         (Selection(until=NOW), (0, 1_795_262_400_000)),
         (Selection(until=NOW + timedelta(microseconds=1)), (0, 1_795_262_400_001)),
-        (Selection(until=NOW, after=Cursor(17)), (0, 18)),
-        (Selection(until=NOW, after=Cursor(LATEST_MS)), (0, 1_795_262_400_000)),
     ],
 )
-def test_times_and_cursor_are_a_span_whose_end_is_not_included(selection: Selection, span: tuple[int, int]) -> None:
+def test_the_end_of_a_span_is_not_included(selection: Selection, span: tuple[int, int]) -> None:
     assert selection.span == span
 
 
-def test_selection_orders_events_of_equal_times() -> None:
-    early, late, too = FOUND._replace(received=1), FOUND, FOUND._replace(webhook_id="m2")
-    assert early.cursor < late.cursor != too.cursor
+def test_cursor_reads_what_it_writes_and_sorts_by_number() -> None:
     assert Cursor.read(str(FOUND.cursor)) == FOUND.cursor
-    assert len(str(FOUND.cursor)) == 24
+    assert Cursor(2, 9) < Cursor(2, 10) < Cursor(10)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +84,7 @@ def test_selection_orders_events_of_equal_times() -> None:
     ],
 )
 def test_states_that_are_indexed_are_looked_up(states: set[State], keys: tuple[str, ...]) -> None:
-    assert Selection(frozenset(states)).indexes(INDEX) == keys
+    assert Selection(frozenset(states)).state_sets(INDEX) == keys
 
 
 @pytest.mark.parametrize(
@@ -103,7 +99,7 @@ def test_states_that_are_indexed_are_looked_up(states: set[State], keys: tuple[s
         (["list", "--after", "page 2"], "is no cursor"),
         (["erase"], "say which events, or --all"),
         (["erase", "--limit", "5", "--yes"], "say which events, or --all"),
-        (["erase", "--after", "a" * 24, "--yes"], "say which events, or --all"),
+        (["erase", "--after", "5-0", "--yes"], "say which events, or --all"),
         (["replay"], "say which events, or --all"),
         (["replay", "--state", "waiting", "--now", "--handler", "a.b"], "exclude each other"),
         (["replay", "--all", "--now", "--renamed"], "exclude each other"),

@@ -333,13 +333,13 @@ EARLY, LATE = "2026-11-01T12:00:00Z", "20261101T120001"  # The second is in ISO'
     ("steps", "kept"),
     [
         # Each step: event type, `updatedAt` of the details, and whether the event is told that it is stale.
-        ([("failed", EARLY, False), ("partiallyIssued", LATE, False), ("failed", EARLY, True)], "2:1793534401000"),
-        ([("failed", EARLY, False), ("partiallyIssued", EARLY, True), ("expired", EARLY, False)], "3:1793534400000"),
-        ([("offered", LATE, False), ("completed", EARLY, True), ("offered", LATE, False)], "1:1793534401000"),
-        ([("completed", None, False), ("offered", LATE, True), ("offered", EARLY, True)], "3:1793534401000"),
-        ([("offered", EARLY, False), ("completed", None, False), ("offered", EARLY, True)], "3:1793534400000"),
-        ([("data", EARLY, False), ("verified", EARLY, False)], "3:1793534400000"),
-        ([("verified", EARLY, False), ("data", EARLY, False)], "3:1793534400000"),
+        ([("failed", EARLY, False), ("partiallyIssued", LATE, False), ("failed", EARLY, True)], "179353440100002"),
+        ([("failed", EARLY, False), ("partiallyIssued", EARLY, True), ("expired", EARLY, False)], "179353440000003"),
+        ([("offered", LATE, False), ("completed", EARLY, True), ("offered", LATE, False)], "179353440100001"),
+        ([("completed", None, False), ("offered", LATE, True), ("offered", EARLY, True)], "179353440100003"),
+        ([("offered", EARLY, False), ("completed", None, False), ("offered", EARLY, True)], "179353440000003"),
+        ([("data", EARLY, False), ("verified", EARLY, False)], "179353440000003"),
+        ([("verified", EARLY, False), ("data", EARLY, False)], "179353440000003"),
     ],
 )
 async def test_of_two_states_the_later_counts_and_at_the_same_moment_the_higher_rank(

@@ -7,7 +7,7 @@ from redis import Redis
 
 from credhook.store import State
 from support.store.accepting import accept, everything, record
-from support.store.stored_events import HANDLED, plant
+from support.store.stored_events import HANDLED, list_event, plant
 from support.store.stores import INDEX, SNAPSHOT, job_id
 from support.worker.events_command import Run, asked, process, terminal
 from support.worker.harness import COMPLETED, DATA
@@ -21,7 +21,7 @@ def test_nothing_of_an_erased_event_is_left(redis_client: Redis, redis_url: str,
     accept(redis_url, "kept", DATA, "r_third")
     job = job_id("doomed:1")
     redis_client.set(SNAPSHOT + "doomed:1", "sealed")
-    redis_client.set(INDEX.resource + "r_doomed", "3:0")
+    redis_client.set(INDEX.resource + "r_doomed", 3)
     redis_client.rpush(INDEX.history + "doomed:1", "{}")
     redis_client.hset(INDEX.locks, mapping={"r_doomed": "doomed:1 1 1 w", "r_third": "kept 1 1 w"})
     for key in (INDEX.dead, INDEX.unhandled + DATA, INDEX.quarantined, INDEX.leases):
@@ -46,7 +46,7 @@ def test_erase_removes_the_job_of_a_claimed_event_after_its_lease(
     redis_client: Redis, redis_url: str, events: Run
 ) -> None:
     accept(redis_url, "m1", COMPLETED, "r1")
-    redis_client.set(INDEX.resource + "r1", "3:0")
+    redis_client.set(INDEX.resource + "r1", 3)
     redis_client.zadd(INDEX.leases, {"m1": 1_000 * (redis_client.time()[0] + 60)})
     assert "a worker had" in events("erase", "--id", "m1", "--yes").stdout
     assert 50_000 < redis_client.pttl(f"rq:job:{job_id('m1')}") <= 65_000
@@ -63,9 +63,11 @@ def test_an_erasure_crosses_pages_and_spares_what_has_a_similar_name(redis_clien
     redis_client.hset(INDEX.locks, mapping={"r1": "m1 1 1 w", "r2": "m 1 1 1 w", "r10": "m10 1 1 w"})
     redis_client.zadd(INDEX.started, {f"{job_id('m1')}:1": 1, f"{job_id('m10')}:1": 1})
     gone = [part for number in range(1_200) for part in ("--id", f"gone{number}")]  # No such event is in the store.
-    redis_client.zadd(INDEX.event_indexes()[0], dict.fromkeys(gone[1::2], 1))
+    for name in ("gone1", "gone1199"):  # Only the index has kept their ids: an erasure was cut.
+        list_event(redis_client, name, 1, "other")
+    list_event(redis_client, "of_the_resource", 1, "iss_1")
     assert events("erase", "--resource", "iss_1", "--id", "m1", "--id", "m 1", *gone).exit_code == 1
-    assert not redis_client.exists(INDEX.event_indexes()[0])
+    assert (redis_client.xlen(INDEX.by_time), redis_client.zcard(INDEX.by_resource)) == (0, 0)
     left = everything(redis_client)
     assert (left.count(" iss_1"), left.count(" iss_10"), left.count(" xiss_1")) == (1_200, 1_200, 1_200)
     assert redis_client.hgetall(INDEX.locks) == {b"r10": b"m10 1 1 w"}
@@ -74,11 +76,13 @@ def test_an_erasure_crosses_pages_and_spares_what_has_a_similar_name(redis_clien
 
 def test_erase_removes_leftovers_of_expired_events(redis_client: Redis, events: Run) -> None:
     redis_client.hset(INDEX.conflict + "m1", "some.type r1", 1)
-    redis_client.set(INDEX.resource + "r2", "3:0")
+    redis_client.set(INDEX.resource + "r2", 3)
     redis_client.hset(INDEX.conflict + "m3", "some.type other r2", 1)
+    list_event(redis_client, "m2", 1, "r2")
     assert events("erase", "--id", "m1").stdout == "erased 0, left 1 (1 not in the store)\n"
     assert events("erase", "--resource", "r2").stdout == "erased 0\n"
-    assert redis_client.keys() == [(INDEX.conflict + "m3").encode()]  # Of another resource.
+    assert redis_client.xlen(INDEX.by_time) == 0
+    assert set(redis_client.keys()) == {b"credhook:credhook:by_time", (INDEX.conflict + "m3").encode()}
 
 
 @pytest.mark.parametrize(
