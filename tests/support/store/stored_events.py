@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from redis import Redis
+from redis.client import Pipeline
 
 from credhook.store import State
 from support.store.accepting import everything
@@ -53,12 +54,16 @@ def plant(
         redis.zadd(LISTS[state], {webhook_id: now})
 
 
-def list_event(redis: Redis, webhook_id: str, received: int, resource: str) -> int:
-    """List an event in the index, and return its place. Events must be listed in the order of receipt."""
-    place = next(_PLACES)
-    redis.xadd(INDEX.by_time, {"event": webhook_id}, id=f"{received}-{place}")
-    redis.zadd(INDEX.by_resource, {f"{received}-{place}": INDEX.resource_score(resource)})
-    return place
+def list_event(redis: Redis, webhook_id: str, received: int, resource: str) -> str:
+    """List an event in the index, and return its place. A pipeline has to list events in the order of receipt."""
+    number, ms = next(_PLACES), received
+    if not isinstance(redis, Pipeline):  # As after Redis's clock was set back.
+        last: Any = redis.xrevrange(INDEX.by_time, count=1)
+        ms = max([received, *(int(entry.partition(b"-")[0]) for entry, _ in last)])
+    entry = f"{ms}-{number}"
+    redis.xadd(INDEX.by_time, {"event": webhook_id}, id=entry)
+    redis.zadd(INDEX.by_resource, {entry: INDEX.resource_score(resource)})
+    return str(number) if ms == received else entry
 
 
 def plant_many(redis: Redis, number: int, state: State, **more: Any) -> None:

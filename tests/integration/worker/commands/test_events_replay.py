@@ -39,7 +39,8 @@ def test_replay_resets_events_that_were_given_up(
     after = record(redis_client, "m1")
     assert int(after.pop("fence")) > int(before["settled"]) - 1
     assert after == {
-        "type": COMPLETED, "resource": "r1", "state": "accepted", "received": before["received"], "h:a.good": "done",
+        "type": COMPLETED, "resource": "r1", "state": "accepted", "received": before["received"],
+        "place": before["place"], "h:a.good": "done",
         "p:a.bad": "0 0", "trace": "~00-1",
     }  # fmt: skip
     assert redis_client.ttl(EVENT + "m1") == -1
@@ -178,4 +179,5 @@ def test_thousands_are_paged_through_and_counted_right(redis_client: Redis, even
     queued = redis_client.lrange(INDEX.jobs, 10, -2)
     assert queued == sorted(queued)  # In the order in which they came.
     assert events("erase", "--all", "--yes").stdout == "erased 5001\n"
-    assert set(redis_client.keys()) == {INDEX.jobs.encode(), b"rq:queues"}
+    assert set(redis_client.keys()) == {INDEX.jobs.encode(), INDEX.by_time.encode(), b"rq:queues"}
+    assert redis_client.xlen(INDEX.by_time) == 0
