@@ -24,8 +24,8 @@ _FAMILY: Final = "openid4vc."
 _AGE: Final = re.compile(r"(\d{1,9})([smhdw])")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
-#: Records that one script reads. It blocks Redis for a few milliseconds.
-PAGE: Final = 1_000
+#: Records that one script reads. It blocks Redis for about two milliseconds.
+PAGE: Final = 500
 #: Records that the first script reads beyond the limit: some may not match.
 _FIRST_PAGE: Final = 50
 #: Up to this many events in the wanted states are all read. Beyond that, the index is searched.

@@ -74,7 +74,7 @@ def test_a_redis_that_refuses_to_answer_is_no_silent_one() -> None:
     refused = unanswered(ResponseError("BUSY Redis is busy running a script."))
     assert refused == "Redis refuses to answer (BUSY); a script has kept Redis busy for too long: see its log"
     assert "(ResponseError); Redis has no database" in unanswered(ResponseError("DB index is out of range"))
-    assert "; a newer version has changed the data of queue q" in unanswered(ResponseError("WRONGSCHEMA q 2"))
+    assert "; a newer version has changed the data of queue q" in unanswered(ResponseError("WRONGSCHEMA q 3"))
 
 
 def test_info_is_read_whatever_it_leaves_out() -> None:
