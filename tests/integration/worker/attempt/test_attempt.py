@@ -152,7 +152,8 @@ async def test_a_snapshot_goes_with_its_event_although_only_an_earlier_attempt_h
     assert redis_client.exists("credhook:credhook:snapshot:e1")
     Replay(store_on(redis_client))([Settled("e1", "unhandled")], how="resume")
     told.ends.clear()
-    assert (await made.next()).state is State.DONE
+    while (await made.next()).state is not State.DONE:  # The other worker may have taken it before it was due.
+        pass
     assert len(stub.calls) == 1
     assert told.ran == ["first", "second", "second"]
     assert not redis_client.exists("credhook:credhook:snapshot:e1")

@@ -32,6 +32,7 @@ def failed(redis_client: Redis, events: Run) -> Redis:
     plant(redis_client, "m1", State.DEAD, age=30, causes=blamed)
     plant(redis_client, "m2", State.DATA_GONE, DATA, age=20, causes=blamed)
     plant(redis_client, "m3", State.WAITING, age=10, causes=blamed)
+    time.sleep(0.002)
     plant(redis_client, "moved", State.DEAD, causes={"a.bad": "0721e2e5"})
     describe(redis_client, BAD, "a.bad")
     describe(redis_client, SLOW, "a.slow")
