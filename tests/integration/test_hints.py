@@ -68,7 +68,7 @@ def test_a_full_redis_at_receiver_and_worker(harness: Harness, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("rights", "named"),
     [
-        ("~* +@all -zrange", "may not run ZRANGE: allow +zrange, as deploy/redis-users.acl does"),
+        ("~* +@all -xrevrange", "may not run XREVRANGE: allow +xrevrange, as deploy/redis-users.acl does"),
         ("~other:* +@all", "allow the patterns with ~ in deploy/redis-users.acl, or correct CREDHOOK_QUEUE"),
     ],
 )
@@ -76,7 +76,7 @@ def test_hint_names_the_command_that_redis_denies(redis_client: Redis, redis_url
     redis_client.execute_command(f"ACL SETUSER limited reset on >pw {rights}")  # type: ignore[no-untyped-call]
     redis_client.hset("credhook:credhook:event:m", "state", "done")
     url = redis_url.replace("redis://", "redis://limited:pw@")
-    options = [] if "zrange" in rights else ["--id", "m"]
+    options = [] if "xrevrange" in rights else ["--id", "m"]
     done = invoke("events", "list", *options, environment={"REDIS_URL": url})
     redis_client.execute_command("ACL DELUSER limited")  # type: ignore[no-untyped-call]
     assert done.returncode == 1
