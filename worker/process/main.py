@@ -59,7 +59,7 @@ def run(
     try:
         stop_on(_stop)
         signal.signal(HAND_BACK, signal.SIG_IGN)  # No events are held yet.
-        os.register_at_fork(after_in_child=_forget_signals)
+        os.register_at_fork(before=_hold_signals, after_in_parent=_release_signals, after_in_child=_forget_signals)
         code = _work(settings, name, supervision, processes=processes, burst=burst)
     except _StopAsked:
         code = 0
@@ -94,11 +94,24 @@ def _forget_signals() -> None:
     """Handle signals by default in a process that a handler has forked.
 
     The event loop's handlers write to a descriptor that the fork shares with it, so that a signal to the fork would
-    stop the worker.
+    stop the worker. A pool may end its processes at once, so signals are held until this is done.
     """
     signal.set_wakeup_fd(-1)
-    for number in (*stops(), HAND_BACK):
+    for number in _held():
         signal.signal(number, signal.SIG_DFL)
+    _release_signals()
+
+
+def _held() -> tuple[signal.Signals, ...]:
+    return (*stops(), HAND_BACK)
+
+
+def _hold_signals() -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, _held())
+
+
+def _release_signals() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _held())
 
 
 def _report(supervision: Supervision | None, line: bytes) -> None:

@@ -37,6 +37,19 @@ EXITING_TASK = """async def exits():
             sys.exit(0)
         await asyncio.create_task(exits())"""
 
+FORKS = """
+import os, signal, warnings
+
+@handlers.on("*")
+def forks(event, context):
+    warnings.simplefilter("ignore", DeprecationWarning)
+    for _ in range(100):
+        if not (pid := os.fork()):
+            os._exit(0)
+        os.kill(pid, signal.SIGTERM)
+        os.waitpid(pid, 0)
+"""
+
 KEPT_POOL = """
 from concurrent.futures import ProcessPoolExecutor
 
@@ -82,6 +95,15 @@ def test_a_pool_of_a_handler_does_not_stop_the_worker(harness: Harness) -> None:
     with harness.worker() as worker:
         for number in range(5):
             harness.reaches(f"m{number}", "done")
+        assert '"worker_draining"' not in worker.text
+        assert worker.stop() == 0
+
+
+def test_signal_to_a_fork_that_has_just_begun_does_not_stop_the_worker(harness: Harness) -> None:
+    harness.plugin(FORKS)
+    harness.happens("m1")
+    with harness.worker() as worker:
+        harness.reaches("m1", "done")
         assert '"worker_draining"' not in worker.text
         assert worker.stop() == 0
 
