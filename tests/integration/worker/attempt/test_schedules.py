@@ -96,16 +96,16 @@ async def test_fetch_that_fails_spends_no_attempt_of_a_handler(
 async def test_handler_that_gives_up_leaves_the_schedule_of_its_sibling(
     redis_url: str, stub: Stub, plan: Planned, redis_client: Redis
 ) -> None:
-    for name in ("gives_up", "waits"):
+    for name in ("declines", "waits"):
         plan.add(name)
-    plan.ends = {"gives_up": GiveUp("closed"), "waits": Retry(after=0.05)}
+    plan.ends = {"declines": GiveUp("closed"), "waits": Retry(after=0.05)}
     async with attempts(redis_url, stub, plan.handlers) as made:
         await event_of(made)
         assert (await made.next()).state is State.WAITING
-        assert record(redis_client, "e1")["h:test.gives_up"] == "dead: closed"
+        assert record(redis_client, "e1")["h:test.declines"] == "dead: closed"
         plan.ends.clear()
         assert (await made.next()).state is State.DEAD
-    assert plan.ran == ["gives_up", "waits", "waits"]
+    assert plan.ran == ["declines", "waits", "waits"]
     assert record(redis_client, "e1")["p:test.waits"] == "2 0"
 
 
