@@ -322,7 +322,8 @@ class Processor:
         is_done = settlement.state is State.DONE
         settlement = settlement._replace(
             records=attempt.unwritten,
-            schedules=attempt.schedules,
+            # Nearly all events are done at the first attempt, and have none.
+            schedules={} if is_done and not claim.schedules else attempt.schedules,
             fetched=fetched is not None and FETCH in claim.schedules,
             sealed=claim.seen or (fetched is not None and fetched.has_data),
             latest=attempt.version if is_done or attempt.durations else None,
