@@ -71,6 +71,10 @@ _WRITING: Final = threading.Lock()
 os.register_at_fork(before=_WRITING.acquire, after_in_parent=_WRITING.release, after_in_child=_WRITING.release)
 
 
+#: Set in a process without an admin listener. Nobody can read its counts, and they take 10 us of an event's 200.
+unread: Final = threading.Event()
+
+
 class Count:
     """A counter."""
 
@@ -86,6 +90,8 @@ class Count:
 
     def add(self, *labels: str, by: float = 1) -> None:
         """Add to the count."""
+        if unread.is_set():
+            return
         with _WRITING:
             self._series(*labels).inc(by)
 
@@ -100,6 +106,8 @@ class Distribution:
 
     def observe(self, value: float, *labels: str) -> None:
         """Observe one value."""
+        if unread.is_set():
+            return
         with _WRITING:
             self._series(*labels).observe(value)
 
@@ -112,6 +120,8 @@ class Level:
 
     def set(self, value: float) -> None:
         """Set the value."""
+        if unread.is_set():
+            return
         with _WRITING:
             self.metric.set(value)
 

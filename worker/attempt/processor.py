@@ -221,7 +221,7 @@ class Processor:
             return
         context: Context[Any, Any] = Context(
             self.clients.api if handler.is_async else self.clients.in_thread,
-            structlog.get_logger("credhook.worker", **attempt.ids, attempt=number, handler=name),
+            self._log.bind(**attempt.ids, attempt=number, handler=name),
             f"{event.webhook_id}:{name}",
             is_stale(attempt.version or (0, 0), claim.latest),
             self.states.get(handler.plugin),
@@ -320,17 +320,20 @@ class Processor:
             return _lost(attempt)
         settlement = attempt.settlement()
         is_done = settlement.state is State.DONE
-        settlement = settlement._replace(
-            records=attempt.unwritten,
-            # Nearly all events are done at the first attempt, and have none.
-            schedules={} if is_done and not claim.schedules else attempt.schedules,
-            fetched=fetched is not None and FETCH in claim.schedules,
-            sealed=claim.seen or (fetched is not None and fetched.has_data),
-            latest=attempt.version if is_done or attempt.durations else None,
-            failures=tuple(attempt.uncounted.values()),
-            causes={} if is_done else attempt.open_errors,
-            history=_history_entry(attempt, settlement),
-        )
+        sealed = claim.seen or (fetched is not None and fetched.has_data)
+        if is_done and claim.first:  # Nearly all events. They have no history.
+            settlement = Settlement(State.DONE, records=attempt.unwritten, sealed=sealed, latest=attempt.version)
+        else:
+            settlement = settlement._replace(
+                records=attempt.unwritten,
+                schedules=attempt.schedules,
+                fetched=fetched is not None and FETCH in claim.schedules,
+                sealed=sealed,
+                latest=attempt.version if is_done or attempt.durations else None,
+                failures=tuple(attempt.uncounted.values()),
+                causes={} if is_done else attempt.open_errors,
+                history=_history_entry(attempt, settlement),
+            )
         is_ours, following = await self.claims.settle(claim, settlement, follow=follow)
         if not is_ours:
             return _lost(attempt)

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from traceback import walk_stack, walk_tb
-from types import FrameType, TracebackType
+from types import CoroutineType, FrameType, TracebackType
 from typing import Any, Final
 
 import structlog
@@ -151,7 +151,8 @@ class Run:
                 result = self.handler.function(self._event, context)
             else:
                 result = await self._call_in_thread(context)
-            if isinstance(result, Awaitable):  # A decorator may hide an `async def` behind a plain function.
+            # A decorator may hide an `async def` behind a plain function, or return an awaitable of its own.
+            if type(result) is CoroutineType or isinstance(result, Awaitable):
                 result = await result
             if result is not None or self.dropped or self.decisions:
                 await self._check_result(result)

@@ -161,7 +161,9 @@ class Handler:
 
     def wants(self, event: FetchedEvent) -> bool:
         """Return True if the handler has no condition, or if it holds. It is the author's, and may raise anything."""
-        holds: object = self.condition is None or self.condition(event)
+        if self.condition is None:
+            return True
+        holds: object = self.condition(event)
         if isinstance(holds, Awaitable):  # It would count as true.
             if isinstance(holds, Coroutine):
                 holds.close()

@@ -139,7 +139,7 @@ class Circuit:
         if phase is Phase.OPEN or (phase is Phase.HALF_OPEN and not outcome.probe):
             return self
         if outcome.result is CallResult.ANSWERED:
-            return type(self)(score=max(0, self.score - 1))
+            return type(self)(score=max(0, self.score - 1)) if self.is_open or self.score else self
         if outcome.result is CallResult.REFUSED or phase is Phase.HALF_OPEN or self.score + 1 >= THRESHOLD:
             pause = PAUSES.wait(self.trips + 1, outcome.chance)
             return type(self)(is_open=True, trips=self.trips + 1, until=outcome.at + pause)

@@ -180,8 +180,10 @@ class CircuitBreaker:
                 self.credential_error, self._held_until = "", 0.0
             if is_fetch:
                 self._slow_start.succeeded()
-        before = self._circuit
-        self._set(before.after(outcome))
+        before, after = self._circuit, self._circuit.after(outcome)
+        if after is before:
+            return
+        self._set(after)
         seconds = self._circuit.pause(outcome.at)
         if seconds - before.pause(outcome.at) > (WORTH_SAYING_SECONDS if before.pause(outcome.at) else 0.0):
             # A probe without an answer may have met a fault of our own network, which must not pause the fleet again.

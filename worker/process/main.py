@@ -17,6 +17,7 @@ import structlog
 from credhook import tracing
 from credhook.backoff import Backoff, Waits
 from credhook.logs import in_development
+from credhook.metrics.counting import unread
 from credhook.settings import WorkerSettings, in_force
 from credhook.store import health
 from credhook.store.errors import STORE_ERRORS, hint
@@ -121,6 +122,8 @@ def _report(supervision: Supervision | None, line: bytes) -> None:
 
 
 def _work(settings: WorkerSettings, name: str, supervision: Supervision | None, *, processes: int, burst: bool) -> int:
+    if not settings.admin:
+        unread.set()
     store = settings.open_store_sync()
     tracing.start("worker")  # Before handlers are loaded: their own traces join ours.
     registry = load(settings.handlers)

@@ -150,20 +150,25 @@ class Settlement(NamedTuple):
 
     def more(self, worker: str) -> dict[str, Any]:
         """Return the fields that most settlements lack; the history names `worker`."""
-        fields: dict[str, Any] = {
-            "error": self.error,
-            "schedules": {
+        fields: dict[str, Any] = {}
+        if self.error:
+            fields["error"] = self.error
+        if self.schedules:
+            fields["schedules"] = {
                 name: (attempts, -1 if wait is None else int(wait * 1000))
                 for name, (attempts, wait) in self.schedules.items()
-            },
-            "fetched": self.fetched,
-            "failures": [failure.described() for failure in self.failures],
-            "causes": self.causes,
-            "history": self.history and json.dumps({"worker": worker, **self.history}, separators=(",", ":")),
-        }
+            }
+        if self.fetched:
+            fields["fetched"] = True
+        if self.failures:
+            fields["failures"] = [failure.described() for failure in self.failures]
+        if self.causes:
+            fields["causes"] = self.causes
+        if self.history:
+            fields["history"] = json.dumps({"worker": worker, **self.history}, separators=(",", ":"))
         if self.state is State.WAITING:
             fields |= {"until": self.until} if self.until else {"wait": max(1, int(self.wait * 1000))}
-        return {name: value for name, value in fields.items() if value}
+        return fields
 
 
 class Taken(NamedTuple):
@@ -295,9 +300,9 @@ class Claims:
         latest = settlement.latest and later(settlement.latest, claim.latest)
         ours, *following = await self._commit.write(
             operation(
-                *("settle", claim.event_id, claim.fence, claim.job, settlement.state),
-                *(latest[1] * _RANKS + latest[0] if latest else "", follow, settlement.sealed),
-                settlement.more(self._worker),
+                *("settle", claim.event_id, claim.fence, claim.job, settlement.state.value),
+                *(latest[1] * _RANKS + latest[0] if latest else "", int(follow), int(settlement.sealed)),
+                settlement.more(self._worker) or "",
                 *chain.from_iterable(settlement.records.items()),
             ),
             first=True,

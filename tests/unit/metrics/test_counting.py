@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.values import MultiProcessValue
 
-from credhook.metrics.counting import Count, Distribution, Level, exposition, forget, gathered, identity
+from credhook.metrics.counting import Count, Distribution, Level, exposition, forget, gathered, identity, unread
 from support.process.commands import run
 
 
@@ -30,6 +30,19 @@ def test_counter_keeps_its_count() -> None:
     level.set(9)
     level.set(8)
     assert (samples(count), samples(times), samples(level)) == ([2, 1], [1, 2, 3, 3, 7.6], [8])
+
+
+def test_a_process_without_listener_counts_nothing() -> None:
+    count, times = Count("test_unread", "Counted."), Distribution("test_unread_seconds", "Observed.", buckets=(1,))
+    level = Level("test_unread_level", "Set.")
+    unread.set()
+    try:
+        count.add()
+        times.observe(1)
+        level.set(1)
+    finally:
+        unread.clear()
+    assert (samples(count), samples(times), samples(level)) == ([0], [0] * 4, [0])
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Of Python 3.12, about the threads of pytest.
