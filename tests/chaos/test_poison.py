@@ -80,7 +80,7 @@ def test_poison_harms_nobody_else_and_can_be_replayed(rig: FleetHarness, size: s
 
     rig.plugin(MENDED)
     replay = ("events", "replay", "--state", "dead", "--yes")
-    assert commands.credhook(*replay, environment=rig.environment, folder=rig.folder).stdout == "replayed 10\n"
+    assert commands.invoke(*replay, environment=rig.environment, folder=rig.folder).stdout == "replayed 10\n"
     with rig.worker("mended"):
         rig.settles()
     assert {fields["state"] for fields in rig.records(poison).values()} == {"done"}

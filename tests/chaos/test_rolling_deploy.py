@@ -90,7 +90,7 @@ def test_each_handler_runs_once_during_a_rolling_deploy(rig: FleetHarness, size:
         assert [process.stop() for process in new] == [0] * WORKERS
         environment = rig.environment | {"CREDHOOK_HANDLERS": two_handlers}
         replay = ("events", "replay", "--handler", "test.second", "--since", "1h")
-        replayed = commands.credhook(*replay, environment=environment, folder=rig.folder)
+        replayed = commands.invoke(*replay, environment=environment, folder=rig.folder)
         assert replayed.stdout == f"replayed {count}\n"
         until(lambda: states(rig, ids) == {"done": count}, what="the second handler's end", within=120)
         expected = {(name, one): 1 for name in ("first", "second") for one in ids}

@@ -4,7 +4,7 @@ from collections import Counter
 from functools import partial
 
 from credhook.store import SCHEMA
-from support.process.commands import credhook
+from support.process.commands import invoke
 from support.process.other_version import Member
 from support.store.stored_events import of_events
 from support.store.stores import INDEX
@@ -66,7 +66,7 @@ def test_only_the_version_that_the_stores_number_names_writes(rig: FleetHarness)
             refuses(member, is_higher)
         with Member(rig, "worker", "older") as older:
             refuses(older, is_higher)
-        assert is_higher in credhook("events", "list", environment={"REDIS_URL": rig.redis_url}).stderr
+        assert is_higher in invoke("events", "list", environment={"REDIS_URL": rig.redis_url}).stderr
         assert of_events(rig.redis) == at_the_change
 
         with newer("receiver", "newer_receiver") as newer_receiver, newer("worker", "newer_worker"):

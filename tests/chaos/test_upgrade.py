@@ -23,7 +23,7 @@ from redis.exceptions import AuthenticationError
 from support import plain
 from support.checkout import ROOT
 from support.platform.sandbox_api import authorized, registered
-from support.process.commands import credhook
+from support.process.commands import invoke
 from support.process.other_version import Member, installed
 from support.process.serving import Platform
 from support.receiver.repeating_sender import deliver_all
@@ -157,7 +157,7 @@ def path_secret_and_public_url(fleet: Fleet) -> None:
         """Register the URL. Return the only one that is registered then."""
         handlers = {"CREDHOOK_HANDLERS": "credhook.worker.handlers.logging_handler"}
         environment = {**fleet.sandbox.environment, **handlers, "CREDHOOK_PUBLIC_URL": url}
-        done = credhook("endpoints", "apply", *options, environment=environment)
+        done = invoke("endpoints", "apply", *options, environment=environment)
         assert (done.returncode, done.stderr) == (0, "")
         (endpoint,) = registered(fleet.sandbox)
         return str(endpoint["url"])

@@ -10,5 +10,5 @@ def test_commands_and_options_are_completed(typed: str, completed: str) -> None:
     words = f"credhook {typed}"
     cursor = {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
     environment = {"_CREDHOOK_COMPLETE": "bash_complete", **cursor}
-    done = commands.credhook(environment=environment)
+    done = commands.invoke(environment=environment)
     assert [line.partition(",")[2] for line in done.stdout.splitlines()] == [completed]

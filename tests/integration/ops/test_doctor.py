@@ -180,13 +180,13 @@ def fleet(
         }
         worker: Process = stack.enter_context(running(folder / "worker.log", "worker", environment=environment))
         one = Clinic(folder, redis, server, sandbox, authority, environment)
-        done = commands.credhook("endpoints", "apply", environment=environment, folder=folder)
+        done = commands.invoke("endpoints", "apply", environment=environment, folder=folder)
         assert done.returncode == 0, done.stderr
         until(lambda: redis.hlen(INDEX.receivers) and redis.hlen(INDEX.handlers), what=f"both; {worker.text}")
         yield one
-        listed = commands.credhook("api", "endpoints", "list", environment=environment, folder=folder).stdout
+        listed = commands.invoke("api", "endpoints", "list", environment=environment, folder=folder).stdout
         for endpoint in json.loads(listed):
-            commands.credhook("endpoints", "delete", endpoint["id"], environment=environment, folder=folder)
+            commands.invoke("endpoints", "delete", endpoint["id"], environment=environment, folder=folder)
 
 
 @pytest.fixture
@@ -246,7 +246,7 @@ def test_a_host_with_a_part_of_the_settings_is_told_what_was_skipped(one: Clinic
     for name in names:  # In files, as systemd and Kubernetes give them; other tests have them in the environment.
         (tmp_path / name).write_text(one.environment[name])
     environment = {"CREDENTIALS_DIRECTORY": str(tmp_path)}
-    done = commands.credhook("doctor", "--json", environment=environment, folder=one.folder)
+    done = commands.invoke("doctor", "--json", environment=environment, folder=one.folder)
     found = {row["name"]: row for row in map(json.loads, done.stdout.splitlines())}
     assert {name: found[name]["verdict"] for name in skipped} == dict.fromkeys(skipped, "skipped")
     assert all(found[name]["what"] for name in skipped)
@@ -278,7 +278,7 @@ def test_people_read_a_line_for_each_check(one: Clinic) -> None:
     url = one.public(name="other.example")["CREDHOOK_PUBLIC_URL"].replace("127.0.0.1", "localhost")
     wrong = {"CREDHOOK_QUEUE": "x", "CREDHOOK_PUBLIC_URL": url, **over_tls(one, one.authority)}
     wrong["CREDHOOK_REDIS_CERTFILE"] = own_certificate(one)["CREDHOOK_TLS_CERTFILE"]
-    done = commands.credhook("doctor", environment=one.environment | wrong, folder=one.folder)
+    done = commands.invoke("doctor", environment=one.environment | wrong, folder=one.folder)
     lines = done.stdout.splitlines()
     assert done.returncode == 1
     assert all(line.split()[0] in {"ok", "warn", "fail", "skipped"} for line in lines)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from support.checkout import ROOT
-from support.process.commands import credhook
+from support.process.commands import invoke
 
 TYPED, EXAMPLES = (ROOT / "tests" / name for name in ("support/typed", "examples"))
 
@@ -48,7 +48,7 @@ def run(folder: Path, *command: str) -> str:
 def test_a_type_checker_refuses_every_mistake_and_nothing_else(
     checker: Callable[[Path, Path], set[tuple[str, int]]], tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
-    assert credhook("new", "accounts", environment={}, folder=tmp_path).returncode == 0
+    assert invoke("new", "accounts", environment={}, folder=tmp_path).returncode == 0
     examples = [EXAMPLES / name / f"{name}.py" for name in ("onboarding", "notify", "billing")]
     for path in [*TYPED.glob("*.py"), *(tmp_path / "accounts").glob("*.py"), *examples]:
         shutil.copy(path, tmp_path)

@@ -70,8 +70,13 @@ async def test_several_processes_behave_as_one(tmp_path: Path, redis_url: str, r
         until(lambda: not any(map(runs, left)), what="no child left")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("options", [(), ("--workers", "2")], ids=["one process", "two"])
+@pytest.mark.parametrize(
+    ("number", "options"),
+    [
+        pytest.param(signal.SIGTERM, ("--workers", "2"), id="two processes, SIGTERM"),
+        pytest.param(signal.SIGINT, (), id="one process, SIGINT"),
+    ],
+)
 def test_a_stop_answers_what_was_begun_and_lets_nobody_in(
     tmp_path: Path, redis_url: str, redis_client: Redis, number: signal.Signals, options: tuple[str, ...]
 ) -> None:
@@ -174,7 +179,7 @@ def test_passed_socket_loses_no_delivery_between_receivers(
 
         started = [start(0)]
         with OneShotSenders(listener.getsockname()[1], trust if tls else None) as load:
-            for number in range(1, 6):
+            for number in range(1, 4):
                 until(partial(load.has_sent, 100 * number), what="a hundred deliveries")
                 if overlap:
                     started.append(start(number))
@@ -183,7 +188,7 @@ def test_passed_socket_loses_no_delivery_between_receivers(
                     assert started[-1].process.wait(60) == 0
                     started.append(start(number))
         started[-1].process.terminate()
-        assert [process.process.wait(60) for process in started] == [0] * 6
+        assert [process.process.wait(60) for process in started] == [0] * 4
     assert set(load.outcomes) == {"HTTP/1.1 202"}, load.outcomes
 
 

@@ -36,9 +36,8 @@ PUBLIC = "whpk_A6EHv/POEL4dcN0Y50vAmWfk1jCbpQ1fHdyGZBJVMbg="
         (["--signing-secret", PRIVATE], [f"CREDHOOK_WEBHOOK_SECRETS={PUBLIC}"]),
     ],
 )
-@pytest.mark.parametrize("command", [["credhook.sandbox"], ["credhook", "sandbox"]])
-def test_env_prints_the_settings_and_ends(command: list[str], options: list[str], secrets: list[str]) -> None:
-    printed = run("-m", *command, "--env", "--port", "8711", *options)
+def test_env_prints_the_settings_and_ends(options: list[str], secrets: list[str]) -> None:
+    printed = invoke("sandbox", "--env", "--port", "8711", *options, environment={})
     assert (printed.returncode, printed.stderr) == (0, "")
     host = "[::1]" if "::1" in options else "127.0.0.1"
     assert printed.stdout.splitlines() == [line.replace("127.0.0.1", host) for line in PRINTED] + secrets

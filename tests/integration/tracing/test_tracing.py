@@ -89,7 +89,7 @@ def test_one_trace_leads_from_the_delivery_to_the_handlers(rig: FleetHarness, co
         attempt = collector.one("process credhook")
         assert (process.stop(), worker.stop()) == (0, 0)
     post, sent = collector.one("POST /webhooks"), collector.one("send credhook")
-    shown = commands.credhook("events", "show", "one", environment=os.environ | rig.environment).stdout
+    shown = commands.invoke("events", "show", "one", environment={"REDIS_URL": rig.redis_url}).stdout
     assert re.search(rf"^trace +{post.trace}$", shown, re.MULTILINE)
     looks, works = collector.one("test.looks"), collector.one("test.works")
     assert (post.kind, sent.kind, attempt.kind, looks.kind) == ("SERVER", "PRODUCER", "CONSUMER", "INTERNAL")

@@ -9,7 +9,7 @@ import termios
 from collections.abc import Mapping, Sequence
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -17,6 +17,9 @@ from credhook.cli import main
 from support.checkout import ROOT
 from support.redis.guarded_redis import guarded
 
+#: Hides two libraries, whose imports take a quarter of a second. structlog imports rich, which release tools bring;
+#: redis-py imports OpenTelemetry, which only processes with traces need.
+_ABSENT: Final = Path(__file__).parent / "absent"
 #: What a command has left: `returncode`, `stdout`, `stderr`.
 Done = subprocess.CompletedProcess[str]
 
@@ -25,20 +28,27 @@ def start(
     command: Sequence[str], *, env: Mapping[str, str] | None = None, python: str = sys.executable, **options: Any
 ) -> "subprocess.Popen[Any]":
     """Start Python with this command line, as `subprocess.Popen` does."""
-    return subprocess.Popen([python, *command], env=guarded(command, os.environ if env is None else env), **options)
+    return subprocess.Popen([python, *command], env=_environment(command, env), **options)
 
 
 def run(*command: str, env: Mapping[str, str] | None = None, cwd: Path | None = None, timeout: float = 240) -> Done:
     """Run Python with this command line, and return what it leaves."""
     return subprocess.run(
         [sys.executable, *command],
-        env=guarded(command, os.environ if env is None else env),
+        env=_environment(command, env),
         cwd=cwd,
         timeout=timeout,
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+def _environment(command: Sequence[str], env: Mapping[str, str] | None) -> dict[str, str]:
+    environment = guarded(command, os.environ if env is None else env)
+    if not any(name.startswith("OTEL_") for name in environment):
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(_ABSENT), environment.get("PYTHONPATH"))))
+    return environment
 
 
 def credhook(*arguments: str, environment: Mapping[str, str], folder: Path = ROOT) -> Done:
@@ -50,19 +60,29 @@ def invoke(*arguments: str, environment: Mapping[str, str], folder: Path = ROOT)
     """Run `credhook …` as `credhook` does, but in this process, which saves half a second of imports."""
     out, errors = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
     code, settings = 0, guarded(("-m", "credhook", *arguments), environment)
+    paths = [*filter(None, settings.get("PYTHONPATH", "").split(os.pathsep))]
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(errors), chdir(folder):
         for name in tuple(os.environ):
             patch.delenv(name)
         for name, value in settings.items():
             patch.setenv(name, value)
-        for path in filter(None, settings.get("PYTHONPATH", "").split(os.pathsep)):
+        for path in paths:
             patch.syspath_prepend(path)
         try:
             main([*arguments])
         except SystemExit as end:
             code = int(end.code or 0)
+    if folder != ROOT:
+        _forget_modules_of({folder, *map(Path, paths)})
     texts = [stream.buffer.getvalue().decode() for stream in (out, errors)]
     return Done(arguments, code, *texts)
+
+
+def _forget_modules_of(folders: set[Path]) -> None:
+    """Let the next command import them again, as a process of its own would."""
+    for name, module in tuple(sys.modules.items()):
+        if Path(getattr(module, "__file__", None) or "/").parent in folders:
+            del sys.modules[name]
 
 
 def take_terminal() -> None:

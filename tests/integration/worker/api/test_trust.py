@@ -1,4 +1,4 @@
-"""Whom a process trusts, and as whom it shows itself: in processes of their own, since trust is loaded once."""
+"""Whom we trust, and as whom we show ourselves, in the command `api` and in `doctor`."""
 
 import json
 import os
@@ -38,8 +38,8 @@ def environment(server: Answering, **more: Path) -> dict[str, str]:
 
 
 def asked(server: Answering, **more: Path) -> str:
-    """Return what a process of its own prints: the presentation's id, or an error in one line."""
-    done = commands.credhook("api", "presentations", "get", "p", environment=environment(server, **more))
+    """Return what the command prints: the presentation's id, or an error in one line."""
+    done = commands.invoke("api", "presentations", "get", "p", environment=environment(server, **more))
     assert (done.returncode, done.stderr == "") in {(0, True), (1, False)}, done.stderr
     (line,) = (done.stderr or json.loads(done.stdout)["id"]).splitlines()
     return str(line)
@@ -61,7 +61,7 @@ def test_ssl_cert_file_names_the_authorities(
             trusted.write_bytes(text + authority.cert_pem.bytes())
             assert asked(server, SSL_CERT_FILE=trusted) == ANSWERED, text
         for file in (Path(__file__), trusted.with_name("missing")):
-            done = commands.credhook("doctor", environment=environment(server, SSL_CERT_FILE=file))
+            done = commands.invoke("doctor", environment=environment(server, SSL_CERT_FILE=file))
             assert f"SSL_CERT_FILE: {file} should be" in done.stdout
     monkeypatch.setenv("SSL_CERT_FILE", str(trusted))
     assert shared_ssl_context.__wrapped__().cert_store_stats()["x509_ca"] == 1  # None of certifi's.

@@ -25,6 +25,12 @@ def write(folder: Path, text: str) -> None:
     (folder / "empty.py").write_text("")
 
 
+def listed(folder: Path, handlers: str) -> commands.Done:
+    """Run `credhook handlers list` with new modules in this folder."""
+    environment = {"CREDHOOK_HANDLERS": handlers, "PYTHONPATH": str(folder)}
+    return commands.invoke("handlers", "list", environment=environment, folder=folder)
+
+
 @pytest.mark.parametrize(("text", "handlers", "said"), [
     pytest.param(
         "@handlers.on('openid4vc.issuance.complete')\nasync def f(event, context): ...\n", "plugin",
@@ -78,7 +84,7 @@ def write(folder: Path, text: str) -> None:
 ])  # fmt: skip
 def test_load_errors_are_one_line(text: str, handlers: str, said: str, tmp_path: Path) -> None:
     write(tmp_path, text)
-    done = commands.credhook("handlers", "list", environment={"CREDHOOK_HANDLERS": handlers}, folder=tmp_path)
+    done = listed(tmp_path, handlers)
     (line,) = done.stderr.splitlines()
     assert line.startswith("Error: handlers")
     assert re.search(said, line), line
@@ -93,7 +99,7 @@ def test_a_worker_without_handlers_starts_with_one_warning(
     tmp_path: Path, handlers: str, words: tuple[str, ...]
 ) -> None:
     write(tmp_path, "")
-    done = commands.credhook("handlers", "list", environment={"CREDHOOK_HANDLERS": handlers}, folder=tmp_path)
+    done = listed(tmp_path, handlers)
     (line,) = done.stderr.splitlines()
     assert [word for word in words if word not in line] == []
     assert ("log.event" in done.stdout) == (handlers == " , ")
