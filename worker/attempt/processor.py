@@ -39,6 +39,8 @@ log = structlog.get_logger("credhook.worker")
 
 #: An event is given up once this many workers have died while it was their only event.
 MAX_KILLED: Final = 2
+#: In place of a span, if nothing is traced.
+_NO_SPAN: Final = nullcontext()
 #: What to do about a handler's error, by its class.
 _HINTS: Final = {
     "HandlerTimeout": "Give its calls time-outs, or raise CREDHOOK_HANDLER_TIMEOUT or the handler's own timeout=",
@@ -83,7 +85,7 @@ class Processor:
         `handled` is called when the handlers have ended, before the event is settled. `may_follow` is asked then: claim
         the next event of the resource as well, if one waits for this event?
         """
-        with self.tracer.attempt(attempt.claim) if self.tracer else nullcontext() as span:
+        with self.tracer.attempt(attempt.claim) if self.tracer else _NO_SPAN as span:
             self.leases.hold(attempt.claim, lambda: attempt.interrupt(Interruption.LEASE_LOST))
             try:
                 try:
@@ -227,7 +229,7 @@ class Processor:
             self.states.get(handler.plugin),
         )
         timeout, began = handler.timeout or self.settings.handler_timeout, time.monotonic()
-        with self.tracer.handler(handler, event) if self.tracer else nullcontext() as span:
+        with self.tracer.handler(handler, event) if self.tracer else _NO_SPAN as span:
             failure = await run(handler, event, context, timeout=timeout, runs=self.runs)
             if span is not None and failure is not None:
                 span.failed(failure)

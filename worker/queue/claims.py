@@ -114,7 +114,8 @@ class Claim(NamedTuple):
 
     def is_due(self, name: str) -> bool:
         """Return True if this handler, or the fetch, may be tried now. RQ's scheduler may be two seconds early."""
-        return self.schedules.get(name, _NEW).due <= max(self.now, self.due)
+        schedule = self.schedules.get(name)
+        return schedule is None or schedule.due <= max(self.now, self.due)
 
 
 class Settlement(NamedTuple):
