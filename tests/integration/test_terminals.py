@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from redis import Redis
 
 from credhook.store import State
 from credhook.store.announcements import ReceiverAnnouncement
+from support.process.commands import start
 from support.store.accepting import accept
 from support.store.stored_events import plant
 from support.store.stores import INDEX
@@ -23,6 +23,7 @@ OUTSIDE = "Zoë\N{SNOWMAN}\x1b[2J"
 TERMINALS = {
     "latin-1": ({"PYTHONIOENCODING": "latin-1"}, "Zoë\\u2603\\x1b[2J".encode("latin-1")),
     "C": ({"LC_ALL": "C"}, "Zoë\N{SNOWMAN}\\x1b[2J".encode()),
+    "utf-8": ({"PYTHONIOENCODING": "utf-8"}, "Zoë\N{SNOWMAN}\\x1b[2J".encode()),
 }
 
 HANDLER = """
@@ -36,62 +37,54 @@ async def activate(event, context): ...
 """
 
 
-@pytest.fixture(params=TERMINALS)
-def terminal(request: pytest.FixtureRequest, redis_url: str) -> tuple[dict[str, str], bytes]:
-    """The environment of a command on this terminal, and how the terminal shows the text from outside."""
-    settings, shown = TERMINALS[request.param]
+def on_terminal(name: str, folder: Path, *arguments: str, **settings: str) -> "subprocess.Popen[bytes]":
+    """Start `credhook …` on this terminal."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "LC_", "LANG"))}
-    return kept | {"REDIS_URL": redis_url} | settings, shown
+    environment = kept | settings | TERMINALS[name][0]
+    pipe = subprocess.PIPE
+    return start(["-m", "credhook", *arguments], env=environment, cwd=folder, stdout=pipe, stderr=pipe)
 
 
-def run(environment: dict[str, str], *arguments: str, folder: Path) -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "credhook", *arguments]
-    return subprocess.run(command, env=environment, cwd=folder, capture_output=True, timeout=120, check=False)
-
-
-@pytest.mark.parametrize("command", [("events", "list"), ("events", "show", "m1"), ("status",)], ids=" ".join)
+@pytest.mark.parametrize(
+    ("terminal", "command"),
+    [
+        ("C", ("events", "list")),
+        ("utf-8", ("events", "list")),
+        ("latin-1", ("events", "list")),
+        ("latin-1", ("events", "show", "m1")),
+        ("latin-1", ("status",)),
+    ],
+)
 def test_command_shows_texts_of_the_store_on_any_terminal(
-    terminal: tuple[dict[str, str], bytes], redis_client: Redis, tmp_path: Path, command: tuple[str, ...]
+    redis_client: Redis, redis_url: str, tmp_path: Path, terminal: str, command: tuple[str, ...]
 ) -> None:
-    environment, shown = terminal
     plant(redis_client, "m1", State.DEAD, resource=OUTSIDE)
     receiver = ReceiverAnnouncement(
         queue="credhook", version="1", host=OUTSIDE, durability="strict", config_fingerprint={}
     )
     now = int(time.time() * 1000)
     redis_client.hset(INDEX.receivers, "token", f"{now} {now} {receiver.model_dump_json()}")
-    done = run(environment, *command, folder=tmp_path)
-    assert done.stderr == b""
-    assert shown in done.stdout
-    assert done.returncode == (1 if command == ("status",) else 0)
+    process = on_terminal(terminal, tmp_path, *command, REDIS_URL=redis_url)
+    out, errors = process.communicate(timeout=120)
+    assert errors == b""
+    assert TERMINALS[terminal][1] in out
+    assert process.returncode == (1 if command == ("status",) else 0)
 
 
-def test_tail_shows_changes_on_any_terminal(
-    terminal: tuple[dict[str, str], bytes], redis_client: Redis, redis_url: str, tmp_path: Path
-) -> None:
-    environment, shown = terminal
-    command = [sys.executable, "-m", "credhook", "events", "tail"]
-    with subprocess.Popen(command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE) as running:
+def test_tail_shows_changes_on_any_terminal(redis_client: Redis, redis_url: str, tmp_path: Path) -> None:
+    with on_terminal("latin-1", tmp_path, "events", "tail", REDIS_URL=redis_url) as running:
         try:
             until(lambda: dict(redis_client.pubsub_numsub(INDEX.changes))[INDEX.changes.encode()], what="a watcher")
             accept(redis_url, "m1", COMPLETED, OUTSIDE)
             assert running.stdout is not None
-            assert shown in running.stdout.readline()
+            assert TERMINALS["latin-1"][1] in running.stdout.readline()
         finally:
             running.kill()
 
 
-def test_handlers_are_listed_on_any_terminal(terminal: tuple[dict[str, str], bytes], tmp_path: Path) -> None:
+def test_handlers_are_listed_on_any_terminal(tmp_path: Path) -> None:
     (tmp_path / "ë☃.py").write_text(HANDLER, encoding="utf-8")
-    environment, _ = terminal
-    done = run(environment | {"CREDHOOK_HANDLERS": "ë☃"}, "handlers", "list", folder=tmp_path)
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert b"accounts.activate  coroutine" in done.stdout
-
-
-def test_unicode_is_shown_as_it_is_on_a_terminal_that_has_it(
-    redis_client: Redis, redis_url: str, tmp_path: Path
-) -> None:
-    plant(redis_client, "m1", State.DEAD, resource=OUTSIDE)
-    done = run(os.environ | {"REDIS_URL": redis_url, "PYTHONIOENCODING": "utf-8"}, "events", "list", folder=tmp_path)
-    assert "Zoë\N{SNOWMAN}\\x1b[2J" in done.stdout.decode()
+    process = on_terminal("C", tmp_path, "handlers", "list", CREDHOOK_HANDLERS="ë☃")
+    out, errors = process.communicate(timeout=120)
+    assert (process.returncode, errors) == (0, b"")
+    assert b"accounts.activate  coroutine" in out

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from support import plain
-from support.process.commands import credhook, start, take_terminal
+from support.process.commands import invoke, start, take_terminal
 from support.waiting import until
 
 COMPLETED = "openid4vc.issuance.completed"
@@ -84,7 +84,7 @@ class Dev:
     def events(self, *arguments: str) -> str:
         """`credhook events …` in another terminal."""
         environment = {"PATH": os.environ["PATH"], **self.environment}
-        done = credhook("events", *arguments, environment=environment, folder=self.folder)
+        done = invoke("events", *arguments, environment=environment, folder=self.folder)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -13,6 +13,9 @@ from support.receiver.refusals import request, signed
 class OneShotSenders:
     """Deliver from several threads for the length of the block; `outcomes` counts status lines and errors."""
 
+    #: Without a pause, the senders take the processor from the receivers that start meanwhile.
+    PAUSE_SECONDS = 0.01
+
     def __init__(self, port: int, trust: ssl.SSLContext | None = None, *, host: str = "127.0.0.1") -> None:
         self.outcomes: Counter[str] = Counter()
         self._port, self._trust, self._host = port, trust, host
@@ -35,7 +38,7 @@ class OneShotSenders:
             each.join()
 
     def _send(self) -> None:
-        while not self._over.is_set():
+        while not self._over.wait(self.PAUSE_SECONDS):
             try:
                 outcome = self._deliver(f"one_shot_{next(self._number)}")
             except OSError as error:

@@ -89,9 +89,9 @@ def a_save_lets_the_handler_that_runs_finish(dev: Dev) -> None:
     assert (dev.folder / "seen").read_text().count(webhook_id) == 1
 
 
-def it_ends_in_order(dev: Dev, number: signal.Signals) -> None:
+def it_ends_in_order(dev: Dev) -> None:
     assert len(left_running(dev.folder)) >= 5
-    assert dev.stop(number).endswith("stopped; nothing is left running\n")
+    assert dev.stop(signal.SIGINT).endswith("stopped; nothing is left running\n")
     assert dev.process.returncode == 0
     assert nothing_is_left(dev.folder)
 
@@ -108,7 +108,7 @@ def test_a_session_from_the_first_event_to_ctrl_c(folder: Path) -> None:
         (kept,) = folder.glob(".credhook-*")
         written = {"accounts.py", "__pycache__", kept.name, "seen", "begun"}
         assert {path.name for path in folder.iterdir()} <= written
-        it_ends_in_order(dev, signal.SIGINT)
+        it_ends_in_order(dev)
 
 
 #: An `async def` that stops blocks the event loop; a plain function runs in a thread.
@@ -127,9 +127,10 @@ STOPS = {"openid4vc.issuance.offered": "stops", "openid4vc.issuance.failed": "st
 def test_keys_make_things_happen_replay_and_quit(folder: Path) -> None:
     text = MODULE + "    if not pathlib.Path('mended').exists():\n        raise Retry(after=600)\n"
     (folder / "accounts.py").write_text(text)
+    (folder / "more.py").write_text(MODULE.replace('"mine"', '"more"').replace("completed", "failed"))
     ours, theirs = pty.openpty()
-    with developing(folder, "accounts", terminal=theirs) as dev:
-        dev.ready(1)
+    with developing(folder, "accounts", "more", terminal=theirs) as dev:
+        dev.shows(r"  ready  handlers=mine\.seen, more\.seen$")
         os.write(ours, b"i")
         dev.shows(r"  waiting  .*seconds=600")
         (folder / "mended").touch()
@@ -171,26 +172,19 @@ def test_debug_without_a_terminal_is_wrong_usage(folder: Path) -> None:
         assert "--debug needs a terminal" in dev.text
 
 
-def test_a_terminal_that_is_closed_ends_everything(folder: Path) -> None:
-    (folder / "more.py").write_text(MODULE.replace('"mine"', '"more"'))
-    ours, theirs = pty.openpty()
-    with developing(folder, "accounts", "more", terminal=theirs) as dev:
-        dev.shows(r"  ready  handlers=mine\.seen, more\.seen$")
-        os.close(theirs)
-        os.close(ours)
-        assert dev.process.wait(60) == 0, dev.text
-    assert nothing_is_left(folder)
-
-
-def test_without_a_module_a_built_in_handler_runs_and_says_how_to_name_one(tmp_path: Path, redis_url: str) -> None:
+def test_built_in_handler_runs_without_a_module_until_the_terminal_closes(tmp_path: Path, redis_url: str) -> None:
     folder = tmp_path / "empty"
     folder.mkdir()
     shared = {"HOST": "nowhere", "PORT": "1", "CREDHOOK_QUEUE": "shared", "CREDHOOK_TLS_KEYFILE": "nowhere"}
-    with developing(folder, environ=shared | {"REDIS_URL": redis_url}) as dev:
+    ours, theirs = pty.openpty()
+    with developing(folder, environ=shared | {"REDIS_URL": redis_url}, terminal=theirs) as dev:
         dev.ready(1)
         assert (dev.environment["REDIS_URL"], dev.environment["CREDHOOK_QUEUE"] != "shared") == (redis_url, True)
         (resource,) = dev.happens()
         dev.shows(rf"{resource}  done  handlers=log\.event")
         assert "Name yours: credhook dev accounts" in dev.text
-        it_ends_in_order(dev, signal.SIGHUP)
-        assert [*folder.iterdir()] == []
+        os.close(theirs)
+        os.close(ours)
+        assert dev.process.wait(60) == 0, dev.text
+    assert nothing_is_left(folder)
+    assert [*folder.iterdir()] == []
