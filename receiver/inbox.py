@@ -15,17 +15,14 @@ import structlog
 from credhook.events import Event, event_ids
 from credhook.group_commit import GroupCommit
 from credhook.receiver import metrics
-from credhook.store import Keys, lua
 from credhook.store.connection import REDIS_TIMEOUT, Command, RedisConnection
-from credhook.store.errors import RETRYABLE_ERRORS, STORE_ERRORS, StoreRefusal, hint, is_denied
+from credhook.store.errors import STORE_ERRORS, ConnectionLost, StoreRefusal, hint, is_denied
 from credhook.store.health import SharedExamination, ask, promises, replicas_wanted
 from credhook.store.job import accept_arguments
-from credhook.store.store import AsyncStore, sha_of
+from credhook.store.store import AsyncStore
 from credhook.tracing import trace_id
 
 log = structlog.get_logger("credhook.receiver")
-
-_ACCEPT_SHA: Final = sha_of("accept")
 
 #: Events in one script. It blocks Redis for about 5 ms then, and its arguments stay below Lua's limit.
 MAX_GROUP: Final = 500
@@ -70,12 +67,6 @@ class Delivery(NamedTuple):
     id: str
     event: Event
     trace: str | None = None
-
-
-def accept_command(group: Sequence[Delivery], *, queue: str, retention: int) -> Command:
-    """Return the command that runs the script for a group. Its reply has an outcome for each."""
-    arguments = accept_arguments(group, queue=queue, retention=retention, now=datetime.now(UTC))
-    return "EVALSHA", _ACCEPT_SHA, 1, Keys(queue).prefix, *arguments
 
 
 class Inbox:
@@ -140,12 +131,13 @@ class Inbox:
         metrics.GROUP_SIZE.observe(len(group))
         began = time.monotonic()
         try:
-            command = accept_command(group, queue=self._store.queue, retention=self._store.retention)
+            queue, retention = self._store.queue, self._store.retention
+            arguments = accept_arguments(group, queue=queue, retention=retention, now=datetime.now(UTC))
             try:
-                replies = await self._send(command)
-            except RETRYABLE_ERRORS:
-                # The reply may be lost although the script has run. Run again, it says `duplicate`.
-                replies = await self._send(command)
+                replies = await self._store.run_through(self._send, "accept", arguments)
+            except ConnectionLost:
+                # If the script has run, it now says `duplicate`.
+                replies = await self._store.run_through(self._send, "accept", arguments)
         finally:
             metrics.STORE_SECONDS.observe(time.monotonic() - began)
         if self._replicas and (reached := replies[-1]) < self._replicas:
@@ -155,20 +147,20 @@ class Inbox:
             raise StoreUnavailable("Redis has not fsynced in time")
         return [_OUTCOMES[reply] for reply in replies[0]]
 
-    async def _send(self, command: Command) -> list[Any]:
+    async def _send(self, *command: Any) -> list[Any]:
+        """Return the replies to the command and to the confirmation."""
         if not self._connection.is_open or time.monotonic() > self._facts_until:
             await self._prepare()
         return await self._connection.send(command, *self._confirmation)
 
     async def _prepare(self) -> None:
-        """Connect, load the script, and check that this Redis keeps what it is given.
+        """Connect, and check that this Redis keeps what it is given.
 
         Raises:
             StoreUnavailable: this Redis would not keep events.
         """
         if not self._connection.is_open:
             await self._connection.open()
-            await self._connection.send(("SCRIPT", "LOAD", lua.load("accept")))
         facts = await ask(self._store)
         for check in promises(facts, durability=self._durability):
             if check.failed:

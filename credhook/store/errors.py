@@ -21,8 +21,8 @@ StoreError = exceptions.RedisError
 #: The errors of Redis and of the connection to it.
 STORE_ERRORS: Final = (StoreError, OSError)
 
-#: After these, a script that is safe to repeat may be sent again: its reply is lost, or Redis has forgotten its text.
-RETRYABLE_ERRORS: Final = (exceptions.ConnectionError, exceptions.NoScriptError)
+#: The connection broke. The reply may be lost although the command was executed.
+ConnectionLost = exceptions.ConnectionError
 
 #: An access control list forbids a command, a key or a channel.
 Forbidden = exceptions.NoPermissionError

@@ -1,11 +1,13 @@
 """The store of one queue: a client of Redis, the queue's keys, and every script."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from hashlib import sha1
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import redis
 import redis.asyncio
+from redis.exceptions import NoScriptError
 
 from credhook.store import Keys, lua
 
@@ -31,7 +33,6 @@ class Store(Generic[Client]):
         self.redis: Client = redis
         self.keys = Keys(queue)
         self.retention = retention
-        self._scripts: dict[Script, Any] = {}
 
     @property
     def queue(self) -> str:
@@ -46,9 +47,15 @@ class Store(Generic[Client]):
         Raises:
             RedisError, OSError: Redis failed, or refused the script.
         """
-        if script not in self._scripts:
-            self._scripts[script] = self.redis.register_script(lua.load(script))
-        return self._scripts[script](keys=keys or [self.keys.prefix], args=arguments)
+        return self.run_through(self.redis.execute_command, script, arguments, keys=keys)
+
+    def run_through(
+        self, send: Callable[..., Any], script: Script, arguments: Sequence[Any], *, keys: Sequence[str] = ()
+    ) -> Any:
+        """Run a script as `run` does, by a function that sends one command and returns its reply."""
+        keys = keys or (self.keys.prefix,)
+        run = _run if isinstance(self.redis, redis.Redis) else _run_async
+        return run(send, script, ("EVALSHA", sha_of(script), len(keys), *keys, *arguments))
 
     def clock(self: "SyncStore") -> int:
         """Return Redis's time in ms since the epoch: the clocks of hosts may differ."""
@@ -60,6 +67,23 @@ AsyncStore: TypeAlias = Store[redis.asyncio.Redis]
 SyncStore: TypeAlias = Store[redis.Redis]
 
 
+@cache
 def sha_of(script: Script) -> str:
     """Return the digest by which Redis knows a script."""
     return sha1(lua.load(script).encode(), usedforsecurity=False).hexdigest()
+
+
+def _run(send: Callable[..., Any], script: Script, command: tuple[Any, ...]) -> Any:
+    try:
+        return send(*command)
+    except NoScriptError:  # Redis has never seen the script, or it was restarted.
+        send("SCRIPT", "LOAD", lua.load(script))
+        return send(*command)
+
+
+async def _run_async(send: Callable[..., Any], script: Script, command: tuple[Any, ...]) -> Any:
+    try:
+        return await send(*command)
+    except NoScriptError:
+        await send("SCRIPT", "LOAD", lua.load(script))
+        return await send(*command)

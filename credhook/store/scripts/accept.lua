@@ -12,6 +12,7 @@
 --   backfill missed).
 
 --! include index.lua
+--! include enqueue.lua
 --! include hints.lua
 
 -- The first events of a queue decide its schema.
@@ -19,7 +20,7 @@ if not schema then redis.call('SET', prefix .. 'schema', '$SCHEMA') end
 
 local is_backfill, retention, each, fields = ARGV[1] == '1', ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local first = 5 + 2 * fields
-local outcomes, fresh, records, moved, job_ids, urgent_jobs, job_keys, entries = {}, {}, {}, {}, {}, {}, {}, {}
+local outcomes, fresh, records, ids, job_ids, urgent_jobs, entries = {}, {}, {}, {}, {}, {}, {}
 
 -- An event is accepted from a delivery or from a backfill, but not from both. A backfill accepts it under an id made of
 -- its type and resource: a delivery of the same that comes later is a duplicate. While a backfill runs, deliveries note
@@ -68,9 +69,7 @@ for i = first, #ARGV, each do
             redis.call('ZADD', quarantined, now_text, id)
         else
             outcome = 'accepted'
-            job_ids[#job_ids + 1], job_keys[#job_keys + 1] = job, 'rq:job:' .. job
-            moved[#moved + 1] = now_text
-            moved[#moved + 1] = id
+            ids[#ids + 1], job_ids[#job_ids + 1] = id, job
             if noting then redis.call('SADD', arrivals, type .. ' ' .. resource) end
             if is_backfill then  -- A millisecond apart, so that the events of one resource keep their order.
                 received, place = string.format('%.0f', now - math.floor((#ARGV - i) / each)), entry
@@ -87,14 +86,7 @@ for i = first, #ARGV, each do
     end
     outcomes[#outcomes + 1] = outcome
 end
-if #job_ids > 0 then
-    redis.call('ZADD', open, unpack(moved))
-    redis.call('DEL', unpack(job_keys))
-    redis.call('HSET', job_keys[1], unpack(ARGV, 5, first - 1))
-    for place = 2, #job_keys do redis.call('COPY', job_keys[1], job_keys[place]) end  -- 2.4 us, and HSET takes 4.4.
-    redis.call('SADD', 'rq:queues', jobs)  -- For RQ's tools alone.
-    redis.call('RPUSH', jobs, unpack(job_ids))
-end
+if #ids > 0 then enqueue('RPUSH', ids, job_ids, {unpack(ARGV, 5, first - 1)}) end
 if #urgent_jobs > 0 then hint(urgent, unpack(urgent_jobs)) end
 if #entries > 0 then redis.call('ZADD', by_resource, unpack(entries)) end
 for _, record in ipairs(records) do

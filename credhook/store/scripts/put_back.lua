@@ -10,6 +10,7 @@
 
 --! include lock.lua
 --! include keys.lua
+--! include enqueue.lua
 --! include hints.lua
 
 -- An event that kills its workers waits before it is put back, from the third lapse on: FIRST_DELAY ms at first, and
@@ -18,7 +19,7 @@ local PATIENT_FOR, FIRST_DELAY, LONGEST_DELAY = 2, 5000, 600000
 
 local call = redis.call
 local id, job, transit, chance, retention, push = unpack(ARGV)
-local event, rq_job = EVENT .. id, 'rq:job:' .. job
+local event = EVENT .. id
 
 local moved = call('ZSCORE', open, id)
 local since = moved and now - moved
@@ -32,7 +33,7 @@ if record then fence, lapses = last_claim(id, record) end
 -- The event is open no longer.
 local function leave()
     if fence then call('ZREM', started, job .. ':' .. fence) end
-    call('DEL', rq_job)
+    call('DEL', 'rq:job:' .. job)
     call('ZREM', leases, id)
     unlock(id, record and record.resource)
     call('ZREM', open_by_received, id)
@@ -68,7 +69,6 @@ end
 local holder = holder_of(record.resource)
 if holder and holder ~= id then return 0 end
 call('ZADD', open_by_received, record.received, id)
-call('ZADD', open, now, id)
 call('ZREM', leases, id)
 call('ZREM', scheduled, job)
 call('ZREM', failed, job)
@@ -79,9 +79,6 @@ if not holder then unlock(id, record.resource) end
 call('HDEL', event, 'due', 'holder')
 call('PERSIST', event)  -- A settlement that was broken off may have let it expire.
 call('ZREM', unreadable, id)
-call('DEL', rq_job)
-call('HSET', rq_job, unpack(ARGV, 7))
-call('SADD', 'rq:queues', jobs)
-call(push, jobs, job)
+enqueue(push, {id}, {job}, {unpack(ARGV, 7)})
 if urgent_types[record.type] then hint(urgent, job) end
 return 1

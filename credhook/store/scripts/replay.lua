@@ -1,8 +1,8 @@
 -- Put settled and quarantined events back into the queue, as new events or to go on where they stood.
 --
 -- The new fence is higher than that of any earlier claim: a worker that lost the event cannot settle it now. The record
--- changes last, after the job, the entry among the open events and the lists of settled events. If a command fails, the replay can
--- be repeated, and the sweeper finds accepted events that are not in the queue.
+-- changes last, after the queue, the open events and the lists of settled events. If a command fails, the replay can be
+-- repeated. Workers drop a job whose event is settled, and the sweeper removes such an event from the open ones.
 --
 -- ARGV: the handler to run, or '' for all; its types, each between spaces, or '' if unknown; 'now' if waiting events
 --   become due at once, 'resume' if events go on where they stood, 'renamed' if they wait for no handler; the entry for
@@ -11,24 +11,22 @@
 -- Reply: the outcome of each event: replayed, or the reason why it was left.
 
 --! include causes.lua
+--! include enqueue.lua
 --! include hints.lua
 --! include lock.lua
 
 local handler, wanted = ARGV[1], ARGV[2]
 local hurry, resume, renamed = ARGV[3] == 'now', ARGV[3] == 'resume', ARGV[3] == 'renamed'
-local entry, fields = ARGV[4], tonumber(ARGV[5])
-local outcomes, replayed = {}, {}
+local entry, first = ARGV[4], 6 + 2 * ARGV[5]
+local job_fields, outcomes = {unpack(ARGV, 6, first - 1)}, {}
 
-local function enqueue(id, record, job)
-    redis.call('DEL', 'rq:job:' .. job)
-    redis.call('HSET', 'rq:job:' .. job, unpack(ARGV, 6, 5 + 2 * fields))
-    redis.call('ZADD', open, now, id)
+local function reopen(id, record, job)
+    enqueue('RPUSH', {id}, {job}, job_fields)
     redis.call('ZADD', open_by_received, record.received, id)
     unlock(id, record.resource)  -- A settlement that was broken off may have left it.
     redis.call('ZREM', leases, id)
     redis.call('ZREM', scheduled, job)
     redis.call('ZREM', failed, job)
-    replayed[#replayed + 1] = job
 end
 
 -- Return the name in a field that begins with the prefix, or nil.
@@ -112,7 +110,7 @@ local function replay(id, job, selected)
         hasten(key, record)
         redis.call('HDEL', key, 'due')
         resolve(key)
-        enqueue(id, record, job)
+        reopen(id, record, job)
         pcall(append, id, entry)
         publish(id, state, type, resource, {replayed = true})
         return 'replayed'
@@ -126,7 +124,7 @@ local function replay(id, job, selected)
         if wanted == '' then fits = record[$HANDLER .. handler] end
         if not fits then return 'unrelated' end
     end
-    enqueue(id, record, job)
+    reopen(id, record, job)
     redis.call('PERSIST', key)
     if not resume then start_over(id, key, record) end
     redis.call('HDEL', key, 'error', 'settled')
@@ -138,11 +136,7 @@ local function replay(id, job, selected)
     return 'replayed'
 end
 
-for i = 6 + 2 * fields, #ARGV, 3 do
+for i = first, #ARGV, 3 do
     outcomes[#outcomes + 1] = replay(ARGV[i], ARGV[i + 1], ARGV[i + 2])
-end
-if #replayed > 0 then
-    redis.call('SADD', 'rq:queues', jobs)
-    redis.call('RPUSH', jobs, unpack(replayed))
 end
 return outcomes

@@ -14,6 +14,7 @@
 --   a token; 1 if calls need tokens, else 0.
 
 --! include claim_event.lua
+--! include enqueue.lua
 --! include hints.lua
 --! include platform.lua
 
@@ -65,10 +66,11 @@ end
 -- Queue the retries that are due.
 for _, job in ipairs(redis.call('ZRANGEBYSCORE', scheduled, '-inf', now / 1000, 'LIMIT', 0, MOST_TRIED)) do
     redis.call('ZREM', scheduled, job)
-    redis.call('RPUSH', jobs, job)
     local id = event_of(job)
-    if id then
-        redis.call('ZADD', open, 'XX', now, id)
+    if not id then
+        refuse(job)
+    else
+        enqueue('RPUSH', {id}, {job})
         -- It has been due: if the clock goes back, nothing else would let the event be claimed.
         redis.pcall('HDEL', EVENT .. id, 'due')
         if urgent_types[redis.pcall('HGET', EVENT .. id, 'type')] then hint(urgent, job) end

@@ -18,6 +18,7 @@
 
 --! include causes.lua
 --! include claim_event.lua
+--! include enqueue.lua
 --! include hints.lua
 
 local MOST_BLOCKED = 500  -- Blocked jobs that one script goes through to find the next events of its resources.
@@ -139,7 +140,7 @@ function write.settle(id, fence, job, state, latest, follow, sealed, rest, ...)
     if #unset > 1 then call('HDEL', unpack(unset)) end
     if is_open then
         if state == $ACCEPTED then  -- Handed back: to the head of the queue, where it came from.
-            call('LPUSH', jobs, job)
+            enqueue('LPUSH', {id}, {job})
         elseif worker.name then
             call('ZADD', scheduled, due / 1000, job)
         end
@@ -191,8 +192,7 @@ local function let_next(resource, goes_on)
             local got = claim(id, job, worker)
             if type(got) == 'table' then return got end
         elseif call('EXISTS', 'rq:job:' .. job) == 1 then
-            call('ZADD', open, 'XX', now, id)
-            call('LPUSH', jobs, job)
+            enqueue('LPUSH', {id}, {job})
             break
         end
     end

@@ -1,13 +1,15 @@
 """credhook: a handler that does nothing. Run as a program, it accepts events."""
 
 import os
+from datetime import UTC, datetime
 from itertools import islice
 
 from redis import Redis
 
 from credhook.events import Event
-from credhook.receiver.inbox import MAX_GROUP, Delivery, accept_command
-from credhook.store import lua
+from credhook.receiver.inbox import MAX_GROUP, Delivery
+from credhook.store.job import accept_arguments
+from credhook.store.store import Store
 from credhook.worker.handlers.registry import AsyncContext, FetchedEvent, Handlers
 
 nothing = Handlers("nothing")
@@ -20,14 +22,13 @@ async def handle(event: FetchedEvent, context: AsyncContext) -> None:
 
 def fill() -> None:
     """Write events as a receiver does, in groups as large as they may be."""
-    redis = Redis.from_url(os.environ["REDIS_URL"])
-    redis.script_load(lua.load("accept"))
+    store = Store(Redis.from_url(os.environ["REDIS_URL"]), "credhook", retention=604_800)
     deliveries = (
         Delivery(f"msg_{number:024x}", Event("openid4vc.issuance.completed", f"iss_{number:024x}"))
         for number in range(int(os.environ["EVENTS"]))
     )
     while group := list(islice(deliveries, MAX_GROUP)):
-        redis.execute_command(*accept_command(group, queue="credhook", retention=604_800))  # type: ignore[no-untyped-call]
+        store.run("accept", accept_arguments(group, queue="credhook", retention=604_800, now=datetime.now(UTC)))
 
 
 if __name__ == "__main__":
