@@ -28,18 +28,20 @@ class Ingestion:
     Attributes:
         count: deliveries at least.
         times: how often it is broken.
+        pause: seconds of each sender between two deliveries.
         supplied: the ids that were delivered.
         answers: what the sender was answered.
     """
 
     count: int
     times: int
+    pause: float = 0.0
     supplied: list[str] = field(default_factory=list)
     answers: Counter[int] = field(default_factory=Counter)
     broken: int = 0
 
     async def run(self, url: Callable[[], str], breaks: Breaks) -> None:
-        delivering = asyncio.create_task(deliver_all(url, self._supply()))
+        delivering = asyncio.create_task(deliver_all(url, self._supply(), pause=self.pause))
         while self.broken < self.times:
             assert not delivering.done()
             await breaks()
@@ -70,7 +72,7 @@ class Ingestion:
 async def test_receiver_killed_at_random_instants(
     tmp_path: Path, redis_url: str, redis_client: Redis, size: str
 ) -> None:
-    ingestion = Ingestion(300, 4) if size == SHORT else Ingestion(20_000, 200)
+    ingestion = Ingestion(300, 4, pause=0.05) if size == SHORT else Ingestion(20_000, 200)
     process = Receiver(tmp_path, redis_url)
 
     async def kill() -> None:
@@ -86,7 +88,7 @@ async def test_receiver_killed_at_random_instants(
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_redis_killed_at_random_instants(tmp_path: Path, size: str) -> None:
-    ingestion = Ingestion(300, 3) if size == SHORT else Ingestion(20_000, 20)
+    ingestion = Ingestion(300, 3, pause=0.05) if size == SHORT else Ingestion(20_000, 20)
 
     async def kill() -> None:
         await asyncio.sleep(random.uniform(0.0, 0.4))

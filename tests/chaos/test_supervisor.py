@@ -2,7 +2,6 @@
 
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
@@ -60,7 +59,7 @@ def test_a_handler_that_blocks_the_loop_is_named_and_its_process_replaced(harnes
 
 def test_in_development_it_is_named_as_soon_although_leases_are_long(harness: Harness) -> None:
     # In development, time.sleep would be refused.
-    harness.plugin('@handlers.on("*")\nasync def computes(event, context):\n    while True: pass\n')
+    harness.plugin('import ctypes\n\n@handlers.on("*")\nasync def waits(event, context): ctypes.CDLL(None).sleep(60)\n')
     harness.happens("m1")
     with harness.worker(CREDHOOK_DEV="1", CREDHOOK_LEASE="300") as worker:
         until(lambda: '"loop_blocked"' in worker.text)
@@ -69,7 +68,6 @@ def test_in_development_it_is_named_as_soon_although_leases_are_long(harness: Ha
 @pytest.mark.parametrize(
     ("whom", "number"),
     [
-        ("the supervisor", signal.SIGTERM),
         ("all its processes", signal.SIGTERM),
         ("a worker process", signal.SIGHUP),
         ("all its processes", signal.SIGHUP),
@@ -86,7 +84,7 @@ def test_a_stop_lets_what_is_under_way_finish(harness: Harness, whom: str, numbe
                 for pid in (worker.process.pid, *children(worker)):
                     os.kill(pid, number)
         else:
-            os.kill(worker.process.pid if whom == "the supervisor" else children(worker)[0], number)
+            os.kill(children(worker)[0], number)
         until(lambda: '"worker_draining"' in worker.text)
         harness.happens("m2")
         (harness.folder / "go").touch()
@@ -150,12 +148,3 @@ def test_sigterm_while_the_workers_are_still_starting_ends_it_with_0(harness: Ha
         until(lambda: len(children(worker)) == 2, what="the processes")
         assert worker.stop() == 0
     assert "Traceback" not in worker.text
-
-
-def test_killing_a_supervisor_ends_its_workers(harness: Harness) -> None:
-    log = harness.folder / "worker.log"
-    with running(log, "worker", "--processes", "2", environment=harness.environment) as worker:
-        until(lambda: worker.text.count('"worker_started"') == 2, what="the workers")
-        found = children(worker)
-        os.kill(worker.process.pid, signal.SIGKILL)
-        until(lambda: not any(Path(f"/proc/{child}/cmdline").exists() for child in found), what="the end of all")

@@ -121,7 +121,7 @@ def test_processes_of_a_handler_end_with_their_worker(harness: Harness, victim: 
             assert worker.stop() == 0
         else:
             os.kill(pid if victim == "worker" else worker.process.pid, signal.SIGKILL)
-        until(lambda: not any(map(runs, pool)), what="the end of the pool")
+        until(lambda: not any(map(runs, [pid, *pool])), what="the end of both")
 
 
 def test_thread_that_keeps_the_interpreter_is_named(harness: Harness) -> None:
