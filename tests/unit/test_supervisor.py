@@ -35,6 +35,10 @@ class Family(Supervisor[Any]):
         self._time = clock
         self._lives = iter(lives)
 
+    def close(self) -> None:
+        os.close(self.lifeline)
+        os.close(self._held)
+
     def birth(self, place: int, lifeline: int) -> Child:
         if self.refusals:
             self.refusals -= 1
@@ -79,8 +83,7 @@ def family(clock: Clock) -> Iterator[Make]:
 
     yield make
     for one in made:
-        os.close(one.lifeline)
-        os.close(one._held)
+        one.close()
 
 
 def told(clock: Clock, seconds: float, number: signal.Signals = signal.SIGTERM) -> None:

@@ -1,22 +1,14 @@
 """RQ's own tools beside ours: what they show of our workers and tell them to do. Two queues of one Redis."""
 
-from typing import Any
-
-import pytest
-from redis import Redis
-from redis.exceptions import ResponseError
 from rq import Worker as StockWorker
 from rq.command import send_kill_horse_command, send_shutdown_command
 from rq.serializers import JSONSerializer
 from rq.worker import BaseWorker, WorkerStatus
 
 from credhook.store import State
-from credhook.worker.handlers.registry import Registry
-from credhook.worker.process.concurrent import ConcurrentWorker
-from support.process.scraping import worker_settings
 from support.store.accepting import accept, record
 from support.store.stored_events import plant
-from support.store.stores import job_id, store_on
+from support.store.stores import job_id
 from support.waiting import until
 from support.worker.harness import COMPLETED, HELD, Harness
 from support.worker.stock_rq import rq
@@ -74,22 +66,6 @@ def test_a_worker_whose_record_has_expired_registers_anew(harness: Harness) -> N
         assert '"death_not_registered"' in process.text
         assert "background_task_failed" not in process.text
     assert StockWorker.count(connection=harness.redis) == 0
-
-
-def test_an_event_is_counted_once_however_often_the_worker_shows_itself(redis_client: Redis) -> None:
-    worker: Any = ConcurrentWorker(worker_settings(), Registry([]), store_on(redis_client), name="w")
-    worker.register_birth()
-    worker._is_registered, worker._finished = True, 2
-    for _ in range(3):
-        worker.show_to_rq()
-    worker._finished += 3
-    redis_client.hset(worker.key, "successful_job_count", "no number")
-    with pytest.raises(ResponseError):
-        worker.show_to_rq()
-    redis_client.hset(worker.key, "successful_job_count", 2)
-    worker.show_to_rq()
-    worker.refresh()
-    assert worker.successful_job_count == 5
 
 
 def test_rq_suspend_is_obeyed_until_rq_resume(harness: Harness) -> None:

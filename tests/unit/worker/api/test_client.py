@@ -88,8 +88,9 @@ async def test_a_sender_is_built_from_settings() -> None:
         seen.append(request.url)
         return platform(request)
 
-    transport = behind(remember)
-    transport._inner.aclose = AsyncMock()  # type: ignore[method-assign]
+    inner = httpx.MockTransport(remember)
+    inner.aclose = closed = AsyncMock()  # type: ignore[method-assign]
+    transport = HttpxTransport(inner, 10.0)
     auth = ClientCredentials.from_settings(told())
     async with AsyncApi.from_settings(told(), auth=auth, transport=transport) as api:
         await api.presentations.get("p")
@@ -99,7 +100,7 @@ async def test_a_sender_is_built_from_settings() -> None:
     assert [url.path for url in seen[1::2]] == ["/x/shown/p", "/x/issued/p"]
     assert transport_from(told()).timeout == 2.5
     assert vars(AsyncApi("https://api.example", auth, timeout=1.5))["_transport"].timeout == 1.5
-    assert transport._inner.aclose.await_count == 2
+    assert closed.await_count == 2
 
 
 async def test_the_settings_decide_if_ids_must_match() -> None:

@@ -24,8 +24,12 @@ TOKEN = {"access_token": "t", "expires_in": 300, "token_type": "Bearer"}
 Answer = Callable[[httpx.Request], httpx.Response]
 
 
-def guarded(answer: Callable[[httpx.Request], object], book: Book) -> AsyncApi:
-    return client(answer, ClientCredentials(API_URL + TOKEN_PATH, "me", "s3cret"), url=API_URL, guard=book)
+def credentials() -> ClientCredentials:
+    return ClientCredentials(API_URL + TOKEN_PATH, "me", "s3cret")
+
+
+def guarded(answer: Callable[[httpx.Request], object], book: Book, auth: ClientCredentials | None = None) -> AsyncApi:
+    return client(answer, auth or credentials(), url=API_URL, guard=book)
 
 
 async def call(answer: Answer, book: Book, *, granted: int = 2) -> None:
@@ -89,12 +93,13 @@ async def test_a_call_that_is_cancelled_says_nothing(waits_for: str) -> None:
         reached.set()
         return httpx.Response(200, stream=BrokenBody())
 
-    async with guarded(answer, book) as api:
+    auth = credentials()
+    async with guarded(answer, book, auth) as api:
         calling = asyncio.create_task(api.presentations.get("p"))
         await reached.wait()
         await asyncio.sleep(0)
         calling.cancel()
         with pytest.raises(asyncio.CancelledError):
             await calling
-        await api._auth.aclose()
+        await auth.aclose()
     assert book.heard == [("cancelled",)]

@@ -137,10 +137,22 @@ class Store:
 
     def __init__(self) -> None:
         self.written: list[str] = []
+        self.renewed: list[Claim] = []
+        self.asked: list[str] = []
+        self.may_answer = asyncio.Event()
 
     async def record(self, _: Claim, handler: str, *__: Any) -> None:
         self.written.append(handler)
         await asyncio.sleep(0.01)
+
+    async def renew(self, claims: list[Claim]) -> list[Claim]:
+        self.renewed = claims
+        return []
+
+    async def acquire_place(self, claim: Claim, *_: object) -> bool:
+        self.asked.append(claim.event_id)
+        await self.may_answer.wait()
+        return False
 
     async def settle(self, _: Claim, settlement: Settlement, *, follow: bool) -> tuple[bool, None]:
         return not follow, None
@@ -151,9 +163,9 @@ NOTHING: Any = None
 
 def processor(store: Store, handlers: Handlers[Any]) -> Processor:
     settings: Any = SimpleNamespace(concurrency=1, handler_timeout=60.0, max_attempts=3)
-    clients = Clients(NOTHING, NOTHING)
+    clients, breaker = Clients(NOTHING, NOTHING), cast(Any, SimpleNamespace(pause=lambda: 0.0))
     return Processor(
-        settings, cast(Any, store), Registry([handlers]), NOTHING, clients=clients, snapshots=NOTHING, states={}
+        settings, cast(Any, store), Registry([handlers]), breaker, clients=clients, snapshots=NOTHING, states={}
     )
 
 
@@ -166,27 +178,39 @@ async def test_the_end_of_each_of_many_handlers_is_written_once() -> None:
     assert len(attempt.unwritten) == 1  # Written together with the event's end.
 
 
-async def test_a_failure_whose_record_was_cancelled_on_its_way_is_not_counted_again() -> None:
-    store, attempt = Store(), Attempt(CLAIM, failures=[Failure("a.f", "ValueError")], unwritten={"a.f": "dead: no"})
-    writing = asyncio.create_task(processor(store, Handlers("none"))._record(attempt, "a.f"))
-    await asyncio.sleep(0)  # It has begun.
-    writing.cancel()
-    await asyncio.wait({writing})
-    assert (attempt.uncounted, attempt.unwritten) == ({}, {"a.f": "dead: no"})
+async def test_failure_whose_record_was_cancelled_is_not_counted_again() -> None:
+    planned, store, attempt = Planned("f"), Store(), Attempt(CLAIM)
+    planned.add("g", gated=True)
+    planned.ends["f"] = GiveUp("no")
+    handlers = planned.handlers
+    running = asyncio.create_task(processor(store, handlers).run_handlers(attempt, NOTHING, list(handlers)))
+    await until_async(lambda: store.written == ["test.f"])  # The write has begun.
+    running.cancel()
+    await asyncio.wait({running})
+    assert [failure.who for failure in attempt.failures] == ["test.f"]
+    assert (attempt.uncounted, list(attempt.unwritten)) == ({}, ["test.f"])
 
 
-async def test_an_event_that_follows_keeps_its_lease_while_it_waits_for_a_place_and_is_handed_back() -> None:
-    made, attempt = processor(Store(), Handlers("none")), Attempt(CLAIM)
-    await made._places.acquire()
-    waiting = asyncio.create_task(made.handle(attempt))
-    await until_async(lambda: made.leases._held)
-    attempt.interrupt(Interruption.DRAINED)
-    settled: Any = await waiting
+async def test_event_that_waits_for_a_place_keeps_its_lease_until_handed_back() -> None:
+    planned, store = Planned(), Store()
+    planned.add("f", concurrency=1)
+    made, following = processor(store, planned.handlers), Attempt(CLAIM._replace(event_id="e2"))
+    first = asyncio.create_task(made.handle(Attempt(CLAIM)))  # Waits for Redis in the only place.
+    second = asyncio.create_task(made.handle(following))
+    await asyncio.sleep(0)
+    await made.leases.renew()
+    assert [claim.event_id for claim in store.renewed] == ["e1", "e2"]
+    following.interrupt(Interruption.DRAINED)
+    settled: Any = await second
     assert settled[0].state is State.ACCEPTED
-    assert not made.leases._held
-    made._places.release()
-    settled = await made.handle(Attempt(CLAIM))
-    assert settled[0].state is State.UNHANDLED
+    assert store.asked == ["e1"]
+    await made.leases.renew()
+    assert [claim.event_id for claim in store.renewed] == ["e1"]
+    store.may_answer.set()
+    settled = await first
+    assert settled[0].state is State.WAITING
+    settled = await made.handle(Attempt(CLAIM._replace(event_id="e3")))
+    assert settled[0].state is State.WAITING
 
 
 class Callable:

@@ -1,199 +1,170 @@
 """The concurrent worker: how many events it takes, and how it drains. Leases of one process."""
 
 import asyncio
-from collections.abc import Callable
+import signal
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from itertools import cycle
 from types import SimpleNamespace
 from typing import Any, cast
-from unittest.mock import AsyncMock, Mock
+from unittest.mock import AsyncMock
 
 import pytest
 from prometheus_client import REGISTRY
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
+from rq.suspension import WORKERS_SUSPENDED
 from structlog.testing import capture_logs
 
 from credhook.store import State
-from credhook.worker.attempt.attempt import Attempt, Interruption
+from credhook.worker.attempt.attempt import Interruption
 from credhook.worker.platform.circuit import Phase
 from credhook.worker.platform.limits import Allowance
-from credhook.worker.process.concurrent import ConcurrentWorker
+from credhook.worker.process.supervisor import HAND_BACK
 from credhook.worker.queue.claims import Taken
 from credhook.worker.queue.leases import Leases
-from credhook.worker.wiring import _restarted
+from credhook.worker.wiring import beside
 from support.virtual_time import in_own_time
-from support.waiting import until_async
+from support.worker.driven_worker import NOTHING, DrivenWorker, claimed, sleeping
+
+DRAINED = Interruption.DRAINED
 
 
-class Processor:
-    """Ends each attempt when it may, and lets it wait when it may. Each of the `following` events has to wait anew."""
+def doing(*actions: Callable[[], object], then: float = 5.0) -> Callable[[], Awaitable[None]]:
+    """Return a step that does these things, and then waits for so many seconds."""
 
-    def __init__(self, *following: str) -> None:
-        self.asked: list[bool] = []
-        self.following = list(following)
-        self.may_end, self.may_settle = asyncio.Event(), asyncio.Event()
+    async def step() -> None:
+        for action in actions:
+            action()
+        await asyncio.sleep(then)
 
-    async def handle(
-        self, attempt: Attempt, *, handled: Callable[[Attempt], None], may_follow: Callable[[], bool]
-    ) -> tuple[Any, str | None]:
-        await self.may_end.wait()
-        handled(attempt)
-        self.asked.append(may_follow())
-        await self.may_settle.wait()
-        if not self.following:
-            return SimpleNamespace(state=State.WAITING), None
-        self.may_end.clear()
-        return None, self.following.pop()
+    return step
 
 
-def worker(concurrency: int, processor: Processor, *, grace: float = 60.0) -> Any:
-    """Return a worker without Redis, whose claims are strings."""
-    made = cast(Any, ConcurrentWorker.__new__(ConcurrentWorker))
-    made._settings = SimpleNamespace(concurrency=concurrency, grace=grace)
-    made._attempts, made._tasks, made._finished, made._processor = set(), set(), 0, processor
-    made._freed, made._stopping = asyncio.Event(), asyncio.Event()
-    made._suspended = made._isolation_wanted = False
-    made._breaker = SimpleNamespace(pause=lambda: 0.0, phase=Phase.OPEN)
-    return made
+def test_ended_event_leaves_its_place_within_a_limit() -> None:
+    driven = DrivenWorker(*(claimed(f"m{number}") for number in range(6)), concurrency=2)
+    worker, processor = driven.worker, driven.processor
+    counts = list[tuple[int, int]]()
+
+    async def count() -> None:
+        await asyncio.sleep(5)
+        counts.append((len(processor.attempts), worker.in_flight))
+
+    assert driven.works(count, doing(processor.may_end.set), count, doing(processor.may_settle.set), count)
+    assert counts == [(2, 2), (4, 0), (6, 0)]
 
 
-async def test_an_event_that_is_settled_leaves_its_place_to_another_but_not_without_a_limit() -> None:
-    processor = Processor()
-    one = worker(2, processor)
-    for each in ("first", "second"):
-        one._start(each)
-    assert one._room() == 0
-    processor.may_end.set()
-    await until_async(lambda: len(processor.asked) == 2)
-    assert one._room() == 2
-    for each in ("third", "fourth"):
-        one._start(each)
-    await until_async(lambda: len(processor.asked) == 4)
-    assert one._room() == 0
+def test_rqs_record_counts_each_event_that_is_done_once() -> None:
+    driven = DrivenWorker(claimed("m1", "m2"), claimed("m3"))
+    driven.processor.may_end.set()
+    driven.processor.may_settle.set()
+    driven.processor.state = State.DONE
+    worker: Any = driven.worker
+
+    def damage() -> None:
+        driven.redis.hset(worker.key, "successful_job_count", "no number")
+        with pytest.raises(ResponseError):
+            worker.show_to_rq()
+        driven.redis.hset(worker.key, "successful_job_count", 0)
+
+    driven.works(doing(damage, *[worker.show_to_rq] * 3))
+    worker.refresh()
+    assert worker.successful_job_count == 3
+
+
+def test_event_that_is_not_done_is_not_counted() -> None:
+    driven = DrivenWorker(claimed("m1"))
+    driven.processor.may_end.set()
+    driven.processor.may_settle.set()
+    worker: Any = driven.worker
+    driven.works(doing(worker.show_to_rq))
+    worker.refresh()
+    assert (len(driven.processor.attempts), worker.successful_job_count) == (1, 0)
+
+
+def test_event_that_follows_knows_the_details_and_is_interrupted() -> None:
+    driven = DrivenWorker(claimed("first"), grace=0.05)
+    processor = driven.processor
+    processor.following = ["second"]
     processor.may_settle.set()
-    await one._drain()
-    assert (one._room(), one._finished) == (2, 0)
+    details: Any = "its details"
+
+    def fetch() -> None:
+        processor.attempts[0].fetched = details
+        processor.may_end.set()
+
+    driven.works(doing(fetch, then=1), doing(driven.signal, then=1), doing(processor.may_end.set))
+    first, second = processor.attempts
+    assert (first.interruption, second.interruption, second.known) == (None, DRAINED, details)
 
 
-async def test_the_event_that_follows_is_under_way_and_is_interrupted_as_well() -> None:
-    processor = Processor("second")
-    one = worker(1, processor, grace=0.05)
-    one._start("first")
-    (first,) = one._attempts
-    first.fetched = "its details"
-    processor.may_end.set()
-    processor.may_settle.set()
-    await until_async(lambda: processor.following == [] and one._attempts != set())
-    (second,) = one._attempts - {first}
-    assert second.known == "its details"
-    one._stop()
-    draining = asyncio.create_task(one._drain())
-    await until_async(lambda: second.interruption is Interruption.DRAINED)
-    processor.may_end.set()
-    await draining
-
-
-def test_a_drain_ends_although_an_interrupted_event_does_not() -> None:
-    async def work() -> None:
-        one = worker(1, Processor(), grace=1.0)
-        one._start("held")
-        one._stop()
-        await asyncio.wait_for(one._drain(), 6.1)  # Its grace time, and five seconds to settle.
-
-    in_own_time(work())
+def test_drain_ends_although_an_interrupted_event_does_not() -> None:
+    driven = DrivenWorker(claimed("held"), grace=1.0)
+    assert driven.works()
+    assert driven.seconds == pytest.approx(6.0, abs=0.1)  # Its grace time, and five seconds to settle.
 
 
 @pytest.mark.parametrize("why", ["stopping", "suspended", "poison candidate", "platform paused", ""])
-async def test_no_event_follows_where_none_would_be_taken(why: str) -> None:
-    processor = Processor()
-    processor.may_end.set()
-    processor.may_settle.set()
-    one = worker(1, processor)
-    one._suspended, one._isolation_wanted = why == "suspended", why == "poison candidate"
-    one._breaker = SimpleNamespace(pause=lambda: 9.0 if why == "platform paused" else 0.0)
-    if why == "stopping":
-        one._stopping.set()
-    one._start("first")
-    await one._drain()
-    assert processor.asked == [not why]
+def test_event_follows_only_where_one_would_be_taken(why: str) -> None:
+    driven = DrivenWorker(claimed("first", poison_candidates=why == "poison candidate"))
+    driven.processor.may_settle.set()
+    driven.breaker.pause_seconds = 9.0 if why == "platform paused" else 0.0
+
+    def change() -> None:
+        if why == "suspended":
+            driven.redis.set(WORKERS_SUSPENDED, 1)
+            driven.worker.show_to_rq()
+        elif why == "stopping":
+            driven.signal()
+
+    driven.works(doing(change, then=1), doing(driven.processor.may_end.set))
+    assert driven.processor.follows == [not why]
 
 
-@pytest.mark.parametrize(
-    ("grace", "passed", "handed_back"),
-    [
-        pytest.param(0.05, 0, False, id="over"),
-        pytest.param(3_600, 3_600, False, id="over before the drain"),
-        pytest.param(3_600, 0, True, id="started after the others were handed back"),
-    ],
-)
-async def test_a_drain_interrupts_the_events_for_which_the_grace_does_not_suffice(
-    grace: float, passed: float, handed_back: bool
-) -> None:
-    processor = Processor()
-    processor.may_settle.set()
-    one = worker(2, processor, grace=grace)
-    one._stop()
-    if handed_back:
-        one._interrupt_all()
-        one._stop()  # It gets no grace time anew.
-    for held in ("first", "second"):
-        one._start(held)
-    one._drained_by -= passed
-    draining = asyncio.create_task(one._drain())
-    await until_async(lambda: {held.interruption for held in one._attempts} == {Interruption.DRAINED})
-    one._tasks.copy().pop().cancel()
-    await asyncio.wait({draining}, timeout=0.05)
-    assert len(one._tasks) == 1
-    assert not draining.done()
-    processor.may_end.set()
-    await draining
+def test_drain_interrupts_events_when_the_grace_ends() -> None:
+    driven = DrivenWorker(claimed("first", "second"), grace=0.05)
+    under_way = list[int]()
+    count = doing(lambda: under_way.append(driven.worker.in_flight), then=0)
+    driven.processor.may_settle.set()
+    driven.works(doing(driven.signal, then=1), count, doing(driven.processor.may_end.set, then=0))
+    assert [attempt.interruption for attempt in driven.processor.attempts] == [DRAINED] * 2
+    assert under_way == [2]
+    assert driven.seconds == pytest.approx(1.0, abs=0.1)  # It waits for events that end.
 
 
-def told(method: AsyncMock) -> list[Any]:
-    """Return the first argument of each of its calls."""
-    return [call.args[0] for call in method.await_args_list]
-
-
-def taking(*taken: Taken | Exception) -> tuple[Any, AsyncMock, list[tuple[Any, bool]]]:
-    """Return a worker, its claims, and the claims that it starts, with their `_isolation_wanted`."""
-    one, queue = worker(4, Processor()), AsyncMock()
-    queue.wait_for_job.side_effect = asyncio.sleep
-    queue.take.side_effect = cycle(taken)
-    started: list[tuple[Any, bool]] = []
-    one._claims, one._breaker = queue, Mock()
-    one._breaker.allows.side_effect = lambda wanted, **_: wanted
-    one._start = lambda claim: started.append((claim, one._isolation_wanted))
-    return one, queue, started
+@pytest.mark.parametrize("handed_back", [True, False])
+def test_take_that_outlasts_the_grace_leaves_none_to_its_events(*, handed_back: bool) -> None:
+    driven = DrivenWorker(claimed("late"), grace=3_600 if handed_back else 60)
+    driven.claims.takes_seconds = 100
+    # The second stop gives no grace anew.
+    signals = [signal.SIGTERM, HAND_BACK, signal.SIGTERM] if handed_back else [signal.SIGTERM]
+    driven.works(*(doing(lambda number=number: driven.signal(number), then=0.1) for number in signals), sleeping(101))  # type: ignore[misc]
+    assert [attempt.interruption for attempt in driven.processor.attempts] == [DRAINED]
+    assert driven.seconds == pytest.approx(105, abs=0.5)
 
 
 @pytest.mark.parametrize(("waiting", "taken_one"), [(True, False), (False, True), (False, False)])
-async def test_that_a_poison_candidate_must_be_alone_is_known_before_anything_starts(
-    *, waiting: bool, taken_one: bool
-) -> None:
-    claim: Any = SimpleNamespace(poison_candidate=taken_one)
-    one, queue, started = taking(Taken((claim,), None, waiting))
-    one._breaker.for_claims.return_value = "the platform's limits"
-    await one._take(4, idle=True)
-    assert started == [(claim, waiting or taken_one)]
-    queue.take.assert_awaited_once_with(4, idle=True, platform="the platform's limits")
-    one._breaker.claimed.assert_called_once_with(1, Allowance())
+def test_poison_candidate_is_alone_from_its_start(*, waiting: bool, taken_one: bool) -> None:
+    driven = DrivenWorker(claimed("m1", poison_candidate=taken_one, poison_candidates=waiting), grace=1)
+    driven.works()
+    assert driven.processor.may_have_followed == [not (waiting or taken_one)]
 
 
-async def test_nothing_is_taken_beside_a_poison_candidate() -> None:
-    one, queue, _ = taking(Taken((), None))
-    held = asyncio.get_running_loop().create_future()
-    held.set_exception(ValueError())
-    one._tasks, one._isolation_wanted = {held}, True
-    running = asyncio.create_task(one._take_and_start(burst=False))
-    for _ in range(20):
-        await asyncio.sleep(0)
-    assert told(queue.take) == []
+def test_take_passes_the_platforms_limits_on() -> None:
+    driven = DrivenWorker(claimed("m1"), grace=1)
+    driven.works()
+    assert driven.claims.takes[0] == {"idle": True, "platform": "the platform's limits"}
+    assert driven.breaker.claims[0] == (1, Allowance())
+
+
+def test_nothing_is_taken_beside_a_poison_candidate() -> None:
+    driven = DrivenWorker(claimed("m1", poison_candidate=True))
+    takes = list[int]()
+    count = doing(lambda: takes.append(len(driven.claims.limits)), then=0)
+    driven.processor.errors = [ValueError()]
+    driven.processor.may_settle.set()
     with capture_logs() as logs:
-        one._ended(held)
-    assert [line["event"] for line in logs] == ["attempt_failed"]
-    await until_async(lambda: told(queue.take), what="a take once it has ended")
-    one._stop()
-    await running
+        driven.works(sleeping(30), count, doing(driven.processor.may_end.set), count)
+    assert (takes[0], takes[1] > 1) == (1, True)
+    assert [line["event"] for line in logs] == ["attempt_failed", "worker_draining"]
 
 
 @pytest.mark.parametrize(
@@ -201,116 +172,108 @@ async def test_nothing_is_taken_beside_a_poison_candidate() -> None:
     [
         (RedisError("away"), None, "redis_unusable"),
         (ValueError(), None, "take_failed"),
-        (Taken((), None), RedisError("not BLMOVE"), "redis_unusable"),
+        (NOTHING, RedisError("not BLMOVE"), "redis_unusable"),
     ],
 )
-def test_a_take_or_a_wait_that_fails_is_tried_again_and_again(
-    taken: Taken | Exception, error: Exception | None, event: str
-) -> None:
-    async def work() -> None:
-        one, queue, _ = taking()
-        queue.take.side_effect, queue.wait_for_job.side_effect = [taken] * 20, error  # Not a hundred times a second.
-        running = asyncio.create_task(one._take_and_start(burst=False))
-        await asyncio.sleep(30)
-        one._stop()
-        await running
-        assert queue.take.await_count > 3
-
+def test_take_or_wait_that_fails_is_tried_again(taken: Taken | Exception, error: Exception | None, event: str) -> None:
+    driven = DrivenWorker(*[taken] * 20)
+    driven.claims.wait_error = error
     with capture_logs() as lines:
-        in_own_time(work())
+        driven.works(sleeping(30))
+    assert 3 < len(driven.claims.limits) <= 20  # Not a hundred times a second.
     assert {line["event"] for line in lines} == {event, "worker_draining"}
 
 
 @pytest.mark.parametrize(
-    ("retry_in", "due", "waits", "places", "group", "takes"),
+    ("retry_in", "due", "wait", "places", "group", "takes"),
     [(0.05, None, 1.0, 8, 2, 3), (60.0, 0.25, 0.25, 3, 1, 5), (0.0, 60.0, 1.0, 9, 2, 3)],
 )
-def test_an_idle_worker_takes_groups_once_they_are_allowed_and_then_waits(
-    retry_in: float, due: float | None, waits: float, places: int, group: int, takes: int
+def test_idle_worker_takes_groups_once_it_may_and_waits(
+    retry_in: float, due: float | None, wait: float, places: int, group: int, takes: int
 ) -> None:
-    async def work() -> None:
-        one, queue, _ = taking(Taken((), due))
-        one._settings.concurrency, one._breaker.retry_in = places, lambda: retry_in
-        one._breaker.allows.side_effect = lambda wanted, **_: wanted * (one._breaker.allows.call_count > 1)
-        with suppress(TimeoutError):
-            await asyncio.wait_for(one._take_and_start(burst=False), 2.1)
-        assert (told(queue.take), set(told(queue.wait_for_job))) == ([group] * takes, {waits})
-
-    in_own_time(work())
+    driven = DrivenWorker(*[Taken((), due)] * 20, concurrency=places)
+    driven.breaker.refusals, driven.breaker.retry_seconds = 1, retry_in
+    driven.works(sleeping(2.09))
+    assert (driven.claims.limits, set(driven.claims.waits)) == ([group] * takes, {wait})
 
 
-def test_a_worker_looks_at_itself_twice_a_second_and_stops_if_too_many_handlers_hang() -> None:
-    watched, runs = list[bool](), SimpleNamespace(hung=3, limit=2, are_too_many=False)
+def test_worker_looks_at_itself_twice_a_second() -> None:
+    driven = DrivenWorker(claimed("m1"), grace=1)
+    driven.processor.runs = SimpleNamespace(hung=3, limit=2, are_too_many=False)
+    driven.breaker.credential_error, driven.breaker.phase = "refused", Phase.OPEN
+    announced = list[tuple[str, str]]()
+    gauges = ("handlers_hung", "events_in_flight", "platform_breaker")
+    values = list[float | None]()
 
-    async def work() -> None:
-        one = worker(1, Processor())
-        one._processor.runs, one._breaker.credential_error, one._exhausted = runs, "refused", False
-        one._attempts.add("first")
-        one.started = True
-        watching = asyncio.create_task(one._watch_process(watched.append))
-        await asyncio.sleep(1.2)
-        assert (one.credential_error, one.breaker) == ("refused", "open")
-        assert (one._exhausted, one._stopping.is_set()) == (False, False)
-        runs.are_too_many = True
-        await asyncio.sleep(1.2)
-        assert (one._exhausted, one._stopping.is_set()) == (True, True)
-        watching.cancel()
+    def look() -> None:
+        announced.append((driven.worker.credential_error, driven.worker.breaker))
+        values.extend(REGISTRY.get_sample_value(f"credhook_{gauge}") for gauge in gauges)
+
+    assert driven.works(sleeping(1.2), doing(look, then=0))
+    assert announced == [("refused", "open")]
+    assert values == [3, 1, 1]
+    # Plugins start, then it takes events, and at last plugins shut down.
+    assert (driven.watched[:1], driven.watched[-1:]) == ([True], [True])
+    assert driven.watched[1:-1] == [False] * (len(driven.watched) - 2)
+
+
+def test_worker_with_too_many_hanging_handlers_ends_to_be_replaced() -> None:
+    driven = DrivenWorker(claimed("m1"), grace=1)
+    driven.processor.runs = SimpleNamespace(hung=3, limit=2, are_too_many=False)
+
+    def hang() -> None:
+        driven.processor.runs.are_too_many = True
 
     with capture_logs() as logs:
-        in_own_time(work())
-    assert watched == [False] * 5
+        assert not driven.works(doing(hang, then=10))
     assert [line["event"] for line in logs] == ["handlers_hung", "worker_draining"]
-    gauges = ("handlers_hung", "events_in_flight", "platform_breaker")
-    assert [REGISTRY.get_sample_value(f"credhook_{gauge}") for gauge in gauges] == [3, 1, 1]
 
 
-async def test_stopped_worker_waits_for_nothing() -> None:
-    one = worker(1, Processor())
-    one._stopping.set()
-    await asyncio.wait_for(one._first(asyncio.Event().wait()), 60)
+def test_stopped_worker_waits_for_no_start_up() -> None:
+    driven = DrivenWorker()
+    driven.starting = asyncio.Event().wait  # type: ignore[assignment]
+    driven.works(sleeping(1))
+    assert driven.seconds == pytest.approx(1, abs=0.1)
 
 
-async def test_breaker_hears_how_many_events_may_still_fetch() -> None:
-    one, queue, _ = taking(Taken((), None))
-    one._attempts = {Attempt(cast(Any, None), calls_platform=fetches) for fetches in (False, True, False)}
-    running = asyncio.create_task(one._take_and_start(burst=False))
-    await until_async(lambda: told(queue.take), what="a take")
-    one._breaker.allows.assert_called_with(1, unfetched=2)
-    one._stop()
-    await running
+def test_breaker_hears_how_many_events_may_still_fetch() -> None:
+    driven = DrivenWorker(claimed("m1", "m2", "m3"), grace=1)
+
+    def fetch() -> None:
+        driven.processor.attempts[0].calls_platform = True
+
+    driven.works(doing(fetch, then=2))
+    assert (driven.breaker.unfetched[0], driven.breaker.unfetched[-1]) == (0, 2)
 
 
 @pytest.mark.parametrize(("allowance", "takes"), [(Allowance(wait=0.5, limited=True), 5), (Allowance(pause=60.0), 3)])
 def test_worker_waits_until_the_platform_may_be_called(allowance: Allowance, takes: int) -> None:
     """Jobs are in the queue, so a wait for a job would end at once."""
-
-    async def work() -> None:
-        one, queue, _ = taking(Taken((), None, allowance=allowance))
-        with suppress(TimeoutError):
-            await asyncio.wait_for(one._take_and_start(burst=False), 2.1)
-        assert (len(told(queue.take)), told(queue.wait_for_job)) == (takes, [])
-
-    in_own_time(work())
+    driven = DrivenWorker(*[Taken((), None, allowance=allowance)] * 20)
+    driven.works(sleeping(2.09))
+    assert (len(driven.claims.limits), driven.claims.waits) == (takes, [])
 
 
 def test_burst_does_not_end_during_a_pause() -> None:
-    async def work() -> None:
-        one, queue, _ = taking(*[Taken((), None, allowance=Allowance(pause=60.0))] * 3, Taken((), None))
-        await asyncio.wait_for(one._take_and_start(burst=True), 60)
-        assert len(told(queue.take)) == 4
-
-    in_own_time(work())
+    driven = DrivenWorker(*[Taken((), None, allowance=Allowance(pause=60.0))] * 3)
+    assert driven.works(burst=True)
+    assert len(driven.claims.limits) == 4
 
 
-def test_background_work_begins_again_whatever_ends_it_and_a_defect_is_logged_each_time() -> None:
+def test_background_work_begins_again_whatever_ends_it() -> None:
     work = AsyncMock(side_effect=[ValueError(), RedisError("away"), ValueError(), asyncio.CancelledError()])
-    with capture_logs() as lines, suppress(asyncio.CancelledError):
-        in_own_time(_restarted(work))
+
+    async def block() -> None:
+        async with beside(work):
+            await asyncio.sleep(60)
+
+    with capture_logs() as lines:
+        in_own_time(block())
     assert work.await_count == 4
-    assert [line["event"] for line in lines] == ["background_task_failed"] * 2
+    assert [line["event"] for line in lines] == ["background_task_failed"] * 2  # An outage is logged elsewhere.
 
 
-def test_an_event_that_is_taken_again_breaks_the_older_attempt_off() -> None:
+def test_event_that_is_taken_again_ends_the_older_attempt() -> None:
     claims: Any = SimpleNamespace(lease=15.0)
     leases, lost = Leases(claims), []
     first, second = (cast(Any, SimpleNamespace(event_id="e1")) for _ in range(2))
@@ -323,7 +286,7 @@ def test_an_event_that_is_taken_again_breaks_the_older_attempt_off() -> None:
     assert lost == ["first", "second"]
 
 
-def test_a_lease_is_renewed_four_times_while_it_lasts_until_it_is_lost() -> None:
+def test_lease_is_renewed_four_times_while_it_lasts() -> None:
     held: Any = [SimpleNamespace(event_id="e1"), SimpleNamespace(event_id="e2")]
     asked, lost = list[list[Any]](), list[str]()
 
@@ -345,7 +308,7 @@ def test_a_lease_is_renewed_four_times_while_it_lasts_until_it_is_lost() -> None
     assert (asked, lost) == ([held, held, held, held[1:]], ["e1"])
 
 
-def test_a_lease_counts_from_the_request_for_its_renewal() -> None:
+def test_lease_counts_from_the_request_for_its_renewal() -> None:
     claim, lost, answers = cast(Any, SimpleNamespace(event_id="e1")), list[str](), iter([[], *[RedisError("away")] * 2])
 
     async def renew(_: object) -> Any:
