@@ -1,10 +1,11 @@
-"""The platform's events (specification, section Events): the one table of their types, and the parser of a delivery."""
+"""The platform's events (specification, section Events): the table of resources, and the parser of a delivery."""
 
 import json
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, TypeAlias, cast
 
 import jiter
 
@@ -26,28 +27,40 @@ class EventType:
     repeatable: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+#: The event types that announce one state; any of them does.
+Announced: TypeAlias = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Resource:
     """A kind of resource that events refer to.
 
     Attributes:
         name: in the singular.
         namespace: its attribute of the API client, for example `api.issuances`.
+        model: the class of its details in credhook/worker/api/models.py.
         payload_keys: the payload fields that may hold its id.
         path: the default path of its details.
         event_types: all types, in the order of the specification.
+        states: its status, in lower case → the states that it has gone through for certain, the present one last.
+            A backfill leaves a resource of another status.
     """
 
     name: str
     namespace: str
+    model: str
     payload_keys: tuple[str, ...]
     path: str
     event_types: tuple[EventType, ...]
+    states: Mapping[str, tuple[Announced, ...]]
 
 
+_OFFERED: Final = ("openid4vc.issuance.offered",)
+_REQUESTED: Final = ("openid4vc.verification.requested",)
 ISSUANCE: Final = Resource(
     name="issuance",
     namespace="issuances",
+    model="Issuance",
     payload_keys=("openId4VcIssuanceId",),
     path="/me-creds/api/credentials/{id}",
     event_types=(
@@ -57,10 +70,22 @@ ISSUANCE: Final = Resource(
         EventType("openid4vc.issuance.partiallyIssued", rank=2, repeatable=True),
         EventType("openid4vc.issuance.expired", rank=3),
     ),
+    # An accepted, declined or overdue resource was offered before. A batch may or may not have been issued in part
+    # before it was complete, failed or expired. A revoked issuance was issued before, in part or completely. No event
+    # announces the revocation.
+    states={
+        "offered": (_OFFERED,),
+        "partiallyissued": (_OFFERED, ("openid4vc.issuance.partiallyIssued",)),
+        "completed": (_OFFERED, ("openid4vc.issuance.completed",)),
+        "failed": (_OFFERED, ("openid4vc.issuance.failed",)),
+        "expired": (_OFFERED, ("openid4vc.issuance.expired",)),
+        "revoked": (_OFFERED, ()),
+    },
 )
 PRESENTATION: Final = Resource(
     name="presentation",
     namespace="presentations",
+    model="Presentation",
     # The second name is a sibling product's.
     payload_keys=("openId4VcPresentationId", "openId4VcVerificationId"),
     path="/me-creds/api/presentations/{id}",
@@ -71,6 +96,18 @@ PRESENTATION: Final = Resource(
         EventType("openid4vc.verification.expired", rank=3),
         EventType("openid4vc.verification.data", rank=3, urgent=True),
     ),
+    # Every answer was requested before; what an `answered` presentation came to is not certain. A declined request has
+    # the status `rejected` and is announced as failed.
+    states={
+        "requested": (_REQUESTED,),
+        "pending": (_REQUESTED,),
+        "answered": (_REQUESTED, ()),
+        # The platform may send either or both. If neither has arrived, `data` is accepted: handlers of both can use it.
+        "verified": (_REQUESTED, ("openid4vc.verification.data", "openid4vc.verification.verified")),
+        "rejected": (_REQUESTED, ("openid4vc.verification.failed",)),
+        "failed": (_REQUESTED, ("openid4vc.verification.failed",)),
+        "expired": (_REQUESTED, ("openid4vc.verification.expired",)),
+    },
 )
 RESOURCES: Final = (ISSUANCE, PRESENTATION)
 

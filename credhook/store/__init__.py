@@ -65,7 +65,6 @@ this table:
     refused:*           1 d
     cause:*             retention, at least 7 d
     backfilled          2 retention
-    arrivals            10 min
     workers             1 d
     handlers            1 d
     receivers           1 min
@@ -171,8 +170,6 @@ class Keys:
     unhandled = _Key(PREFIX, ":unhandled:")
     #: String that exists while the store may hold events that a backfill has accepted.
     backfilled = _Key(PREFIX, ":backfilled")
-    #: Set of the events that arrive while a backfill runs, "<type> <resource>", and of the running backfills.
-    arrivals = _Key(PREFIX, ":arrivals")
     #: Sorted set of the unreadable events, by when they were set aside, in ms.
     unreadable = _Key(PREFIX, ":unreadable")
     #: Hash per cause of failures: who, what, at, version, first; the cause's id follows.

@@ -84,16 +84,16 @@ def accept_arguments(
     queue: str,
     retention: int,
     now: datetime,
-    is_backfill: bool = False,
+    since: str = "",
 ) -> list[str | int | bytes]:
     """Return the ARGV of accept.lua.
 
     `events`: webhook-id, event and trace of each; the trace is None for all of them if nothing is traced.
-    `is_backfill`: no delivery has brought them.
+    `since`: from a backfill, the entry of `by_time` after which it has not looked for the events of these resources.
     """
     fields = job_fields(queue, now)
     each = 4 if not events or events[0][2] is None else 5
-    found: list[str | int | bytes] = [int(is_backfill), retention, each, len(fields)]
+    found: list[str | int | bytes] = [since, retention, each, len(fields)]
     for name, value in fields.items():
         found += name, value
     for id_, event, trace in events:

@@ -142,9 +142,10 @@ def event_type(text: str) -> str:
     Raises:
         ValueError: there is no such type; the message names the nearest.
     """
+    for name in (text, _FAMILY + text):
+        if name in EVENT_TYPES:
+            return name
     short = text.removeprefix(_FAMILY)
-    if _FAMILY + short in EVENT_TYPES:
-        return _FAMILY + short
     near = difflib.get_close_matches(short, [name.removeprefix(_FAMILY) for name in EVENT_TYPES], n=1)
     remedy = f"did you mean {near[0]}?" if near else f"they are {', '.join(EVENT_TYPES)}"
     raise ValueError(f"{text!r} is no event type; {remedy}")

@@ -13,7 +13,7 @@ from credhook.store import Keys, lua
 
 #: The scripts, each in a file of this name in credhook/store/scripts.
 Script: TypeAlias = Literal[
-    "accept", "add", "announce", "claim", "erase", "errors", "keep", "list", "pause", "permit", "put_back",
+    "accept", "announce", "arrived", "claim", "erase", "errors", "keep", "list", "pause", "permit", "put_back",
     "reclaim", "replay", "select", "semaphore", "sweep", "sweeper_lock", "take", "write",
 ]  # fmt: skip
 

@@ -110,7 +110,7 @@ def event(
         webhook_id=webhook_id or f"msg_{secrets.token_hex(12)}",
         received_at=moment,
         attempt=attempt,
-        details=model_of(type).model_validate(document),
+        details=model_of(resource_of(type)).model_validate(document),
     )
 
 
@@ -118,7 +118,7 @@ def load_event(path: str | Path) -> FetchedEvent:
     """Return the event that `credhook events export` has written, or raise `ValueError` if the file holds none."""
     try:
         case = json.loads(Path(path).read_text(encoding="utf-8"))
-        details = model_of(case["type"]).model_validate(case.pop("details"))
+        details = model_of(resource_of(case["type"])).model_validate(case.pop("details"))
         return FetchedEvent(**case | {"received_at": datetime.fromisoformat(case["received_at"]), "details": details})
     except (LookupError, TypeError, ValueError) as error:
         raise ValueError(f"{path} holds no event as `credhook events export` writes it") from error

@@ -5,7 +5,7 @@ are not specified; their fields were observed.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -31,7 +31,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 from pydantic_core import CoreSchema, core_schema
 
-from credhook.events import EVENT_TYPES, ISSUANCE, LONGEST_ID, PRESENTATION, is_resource_id, resource_of
+from credhook.events import EVENT_TYPES, LONGEST_ID, Resource, is_resource_id
 
 
 def mismatch(error: ValidationError) -> str:
@@ -650,10 +650,7 @@ class ListedResource(Stateful):
         return value if isinstance(value, dict | ListedResource) else {}
 
 
-#: Resource → the model of its details. A new resource is a row in `credhook.events` and a row here.
-MODELS: Final[Mapping[str, type[Issuance | Presentation]]] = {ISSUANCE.name: Issuance, PRESENTATION.name: Presentation}
-
-
-def model_of(event_type: str) -> type[Issuance | Presentation]:
-    """Return the model of the details that events of a known type refer to."""
-    return MODELS[resource_of(event_type).name]
+def model_of(resource: Resource) -> type[Issuance | Presentation]:
+    """Return the model of a resource's details. The row has its name, because credhook/events.py imports no worker."""
+    model: type[Issuance | Presentation] = globals()[resource.model]
+    return model

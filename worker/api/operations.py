@@ -20,7 +20,7 @@ from typing_extensions import ParamSpec
 from credhook.events import RESOURCES, Resource
 from credhook.worker.api import models
 from credhook.worker.api.errors import InvalidRequest
-from credhook.worker.api.models import MODELS, ListedResource, RequestModel, mismatch, path_segment
+from credhook.worker.api.models import ListedResource, RequestModel, mismatch, model_of, path_segment
 
 P = ParamSpec("P", default=...)
 R = TypeVar("R")
@@ -233,7 +233,7 @@ def request(method: Method, path: str, json: Any = None) -> Call[Any]:
 def reading(resource: Resource, path: str = "") -> dict[str, Operation[Any]]:
     """Return the operations that read one kind of resource, by verb. `path` is a setting; lists are at its folder."""
     path = path or resource.path
-    noun, model, folder = resource.namespace, MODELS[resource.name], path.partition("/{id}")[0]
+    noun, model, folder = resource.namespace, model_of(resource), path.partition("/{id}")[0]
     return {
         "get": Operation(f"{noun}.get", "GET", path, model),
         "list": Operation(f"{noun}.list", "GET", folder, each=model),

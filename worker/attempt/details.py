@@ -99,7 +99,7 @@ def to_bytes(details: Issuance | Presentation) -> bytes:
 def from_bytes(snapshot: bytes, event_type: str) -> Issuance | Presentation | None:
     """Return the details that `to_bytes` wrote, or None if they do not match the model, which may have changed."""
     with suppress(ValidationError):
-        return model_of(event_type).model_validate_json(snapshot, by_alias=True, by_name=False)
+        return model_of(resource_of(event_type)).model_validate_json(snapshot, by_alias=True, by_name=False)
     return None
 
 

@@ -3,9 +3,9 @@
 Which events must have happened follows from the status and the times of an issuance or a presentation. The platform's
 words for a status differ in case between pages, so case is ignored.
 
-Deliveries go on meanwhile. From before the store is read until the last event is accepted, deliveries note what they
-bring, and the script that accepts looks at these notes (credhook/store/scripts/accept.lua). So an event is accepted
-from one side only.
+Deliveries go on meanwhile. The script that accepts an event (credhook/store/scripts/accept.lua) leaves it if its
+resource has had an event since the store was read. The backfill then reads the store again. So an event is accepted
+once, from a delivery or from a backfill.
 """
 
 import asyncio
@@ -14,15 +14,14 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
-from uuid import uuid4
 
 import click
 
-from credhook.events import ISSUANCE, PRESENTATION, RESOURCES, Event, Resource, is_resource_id, resource_of
+from credhook.events import RESOURCES, Announced, Event, Resource, is_resource_id, resource_of
 from credhook.settings import WorkerSettings
 from credhook.store import BACKFILLED
 from credhook.store.errors import StoreError
@@ -41,49 +40,8 @@ from credhook.worker.platform.circuit_breaker import CircuitBreaker
 _DURATION: Final = timedelta(hours=1)
 #: Seconds that one page of the platform may take, pauses and retries included.
 _PAGE_SECONDS: Final = 600.0
-#: Seconds that deliveries go on noting what they bring after a backfill was last heard of.
-_NOTING_SECONDS: Final = 600
-#: Records that are read in one round trip.
-_RECORDS: Final = 500
 #: Events that one script accepts, about: Redis does nothing else for two milliseconds.
 _BATCH: Final = 100
-
-_ISSUANCE, _VERIFICATION = "openid4vc.issuance.", "openid4vc.verification."
-_OFFERED: Final = (_ISSUANCE + "offered",)
-_REQUESTED: Final = (_VERIFICATION + "requested",)
-#: Both announce one state, and a platform may send either or both. If one has arrived, the other is not missing. If
-#: none has, `data` is accepted: handlers of both can use it.
-_VERIFIED: Final = (_VERIFICATION + "data", _VERIFICATION + "verified")
-
-#: The event types that announce one state; any of them does.
-Announced = tuple[str, ...]
-
-#: Resource → status → the states that it has gone through, the present one last. A backfill counts resources that are
-#: not listed here as of unknown status.
-STATES: Final[Mapping[Resource, Mapping[str, tuple[Announced, ...]]]] = {
-    # Only certain states are here: an accepted, declined or overdue resource was offered before. A batch may or may not
-    # have been issued in part before it was complete, failed or expired. A revoked issuance was issued before, in part
-    # or completely, and no event announces the revocation.
-    ISSUANCE: {
-        "offered": (_OFFERED,),
-        "partiallyissued": (_OFFERED, (_ISSUANCE + "partiallyIssued",)),
-        "completed": (_OFFERED, (_ISSUANCE + "completed",)),
-        "failed": (_OFFERED, (_ISSUANCE + "failed",)),
-        "expired": (_OFFERED, (_ISSUANCE + "expired",)),
-        "revoked": (_OFFERED, ()),
-    },
-    # Every answer was requested before; what an `answered` presentation came to is not certain. A declined request has
-    # the status `rejected` and is announced as failed.
-    PRESENTATION: {
-        "requested": (_REQUESTED,),
-        "pending": (_REQUESTED,),
-        "answered": (_REQUESTED, ()),
-        "verified": (_REQUESTED, _VERIFIED),
-        "rejected": (_REQUESTED, (_VERIFICATION + "failed",)),
-        "failed": (_REQUESTED, (_VERIFICATION + "failed",)),
-        "expired": (_REQUESTED, (_VERIFICATION + "expired",)),
-    },
-}
 
 
 class MissableEvent(NamedTuple):
@@ -117,7 +75,7 @@ def must_have_happened(
     """
     if not is_resource_id(resource.id):
         raise Untold("unreadable_id")
-    gone_through = STATES.get(kind, {}).get(resource.status.casefold())
+    gone_through = kind.states.get(resource.status.casefold())
     if gone_through is None:
         raise Untold("unknown_status")
     times = resource.created_at, resource.updated_at
@@ -141,7 +99,7 @@ class Backfill:
     """One comparison of the platform's lists with the store of one queue, and what it has found so far.
 
     Attributes:
-        advance: gets the number of resources and records read since.
+        advance: gets the number of resources listed, and of events compared, since.
         listed: resources that the platform has listed.
         happened: events that must have happened.
         missing: event type → how many had not arrived; they were accepted unless this is a dry run.
@@ -154,7 +112,6 @@ class Backfill:
     happened: int = 0
     missing: Counter[str] = field(default_factory=Counter)
     untold: Counter[str] = field(default_factory=Counter)
-    _name: str = field(default_factory=lambda: f"run {uuid4().hex}")
 
     async def run(self, api: AsyncApi, window: Window, wanted: Collection[str], *, dry: bool) -> None:
         """Accept the wanted events of the window that have not arrived, or only count them.
@@ -175,10 +132,9 @@ class Backfill:
         self.happened = len(happened)
         if time.time() > window.since.timestamp() + self.store.retention:
             raise TooLate("it took so long that the store may have forgotten events at --since")
-        if dry:
-            self.missing.update(event.types[0] for event in await self._missing(happened))
-        else:
-            await self.accept_missing(happened)
+        for batch in _batches(list(happened)):
+            await (self.count_missing if dry else self.accept_missing)(batch)
+            self.advance(len(batch))
 
     async def _listed(self, api: AsyncApi, kind: Resource) -> AsyncIterator[ListedResource]:
         """Yield all resources that the platform lists."""
@@ -189,55 +145,44 @@ class Backfill:
             for resource in page.items:
                 yield resource
 
-    async def _missing(self, events: Iterable[MissableEvent]) -> list[MissableEvent]:
-        """Return the events that have not arrived, in their order. Nothing is written."""
-        left = dict.fromkeys(events)
-        by_event = {(event.resource, kind): event for event in left for kind in event.types}
-        async for resource_and_type in self._records():
-            if (found := by_event.get(resource_and_type)) is not None:
-                left.pop(found, None)
-        return list(left)
+    async def count_missing(self, events: Sequence[MissableEvent]) -> None:
+        """Count the events that have not arrived. Nothing is written."""
+        missing, _ = await self._missing(events)
+        self.missing.update(event.types[0] for event in missing)
 
-    async def accept_missing(self, events: Iterable[MissableEvent]) -> None:
-        """Accept the events that have not arrived, and count them in the result.
+    async def accept_missing(self, events: Sequence[MissableEvent]) -> None:
+        """Accept the events that have not arrived, and count them.
 
         However often and wherever this runs, an event is accepted once. Events of one resource follow each other in
         the order of its states.
         """
-        left = list(events)
-        while left:
-            await self.store.run("add", [self._name, 1_000 * _NOTING_SECONDS], keys=[self.store.keys.arrivals])
-            left = await self._missing(left)
-            for batch in _batches(left):
-                await self.store.redis.expire(self.store.keys.arrivals, _NOTING_SECONDS)
-                if not await self.store.redis.sismember(self.store.keys.arrivals, self._name):
-                    break  # Redis has lost the notes: compare again.
-                self.missing.update(await self._accept(batch))
-                left = left[len(batch) :]
+        while events:
+            missing, since = await self._missing(events)
+            outcomes = await self._accept(missing, since) if missing else []
+            results = list(zip(missing, outcomes, strict=True))
+            self.missing.update(event.types[0] for event, outcome in results if outcome == b"accepted")
+            events = [event for event, outcome in results if outcome == b"changed"]
 
-    async def _accept(self, batch: Sequence[MissableEvent]) -> list[str]:
-        events = [Event(missing.types[0], missing.resource) for missing in batch]
+    async def _accept(self, missing: Sequence[MissableEvent], since: str) -> Sequence[bytes]:
+        events = [Event(event.types[0], event.resource) for event in missing]
         named = [(f"{BACKFILLED}{event.type}:{event.resource_id}", event, None) for event in events]
         store, now = self.store, datetime.now(UTC)
-        arguments = accept_arguments(named, queue=store.queue, retention=store.retention, now=now, is_backfill=True)
-        outcomes = await store.run("accept", arguments)
-        return [event.type for event, outcome in zip(events, outcomes, strict=True) if outcome == b"accepted"]
+        arguments = accept_arguments(named, queue=store.queue, retention=store.retention, now=now, since=since)
+        return await store.run("accept", arguments)  # type: ignore[no-any-return]
 
-    async def _records(self) -> AsyncIterator[tuple[str, str]]:
-        """Yield resource and type of every event in the store, some perhaps twice."""
-        cursor = None
-        while cursor != 0:
-            cursor, keys = await self.store.redis.scan(cursor or 0, match=self.store.keys.event + "*", count=_RECORDS)
-            pipeline = self.store.redis.pipeline(transaction=False)
-            for key in keys:
-                pipeline.hmget(key, "resource", "type")
-            # Reading a large store must not outlast the notes.
-            pipeline.expire(self.store.keys.arrivals, _NOTING_SECONDS)
-            replies = await pipeline.execute()
-            self.advance(len(keys))
-            for resource, kind in replies[: len(keys)]:
-                if resource and kind:
-                    yield resource.decode(), kind.decode()
+    async def _missing(self, events: Sequence[MissableEvent]) -> tuple[list[MissableEvent], str]:
+        """Return the events that have not arrived, in their order, and the last entry of `by_time` before that."""
+        since, arrived = "", set[tuple[str, str]]()
+        already_read = dict.fromkeys((event.resource for event in events), 0)
+        while already_read:
+            last, *replies = await self.store.run("arrived", list(itertools.chain.from_iterable(already_read.items())))
+            since = since or last.decode()
+            for resource, (has_more, number, *types) in zip(tuple(already_read), replies, strict=True):
+                arrived |= {(resource, event_type.decode()) for event_type in types}
+                already_read[resource] += number
+                if not has_more:
+                    del already_read[resource]
+        return [event for event in events if arrived.isdisjoint((event.resource, name) for name in event.types)], since
 
 
 def _batches(events: Sequence[MissableEvent]) -> Iterator[list[MissableEvent]]:

@@ -4,12 +4,12 @@
 -- One command writes for all events where it can: each command costs Redis as much as an event does. The records come
 -- last: if any command fails, an event without a record is accepted when it is sent again.
 --
--- ARGV: '1' for a backfill, else '0'; retention in s; number of arguments of each event; number of job fields, then these
+-- ARGV: '' for deliveries, or for a backfill the entry of by_time after which it has not looked; retention in s; number of arguments of each event; number of job fields, then these
 --   fields and their values; then for each event webhook-id, type, resource, the job's id or '' if the type is
 --   unknown or the id cannot be fetched, and the trace if there is a fifth.
 -- Reply: the outcome of each event: accepted, quarantined, duplicate, conflict (seen before with another type or
---   resource), unreadable (something else has written to its record), or arrived (a delivery has brought what the
---   backfill missed).
+--   resource), unreadable (something else has written to its record), or changed (its resource may have had an event
+--   since the backfill looked).
 
 --! include index.lua
 --! include enqueue.lua
@@ -18,23 +18,23 @@
 -- The first events of a queue decide its schema.
 if not schema then redis.call('SET', prefix .. 'schema', '$SCHEMA') end
 
-local is_backfill, retention, each, fields = ARGV[1] == '1', ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local since, retention, each, fields = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local is_backfill = since ~= ''
 local first = 5 + 2 * fields
 local outcomes, fresh, records, ids, job_ids, urgent_jobs, entries = {}, {}, {}, {}, {}, {}, {}
 
 -- An event is accepted from a delivery or from a backfill, but not from both. A backfill accepts it under an id made of
--- its type and resource: a delivery of the same that comes later is a duplicate. While a backfill runs, deliveries note
--- what they bring, and the backfill looks there. If none has run for long, this costs a group of deliveries one EXISTS.
+-- its type and resource: a delivery of the same that comes later is a duplicate. It has looked for deliveries that came
+-- before, and looks again if others have come since. If no backfill has run for long, this costs a group of deliveries
+-- one EXISTS.
 if is_backfill then redis.call('SET', backfilled, 1, 'EX', 2 * retention) end
-local concerned = is_backfill or redis.call('EXISTS', backfilled, arrivals) > 0
-local noting = concerned and not is_backfill and redis.call('EXISTS', arrivals) == 1
+local has_backfilled = not is_backfill and redis.call('EXISTS', backfilled) == 1
 local repeatable = $REPEATABLE
 local MOST_CONFLICTS = 100  -- Conflicts that are kept of one webhook-id. Further ones are counted and logged alike.
 
--- Return true if the event was accepted from the other side.
-local function known_otherwise(type, resource)
-    if is_backfill then return redis.call('SISMEMBER', arrivals, type .. ' ' .. resource) == 1 end
-    -- If a resource can have more than one event of the type, this may be another one: rather twice than never.
+-- Return true if a backfill has accepted what this delivery brings.
+local function was_backfilled(type, resource)
+    -- If a resource can have several events of the type, this may be another event. It is accepted, perhaps twice.
     return not repeatable[type] and redis.call('EXISTS', EVENT .. $BACKFILLED .. type .. ':' .. resource) == 1
 end
 
@@ -57,8 +57,10 @@ for i = first, #ARGV, each do
                 write_expiring(CONFLICT .. id, 1000 * retention, 'HSETNX', type .. ' ' .. resource, now)
             end
         end
-    elseif concerned and known_otherwise(type, resource) then
-        outcome = is_backfill and 'arrived' or 'duplicate'
+    elseif is_backfill and has_later(resource, since) then
+        outcome = 'changed'
+    elseif has_backfilled and was_backfilled(type, resource) then
+        outcome = 'duplicate'
     else
         fresh[id] = {type, resource}
         local state = $ACCEPTED
@@ -70,7 +72,6 @@ for i = first, #ARGV, each do
         else
             outcome = 'accepted'
             ids[#ids + 1], job_ids[#job_ids + 1] = id, job
-            if noting then redis.call('SADD', arrivals, type .. ' ' .. resource) end
             if is_backfill then  -- A millisecond apart, so that the events of one resource keep their order.
                 received, place = string.format('%.0f', now - math.floor((#ARGV - i) / each)), entry
             elseif urgent_types[type] then

@@ -37,3 +37,17 @@ end
 local function ms_of(entry)
     return string.match(entry, '^%d+')
 end
+
+-- Return true if by_resource lists an event of the resource that came after this entry, or may list one: 100 of them at
+-- most are looked at. The entries of a resource stand in the order of their ms, and within one ms in that of their text.
+local function has_later(resource, entry)
+    local score, ms, number = score_of(resource), string.match(entry, '^(%d+)%-(%d+)$')
+    local listed = redis.call('ZRANGE', by_resource, score, score, 'BYSCORE', 'REV', 'LIMIT', 0, 100)
+    for _, other in ipairs(listed) do
+        local later, place = string.match(other, '^(%d+)%-(%d+)$')
+        later = later - ms
+        if later < 0 then return false end
+        if later > 0 or place - number > 0 then return true end
+    end
+    return #listed == 100
+end

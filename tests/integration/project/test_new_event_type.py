@@ -1,8 +1,9 @@
-"""A new event type is a row in `credhook/events.py` and in the sandbox's table; a new resource is a row and a model."""
+"""A new event type is a row in `credhook/events.py` and in the sandbox's table; a resource is a row and a model."""
 
 import shutil
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -27,7 +28,10 @@ ADD_TYPE: list[Change] = [
 ]
 
 ORDER = """
-ORDER: Final = Resource("order", "orders", ("orderId",), "/orders/{id}", (EventType("shop.order.paid", rank=1),))
+PAID = EventType("shop.order.paid", rank=1)
+ORDER: Final = Resource(
+    "order", "orders", "Order", ("orderId",), "/orders/{id}", (PAID,), states={"paid": ((PAID.name,),)}
+)
 RESOURCES: Final = (ISSUANCE, PRESENTATION, ORDER)
 """
 MODEL = """
@@ -42,7 +46,6 @@ class ListedResource(Stateful):
 ADD_RESOURCE: list[Change] = [
     ("credhook/events.py", "RESOURCES: Final = (ISSUANCE, PRESENTATION)\n", ORDER),
     ("worker/api/models.py", "class ListedResource(Stateful):\n", MODEL),
-    ("worker/api/models.py", "PRESENTATION.name: Presentation}", 'PRESENTATION.name: Presentation, "order": Order}'),
 ]
 ACCEPT = """
 import asyncio, sys
@@ -98,8 +101,26 @@ def test_new_resource_needs_only_a_row_and_a_model(tmp_path: Path, redis_url: st
     run = changed_copy(tmp_path, ADD_RESOURCE)
     (tmp_path / "shop.py").write_text(HANDLER)
     assert run("-c", ACCEPT, redis_url, folder=tmp_path).endswith("accepted\n")
-    with answering(lambda *_: ok({"data": {"id": "order-1", "status": "paid", "sum": 12}})) as platform:
+    order = {"id": "order-1", "status": "paid", "sum": 12}
+    with answering(lambda *_: ok({"data": order})) as platform:
         settings = {"REDIS_URL": redis_url, "CREDHOOK_HANDLERS": "shop", **leading_to(platform.url)}
         run("-m", "credhook", "worker", "--burst", folder=tmp_path, **settings)
     assert set(platform.targets) == {"/orders/order-1"}
     assert (tmp_path / "shipped").read_text() == "Order order-1 12 paid"
+    listed = [{**order, "id": name, "updatedAt": datetime.now(UTC).isoformat()} for name in ("order-1", "order-2")]
+    with answering(lambda *_: ok({"data": listed})) as platform:
+        command = (
+            "-m",
+            "credhook",
+            "events",
+            "backfill",
+            "--since",
+            "1d",
+            "--until",
+            "0s",
+            "--type",
+            "shop.order.paid",
+        )
+        printed = run(*command, folder=tmp_path, **(settings | leading_to(platform.url)))
+    assert "accepted 1 of 2 events" in printed
+    assert set(platform.targets) == {"/orders"}

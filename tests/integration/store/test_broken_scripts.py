@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("in_memory")
 
 #: Commands that write nothing.
 READS = {
-    *(b"EXISTS", b"GET", b"HGET", b"HGETALL", b"HLEN", b"HMGET", b"MGET", b"PUBLISH", b"PUBSUB", b"SISMEMBER"),
+    *(b"EXISTS", b"GET", b"HGET", b"HGETALL", b"HLEN", b"HMGET", b"MGET", b"PUBLISH", b"PUBSUB"),
     *(b"SMEMBERS", b"TIME", b"TTL", b"PTTL", b"TYPE", b"XRANGE", b"XREVRANGE", b"ZRANGE", b"ZRANGEBYSCORE", b"ZSCORE"),
 }
 

@@ -22,7 +22,7 @@ from credhook.worker.queue.leases import note_death, put_back
 from credhook.worker.queue.sweeper import Sweeper
 from credhook.worker.queue.unhandled import Unhandled
 from support.store.store_shapes import DEAD_WORKER, RETENTION, MeasuredStore, fill_shape
-from support.store.stores import INDEX, run_accept
+from support.store.stores import INDEX, last_entry, run_accept
 from support.worker.claiming import COMPLETED
 
 #: More events than one script claims.
@@ -59,9 +59,10 @@ LONGER = {
 }
 
 
-def accept(store: MeasuredStore, name: str, event_type: str = COMPLETED, *, is_backfill: bool = False) -> None:
+def accept(store: MeasuredStore, name: str, event_type: str = COMPLETED, *, since: str = "") -> None:
     names = [f"{name}{number}" for number in range(MAX_GROUP)]
-    run_accept(store, *((one, event_type, one) for one in names), is_backfill=is_backfill)
+    run_accept(store, *((one, event_type, one) for one in names), since=since)
+    run_accept(store, (f"{name} of one resource", event_type, "r1"), since=since)
 
 
 async def work(store: MeasuredStore, settlement: Settlement) -> None:
@@ -74,7 +75,9 @@ async def work(store: MeasuredStore, settlement: Settlement) -> None:
 
 async def use(store: MeasuredStore) -> None:
     """Run every script that reads events, as receivers, workers and operators do."""
-    accept(store, "missed", is_backfill=True)  # First: these come 1 ms apart, and would mix with those before them.
+    store.run("arrived", [part for name in ("r1", *map(str, range(PLACES))) for part in (name, 0)])
+    # First: these come 1 ms apart, and would mix with those before them.
+    accept(store, "missed", since=last_entry(store))
     accept(store, "r")
     accept(store, "unknown", "new.type")
     await work(store, Settlement(State.WAITING, "no", wait=100.0, **FAILED))

@@ -18,7 +18,7 @@ from credhook.worker.queue.claims import Claim, Settlement
 from credhook.worker.queue.failure import Failure
 from credhook.worker.queue.leases import note_death
 from support.store.breakable_store import DONE, BreakableStore
-from support.store.stores import EVENT, INDEX, run_accept
+from support.store.stores import EVENT, INDEX, last_entry, run_accept
 from support.worker.claiming import COMPLETED, URGENT
 
 #: Seconds that the platform is paused.
@@ -155,9 +155,6 @@ async def erasing(store: BreakableStore) -> None:
     erasure.finish(found)
 
 
-starting_to_note = at_once(lambda store: store.store.run("add", ["a backfill", 600_000], keys=[INDEX.arrivals]))
-
-
 async def erasing_beside_a_worker(store: BreakableStore) -> None:
     with suppress(ResponseError):
         Erasure(store.store, Selection())([EventSummary("e1")])
@@ -165,8 +162,8 @@ async def erasing_beside_a_worker(store: BreakableStore) -> None:
         await store.handle(claim)
 
 
-def only_backfilled(store: BreakableStore) -> None:
-    run_accept(store.store, ("backfilled:" + COMPLETED + ":r7", COMPLETED, "r7"), is_backfill=True)
+def backfill(store: BreakableStore) -> None:
+    run_accept(store.store, ("backfilled:" + COMPLETED + ":r7", COMPLETED, "r7"), since=last_entry(store.store))
 
 
 async def announcing(store: BreakableStore) -> None:
@@ -218,9 +215,8 @@ CASES: dict[str, tuple[Script, Step, Step]] = {
     "erase": ("erase", doomed, erasing),
     "erase once": ("erase", doomed, erasing),
     "erase beside a worker": ("erase", taken, erasing_beside_a_worker),
-    "note arrivals": ("add", nothing, starting_to_note),
-    "backfill": ("accept", nothing, at_once(only_backfilled)),
-    "accept during a backfill": ("accept", starting_to_note, accepting),
+    "backfill": ("accept", nothing, at_once(backfill)),
+    "accept after a backfill": ("accept", at_once(backfill), accepting),
     "acquire places": ("semaphore", taken, lambda store: store.claims.acquire_place(store.held[0], "test.first", 1)),
     "announce": ("announce", nothing, announcing),
     "pause the platform": ("pause", nothing, pausing),
@@ -233,14 +229,12 @@ CASES: dict[str, tuple[Script, Step, Step]] = {
 #: be there in the end, unless it is `e1`.
 AFTERWARDS: dict[str, tuple[Step, set[str]]] = {
     "accept": (accepting, {"e1", "u1", "e2", "q1"}),
-    "accept during a backfill": (accepting, {"e1", "u1", "e2", "q1"}),
-    "backfill": (at_once(only_backfilled), {"backfilled:" + COMPLETED + ":r7"}),
+    "accept after a backfill": (accepting, {"e1", "u1", "e2", "q1"}),
+    "backfill": (at_once(backfill), {"backfilled:" + COMPLETED + ":r7"}),
     "replay": (replaying, {"e1"}),
     "set aside": (at_once(lambda store: store.redis.hset(EVENT + "e1", "type", COMPLETED)), {"e1"}),
     "erase": (erasing, set()),
     "erase once": (at_once(lambda store: store.deliver(("doomed", COMPLETED, "r1"))), {"doomed"}),
     "erase beside a worker": (nothing, {"u1", "e2"}),
-    **dict.fromkeys(
-        ("note arrivals", "announce", "share", "pause the platform", "ask for a call"), (nothing, set[str]())
-    ),
+    **dict.fromkeys(("announce", "share", "pause the platform", "ask for a call"), (nothing, set[str]())),
 }

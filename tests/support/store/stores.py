@@ -3,6 +3,8 @@
 from datetime import UTC, datetime
 from typing import Any, Final
 
+import redis
+
 from credhook.events import Event
 from credhook.store import Keys, job
 from credhook.store.store import Client, Store
@@ -22,8 +24,14 @@ def store_on(redis: Client, queue: str = "credhook", *, retention: int = 3_600) 
     return Store(redis, queue, retention=retention)
 
 
-def run_accept(store: Store[Any], *events: tuple[str, str, str], is_backfill: bool = False) -> Any:
-    """Accept events (webhook-id, type, resource) in one group, as the receiver or a backfill does."""
+def run_accept(store: Store[Any], *events: tuple[str, str, str], since: str = "") -> Any:
+    """Accept events (webhook-id, type, resource) in one group, as the receiver does, or `since` an entry a backfill."""
     group = [(one, Event(kind, resource), None) for one, kind, resource in events]
     settings: dict[str, Any] = {"queue": store.queue, "retention": store.retention, "now": datetime.now(UTC)}
-    return store.run("accept", job.accept_arguments(group, is_backfill=is_backfill, **settings))
+    return store.run("accept", job.accept_arguments(group, since=since, **settings))
+
+
+def last_entry(store: Store[redis.Redis]) -> str:
+    """Return the last entry of the index, as a backfill reads it before it compares."""
+    last: bytes = store.run("arrived", [])[0]
+    return last.decode()

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
@@ -12,11 +12,13 @@ import redis.asyncio
 from redis import Redis
 
 from credhook.store import BACKFILLED, State
+from credhook.store.store import AsyncStore, Script, Store
 from credhook.worker.commands.backfill import Backfill, MissableEvent, TooLate, Window
 from credhook.worker.platform.limits import pause_of, platform_key
 from support.platform.platform_settings import leading_to
 from support.redis.redis_server import configured
 from support.store.accepting import record
+from support.store.store_shapes import fill_shape
 from support.store.stored_events import contents, plant_many
 from support.store.stores import EVENT, INDEX, run_accept, store_on
 from support.worker.backfill_setup import backfilled_ids
@@ -24,22 +26,41 @@ from support.worker.events_command import Run
 from support.worker.fleet_harness import Answer, Stub
 from support.worker.harness import DATA
 
-OFFERED, COMPLETED = "openid4vc.issuance.offered", "openid4vc.issuance.completed"
+OFFERED, COMPLETED, PARTLY = (f"openid4vc.issuance.{name}" for name in ("offered", "completed", "partiallyIssued"))
 VERIFIED = "openid4vc.verification.verified"
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 HAPPENED = [MissableEvent(*one) for one in (("iss_1", (OFFERED,)), ("iss_1", (COMPLETED,)), ("iss_2", (OFFERED,)))]
 
 
-async def accepted(client: redis.asyncio.Redis, looked: Callable[[int], None] = lambda _: None) -> Counter[str]:
-    backfill = Backfill(store_on(client), looked)
-    await backfill.accept_missing(HAPPENED)
+class InterruptedStore(Store[redis.asyncio.Redis]):
+    """A store to which something happens after it was read, before a backfill first accepts events.
+
+    Attributes:
+        scripts: the scripts that have run.
+    """
+
+    def __init__(self, client: redis.asyncio.Redis, happen: Callable[[], object]) -> None:
+        super().__init__(client, "credhook", retention=3_600)
+        self.scripts: list[Script] = []
+        self._happen = happen
+
+    def run(self, script: Script, arguments: Sequence[Any], *, keys: Sequence[str] = ()) -> Any:
+        if script == "accept" and script not in self.scripts:
+            self._happen()
+        self.scripts.append(script)
+        return super().run(script, arguments, keys=keys)
+
+
+async def accepted(store: AsyncStore, happened: Sequence[MissableEvent] = HAPPENED) -> Counter[str]:
+    backfill = Backfill(store)
+    await backfill.accept_missing(happened)
     return backfill.missing
 
 
 async def test_backfill_writes_events_as_the_receiver_does(
     async_redis: redis.asyncio.Redis, redis_client: Redis
 ) -> None:
-    assert await accepted(async_redis) == {OFFERED: 2, COMPLETED: 1}
+    assert await accepted(store_on(async_redis)) == {OFFERED: 2, COMPLETED: 1}
     ours = [f"{BACKFILLED}{one.types[0]}:{one.resource}" for one in HAPPENED]
     records = [record(redis_client, one) for one in ours]
     assert [one.pop("backfilled") for one in records] == ["1"] * 3
@@ -47,13 +68,13 @@ async def test_backfill_writes_events_as_the_receiver_does(
     assert redis_client.zrange(INDEX.open, 0, -1) == sorted(one.encode() for one in ours)
     assert redis_client.llen(INDEX.jobs) == 3
     assert redis_client.ttl(INDEX.backfilled) > 3_600  # It outlives their records.
-    assert await accepted(async_redis) == {}
-    await Backfill(store_on(async_redis)).accept_missing([MissableEvent("pre_1", (DATA,))])
+    assert await accepted(store_on(async_redis)) == {}
+    assert await accepted(store_on(async_redis), [MissableEvent("pre_1", (DATA,))]) == {DATA: 1}
     assert not redis_client.exists(INDEX.urgent)  # What a backfill brings does not overtake deliveries.
 
 
 async def test_two_backfills_at_once_accept_each_event_once(async_redis: redis.asyncio.Redis) -> None:
-    one, other = await asyncio.gather(accepted(async_redis), accepted(async_redis))
+    one, other = await asyncio.gather(*(accepted(store_on(async_redis)) for _ in range(2)))
     assert one + other == {OFFERED: 2, COMPLETED: 1}
 
 
@@ -62,24 +83,44 @@ def deliver(redis: Redis, webhook_id: str, kind: str, resource: str) -> None:
     assert run_accept(store_on(redis), (webhook_id, kind, resource)) == [b"accepted"]
 
 
-@pytest.mark.parametrize("forgets", [False, True], ids=["noted", "forgotten"])
 async def test_backfill_skips_events_that_arrive_meanwhile(
-    async_redis: redis.asyncio.Redis, redis_client: Redis, forgets: bool
+    async_redis: redis.asyncio.Redis, redis_client: Redis
 ) -> None:
-    """Also where Redis has lost what deliveries had noted: it is looked through once more."""
-    looks = 0
-
-    def arrives(_: int) -> None:
-        nonlocal looks
-        looks += 1
-        if looks == 1:
-            deliver(redis_client, "m1", COMPLETED, "iss_1")
-            if forgets:
-                redis_client.delete(INDEX.arrivals)
-
-    assert await accepted(async_redis, arrives) == {OFFERED: 2}
-    assert looks == 1 + forgets
+    store = InterruptedStore(async_redis, lambda: deliver(redis_client, "m1", COMPLETED, "iss_1"))
+    assert await accepted(store) == {OFFERED: 2}
     assert not redis_client.exists(f"{EVENT}{BACKFILLED}{COMPLETED}:iss_1")
+    assert store.scripts == ["arrived", "accept"] * 2
+
+
+async def test_backfill_accepts_events_beside_those_of_other_types_that_arrive_meanwhile(
+    async_redis: redis.asyncio.Redis, redis_client: Redis
+) -> None:
+    store = InterruptedStore(async_redis, lambda: deliver(redis_client, "m1", PARTLY, "iss_1"))
+    assert await accepted(store) == {OFFERED: 2, COMPLETED: 1}
+    received = [int(record(redis_client, f"{BACKFILLED}{name}:iss_1")["received"]) for name in (OFFERED, COMPLETED)]
+    assert received == sorted(received)
+
+
+async def test_backfill_finds_an_old_event_of_a_resource_that_has_thousands(
+    async_redis: redis.asyncio.Redis, redis_client: Redis
+) -> None:
+    deliver(redis_client, "m1", OFFERED, "iss_1")
+    fill_shape(redis_client, 2_500, resource="iss_1", state=State.DONE, listed="")
+    assert await accepted(store_on(async_redis)) == {OFFERED: 1}  # Of iss_2.
+
+
+@pytest.mark.parametrize(
+    ("since", "outcome"),
+    [("5-9", b"changed"), ("5-10", b"accepted"), ("4-20", b"changed"), ("6-0", b"accepted"), ("0-0", b"changed")],
+)
+def test_resource_has_changed_if_an_entry_follows_in_the_order_of_the_index(
+    redis_client: Redis, since: str, outcome: bytes
+) -> None:
+    """In the order of text, 5-10 would stand before 5-9."""
+    score = INDEX.resource_score("iss_1")
+    redis_client.zadd(INDEX.by_resource, {"5-9": score, "5-10": score, "7-1": score + 1})
+    reply = run_accept(store_on(redis_client), (f"{BACKFILLED}{OFFERED}:iss_1", OFFERED, "iss_1"), since=since)
+    assert reply == [outcome]
 
 
 @pytest.mark.parametrize("kind", [DATA, VERIFIED])
@@ -87,9 +128,7 @@ async def test_an_event_of_two_types_has_arrived_with_either(
     async_redis: redis.asyncio.Redis, redis_client: Redis, kind: str
 ) -> None:
     deliver(redis_client, "m1", kind, "pre_1")
-    backfill = Backfill(store_on(async_redis))
-    await backfill.accept_missing([MissableEvent("pre_1", (DATA, VERIFIED))])
-    assert not backfill.missing
+    assert await accepted(store_on(async_redis), [MissableEvent("pre_1", (DATA, VERIFIED))]) == {}
 
 
 async def test_backfill_skips_events_older_than_the_retention(async_redis: redis.asyncio.Redis) -> None:
@@ -103,7 +142,7 @@ OFFERS = ("backfill", "--since", "166h", "--type", "issuance.offered")
 
 
 def test_more_events_than_page_and_batch_hold_are_accepted_once(events: Run, redis_client: Redis, stub: Stub) -> None:
-    """Two pages of the platform, three of the store, and two batches, which keep the events of a resource together."""
+    """Two pages of the platform, and several batches, which keep the events of a resource together."""
     at = f"{datetime.now(UTC) - timedelta(hours=2):%Y-%m-%dT%H:%M:%S}"
     pages = [
         [
@@ -119,7 +158,7 @@ def test_more_events_than_page_and_batch_hold_are_accepted_once(events: Run, red
     redis_client.config_resetstat()
     result = events(*OFFERS, "--type", "issuance.completed", "--json", **leading_to(stub.url))
     stats: Any = redis_client.info("commandstats")
-    assert stats["cmdstat_expire"]["calls"] >= 6  # The notes outlast each page of the store, and each batch.
+    assert "cmdstat_scan" not in stats  # It looks at the events of the listed resources alone.
     printed: Any = json.loads(result.stdout)
     assert (result.exit_code, printed["listed"], printed["happened"], printed["accepted"]) == (0, 150, 300, 299)
     assert len(backfilled_ids(redis_client)) == 299

@@ -25,7 +25,7 @@ from support.redis.redis_proxy import redis_proxy
 from support.redis.redis_server import configured
 from support.store.failing_scripts import POWER_CUT, FailingStore, Sabotage
 from support.store.store_rules import disagreements
-from support.store.stores import EVENT, INDEX, job_id, run_accept, store_on
+from support.store.stores import EVENT, INDEX, job_id, last_entry, run_accept, store_on
 from support.waiting import until_async
 from support.worker.claiming import COMPLETED, URGENT, EventQueue, take_one
 
@@ -341,8 +341,9 @@ def test_an_announcement_that_was_not_renewed_goes_with_the_next_one(queue: Even
 
 async def test_backfilled_events_keep_their_order_and_are_new_to_their_worker(queue: EventQueue) -> None:
     ids = ("b2", "b1", "b3")
+    store = store_on(queue.redis)
     for _ in range(2):  # Each comes twice.
-        run_accept(store_on(queue.redis), *((one, COMPLETED, "r") for one in ids), is_backfill=True)
+        run_accept(store, *((one, COMPLETED, "r") for one in ids), since=last_entry(store))
     queue.redis.hset(EVENT + "b2", "trace", "00-1")
     received = [int(queue.record(one)["received"]) for one in ids]
     assert received == [received[0], received[0] + 1, received[0] + 2]

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from credhook.events import EVENT_TYPES, ISSUANCE, PRESENTATION, Resource
+from credhook.events import EVENT_TYPES, ISSUANCE, PRESENTATION, RESOURCES, Resource
 from credhook.worker.api.client import pages
 from credhook.worker.api.errors import InvalidResponse
 from credhook.worker.api.models import ListedResource
 from credhook.worker.api.operations import Page
-from credhook.worker.commands.backfill import STATES, Untold, Window, must_have_happened
+from credhook.worker.commands.backfill import Untold, Window, must_have_happened
 
 
 @pytest.mark.parametrize(("last", "said"), [(3, "leads in a circle"), (999, "after 101 pages without an element")])
@@ -86,6 +86,7 @@ def test_backfill_says_why_it_cannot_judge_a_resource(resource: ListedResource, 
         list(must_have_happened(resource, ISSUANCE, WINDOW, EVENT_TYPES))
 
 
-def test_every_type_but_those_that_cannot_be_told_is_announced_by_a_state() -> None:
-    announced = {each for table in STATES.values() for states in table.values() for one in states for each in one}
-    assert announced == set(EVENT_TYPES)
+def test_every_event_type_announces_a_state_of_its_resource() -> None:
+    for resource in RESOURCES:
+        announced = {name for states in resource.states.values() for types in states for name in types}
+        assert announced == {event_type.name for event_type in resource.event_types}

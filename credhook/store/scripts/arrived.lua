@@ -1,0 +1,25 @@
+-- Read which types of events some resources have had.
+--
+-- ARGV: resource, and how many of its entries in by_resource earlier calls have read, in turn.
+-- Reply: the last entry of by_time; then for each resource a list: 1 if it may have more entries, else 0; how many this
+--   call has read; and the types of their events, some perhaps twice.
+
+--! include index.lua
+
+local left = 500  -- Entries that one script reads.
+
+local last = redis.call('XREVRANGE', by_time, '+', '-', 'COUNT', 1)[1]
+local reply = {last and last[1] or '0-0'}
+for i = 1, #ARGV, 2 do
+    local resource, score, types = ARGV[i], score_of(ARGV[i]), {}
+    -- From the end: an entry that the sweeper removes meanwhile does not move those that have not been read.
+    local entries = redis.call('ZRANGE', by_resource, score, score, 'BYSCORE', 'REV', 'LIMIT', ARGV[i + 1], left)
+    for _, entry in ipairs(entries) do
+        local event = redis.call('XRANGE', by_time, entry, entry)[1]
+        local record = event and if_hash('HMGET', EVENT .. event[2][2], 'resource', 'type') or {}
+        if record[1] == resource and record[2] then types[#types + 1] = record[2] end
+    end
+    reply[#reply + 1] = {#entries == left and 1 or 0, #entries, unpack(types)}
+    left = left - #entries
+end
+return reply
