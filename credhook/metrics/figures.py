@@ -45,7 +45,7 @@ class QueueFigures:
         try:
             pipeline = redis.pipeline()  # A transaction: the counts are subtracted from each other.
             request_counts(pipeline, keys, now=time.time())
-            pipeline.hgetall(keys.handlers)
+            pipeline.hgetall(keys.announcements)
             pipeline.time()
             *replies, announcements, (seconds, microseconds) = await pipeline.execute()
             now = seconds + microseconds / 1_000_000
@@ -106,7 +106,7 @@ class QueueFigures:
         pipeline = self.store.redis.pipeline(transaction=False)
         for keys in map(Keys, queues):
             pipeline.zcard(keys.open)
-            pipeline.zrevrange(keys.workers, 0, 0, withscores=True)
+            pipeline.zrevrange(keys.heartbeats, 0, 0, withscores=True)
         replies = await pipeline.execute()
         alive = (now - SILENT_SECONDS) * 1_000
         return {

@@ -142,7 +142,7 @@ def read_fleet(store: SyncStore, address: str, *, durability: str | None = "stri
     for name in queues:
         keys = Keys(name)
         receivers += (_receiver(one, now) for one in _announced(store, keys.receivers, now, ANNOUNCEMENT_SECONDS))
-        known[name] = _announced(store, keys.handlers, now, MISSED_SECONDS)
+        known[name] = _announced(store, keys.announcements, now, MISSED_SECONDS)
     workers = [_worker(one, name, now) for name in queues for one in known[name] if one.is_alive(now * 1_000)]
     promised = max((receiver.durability for receiver in receivers), key=_strength, default=durability)
     return Fleet(

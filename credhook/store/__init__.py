@@ -51,7 +51,7 @@ this table:
     by_time             never
     by_resource         never
     open                never
-    open_by_received    never
+    delayed             never
     leases              never
     locks               never
     dead                never
@@ -65,8 +65,8 @@ this table:
     refused:*           1 d
     cause:*             retention, at least 7 d
     backfilled          2 retention
-    workers             1 d
-    handlers            1 d
+    heartbeats          1 d
+    announcements       1 d
     receivers           1 min
     sweeper             3 rounds
     platform:*:pause    with the pause
@@ -80,7 +80,7 @@ this table:
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha1
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from credhook.events import EVENT_TYPES
 
@@ -114,6 +114,10 @@ LONGEST_WAIT: Final = 604_800
 BACKFILLED: Final = "backfilled:"
 #: The end of the year 9999 in ms since the epoch, the latest time that Python can represent.
 LATEST_MS: Final = 253_402_300_799_999
+
+
+#: How a worker process died: it ended by itself, it was ended from outside, or its host may have died.
+Death: TypeAlias = Literal["own", "ended", "host"]
 
 
 class _Key:
@@ -153,15 +157,15 @@ class Keys:
     #: Sorted set of the open events, by when they last moved, in ms. The sweeper reads it.
     open = _Key(PREFIX, ":open")
     #: Sorted set of the open events that were blocked, retried or put back, by when they were received, in ms.
-    open_by_received = _Key(PREFIX, ":open_by_received")
+    delayed = _Key(PREFIX, ":delayed")
     #: Channel on which changes of events are published; see hints.lua.
     changes = _Key(PREFIX, ":open:changes")
     #: Sorted set of the events that a worker holds, by when its lease ends, in ms.
     leases = _Key(PREFIX, ":leases")
     #: Sorted set of the worker processes, by their last heartbeat, in ms.
-    workers = _Key(PREFIX, ":workers")
+    heartbeats = _Key(PREFIX, ":heartbeats")
     #: Hash of the announcements of workers, by name; see announcements.py.
-    handlers = _Key(PREFIX, ":handlers")
+    announcements = _Key(PREFIX, ":announcements")
     #: Sorted set of the events that ended as dead or data_gone, by when they were given up, in ms.
     dead = _Key(PREFIX, ":dead")
     #: Sorted set of the quarantined events, by when they came, in ms.

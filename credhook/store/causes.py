@@ -63,7 +63,7 @@ class Cause(NamedTuple):
 def blamed(store: SyncStore, *, limit: int | None = None) -> Iterator[Blamed]:
     """Yield the events with open errors. Read the latest `limit` events of each list, or all."""
     keys, seen = store.keys, set[str]()
-    for key in (keys.open_by_received, keys.dead, *keys.all_unhandled):
+    for key in (keys.delayed, keys.dead, *keys.all_unhandled):
         start = 0
         while limit is None or start < limit:
             page = cast(list[bytes], store.redis.zrange(key, start, start + _PAGE - 1, desc=True))
@@ -92,7 +92,7 @@ def causes(store: SyncStore) -> tuple[list[Cause], bool]:
     pipeline = store.redis.pipeline(transaction=False)
     for cause in ids:
         pipeline.hgetall(store.keys.cause + cause)
-    for key in (store.keys.open_by_received, store.keys.dead, *store.keys.all_unhandled):
+    for key in (store.keys.delayed, store.keys.dead, *store.keys.all_unhandled):
         pipeline.zcard(key)
     replies = pipeline.execute()
     descriptions, sizes = replies[: len(ids)], replies[len(ids) :]

@@ -64,8 +64,8 @@ def request_counts(pipeline: Pipeline | AsyncPipeline, keys: Keys, *, now: float
         pipeline.zcard(key)
     pipeline.llen(keys.jobs)
     pipeline.zcount(keys.dead, (now - RECENT_SECONDS) * 1_000, "+inf")
-    # An event that was requeued or retried is in `open_by_received` with the time when it was received.
-    for key in (keys.open, keys.open_by_received):
+    # An event that was requeued or retried is in `delayed` with the time when it was received.
+    for key in (keys.open, keys.delayed):
         pipeline.zrange(key, 0, LATEST_MS, byscore=True, offset=0, num=1, withscores=True)
     for key in keys.all_unhandled:
         pipeline.zcard(key)

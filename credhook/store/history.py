@@ -14,7 +14,11 @@ from credhook.tracing import trace_id
 #: Records fetched in one round trip.
 _PAGE: Final = 500
 #: What reclaim.lua says of a worker process that is gone → in words.
-_DEATHS: Final = {"1": "ended by itself", "0": "was ended", "host": "went silent, with its host or cut off from Redis"}
+_DEATHS: Final = {
+    "own": "ended by itself",
+    "ended": "was ended",
+    "host": "went silent, with its host or cut off from Redis",
+}
 
 
 def records(store: SyncStore, webhook_ids: Iterable[str]) -> Iterator[dict[str, Any]]:

@@ -42,7 +42,7 @@ def test_dead_workers_events_are_claimed_before_its_leases_lapse(
         until(lambda: begun().keys() == ids, what="100 in flight")
         second = stack.enter_context(rig.worker("second"))
         rig.started(second)
-        until(lambda: rig.redis.zcard("credhook:credhook:workers") == 2, what="both at the roll call")
+        until(lambda: rig.redis.zcard("credhook:credhook:heartbeats") == 2, what="both at the roll call")
         died = time.time()
         if whole:
             first.kill()

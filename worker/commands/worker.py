@@ -7,6 +7,7 @@ import sys
 import click
 
 from credhook.settings import WorkerSettings
+from credhook.store import Death
 from credhook.supervisor import FOLDER
 from credhook.worker.process.supervisor import Supervision, WorkerSupervisor, process_names
 
@@ -56,7 +57,7 @@ def _supervise(settings: WorkerSettings, processes: int, *, burst: bool) -> int:
         return supervisor.run()
 
 
-def _reclaim(settings: WorkerSettings, name: str, how: str) -> bool:
+def _reclaim(settings: WorkerSettings, name: str, how: Death) -> bool:
     """Put back the events of a dead worker. Most supervisors never see a death, and stay small without this module."""
     from credhook.worker.queue.leases import reclaim
 

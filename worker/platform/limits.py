@@ -82,7 +82,7 @@ class FleetLimits:
         `answers`: calls of this process that were answered within a second before.
         """
         arguments = [round(seconds * 1_000), cause, answers, self._limits[0]]
-        before, passed = await self._store.run("pause", arguments, keys=[self._key, self._store.keys.workers])
+        before, passed = await self._store.run("pause", arguments, keys=[self._key, self._store.keys.heartbeats])
         return PauseReply(before / 1_000, float(passed) if passed else None)
 
 

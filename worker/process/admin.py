@@ -59,7 +59,7 @@ async def check_workers(store: AsyncStore, names: Sequence[str]) -> Check:
     """Check that our processes may take events: a rollout must not replace good workers by refused ones."""
     texts: Sequence[bytes | str | None] = []
     with suppress(*STORE_ERRORS):  # As if none had started: the next answer tells.
-        texts = await store.redis.hmget(store.keys.handlers, list(names)) if names else []
+        texts = await store.redis.hmget(store.keys.announcements, list(names)) if names else []
     announcements = {name.encode(): text for name, text in zip(names, texts, strict=False) if text}
     workers = [WorkerAnnouncement.model_validate_json(worker.text) for worker in announced(announcements)]
     refusal = next((worker.credential_error for worker in workers if worker.credential_error), "")

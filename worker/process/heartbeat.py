@@ -94,7 +94,7 @@ class Heartbeat:
         state = {name: getattr(self._worker, name) for name in ("in_flight", "credential_error", "breaker", "started")}
         text = self._identity.model_copy(update=state).model_dump_json()
         keys, lasts_ms = self._store.keys, int(announcements.MISSED_SECONDS * 1_000)
-        now = self._store.run("announce", [self._name, text, lasts_ms], keys=[keys.handlers, keys.workers])
+        now = self._store.run("announce", [self._name, text, lasts_ms], keys=[keys.announcements, keys.heartbeats])
         self._worker.show_to_rq()
         self._last = began
         if began - self._since >= self._silence:
@@ -109,22 +109,22 @@ class Heartbeat:
         with self._beating:
             self._left = True
             try:
-                known, now = list(announcements.announced(redis.hgetall(keys.handlers))), self._store.clock()
+                known, now = list(announcements.announced(redis.hgetall(keys.announcements))), self._store.clock()
                 others, missed = [one for one in known if one.name != self._name], announcements.missing(known, now)
                 replaced = (one.name for one in announcements.missing(others, now) if one not in missed)
-                redis.hdel(keys.handlers, self._name, *replaced)
-                redis.zrem(keys.workers, self._name)
+                redis.hdel(keys.announcements, self._name, *replaced)
+                redis.zrem(keys.heartbeats, self._name)
             except STORE_ERRORS as error:
                 log.debug("announcement_not_removed", error=type(error).__name__)
 
     def _reclaim_silent(self, now: int) -> None:
         """Take over the events of processes that have stopped beating. Each is reclaimed by one process only."""
-        key, redis = self._store.keys.workers, self._store.redis
+        key, redis = self._store.keys.heartbeats, self._store.redis
         silent: Any = redis.zrangebyscore(key, "-inf", now - self._silence * 1_000)
         for name in silent:
             if redis.zrem(key, name):
                 log.warning("worker_missed", silent=self._silence, hint="its host is down, or out of reach of Redis")
                 reclaim(self._store, name.decode(), "host")
-                known = announcements.announced(redis.hgetall(self._store.keys.handlers))
+                known = announcements.announced(redis.hgetall(self._store.keys.announcements))
                 if lapsed := [one.name for one in known if now - one.renewed > announcements.MISSED_SECONDS * 1_000]:
-                    redis.hdel(self._store.keys.handlers, *lapsed)
+                    redis.hdel(self._store.keys.announcements, *lapsed)

@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 from credhook.backoff import Backoff, Waits
+from credhook.store import Death
 from credhook.supervisor import FATAL_CODE, PLACE, End, Supervisor
 
 #: Seconds beyond its grace time that a worker gets to end.
@@ -100,7 +101,7 @@ class WorkerSupervisor(Supervisor[SupervisedWorker]):
         environment: Mapping[str, str],
         *,
         grace: float,
-        reclaim: Callable[[str, str], bool],
+        reclaim: Callable[[str, Death], bool],
         launch: Callable[[Sequence[str], Mapping[str, str], int, str], SupervisedWorker] = SupervisedWorker,
         **others: Any,
     ) -> None:
@@ -157,7 +158,7 @@ class WorkerSupervisor(Supervisor[SupervisedWorker]):
         blocked = self._log_blocked(child)
         excused = blocked and self.clock() < self._excused_until
         # An operator or a lack of memory may send SIGKILL.
-        self._put_back(child.name, "0" if excused or code == -signal.SIGKILL else "1")
+        self._put_back(child.name, "ended" if excused or code == -signal.SIGKILL else "own")
         return End.DEATH if code == FATAL_CODE else super().ended(child, code)
 
     def _start_worker(self, place: int, lifeline: int) -> SupervisedWorker:
@@ -181,7 +182,7 @@ class WorkerSupervisor(Supervisor[SupervisedWorker]):
         self.log.error("loop_blocked", pid=child.pid, after=blocked.after, stack=blocked.stack, hint=hint)
         return True
 
-    def _put_back(self, name: str, how: str) -> None:
+    def _put_back(self, name: str, how: Death) -> None:
         """Put back the events of a dead worker from a thread: Redis may be away, and the supervisor must go on."""
 
         def repeat() -> None:

@@ -17,6 +17,7 @@ from zlib import crc32
 
 import structlog
 
+from credhook.store import Death
 from credhook.store.errors import STORE_ERRORS
 from credhook.store.job import job_fields, job_id
 from credhook.store.store import SyncStore
@@ -101,27 +102,23 @@ def put_back(store: SyncStore, event_id: str, *, in_transit: int = IN_TRANSIT_MS
     return cast("int | bytes", store.run("put_back", arguments))
 
 
-def note_death(store: SyncStore, name: str, how: str) -> list[bytes]:
+def note_death(store: SyncStore, name: str, how: Death) -> list[bytes]:
     """Note the death in the events that the process held, and let go of them. Return their webhook-ids."""
     death, held = json.dumps(WORKER_DIED.described()), list[bytes]()
     # A lease that is renewed meanwhile changes its place, so the places do not serve to read a page.
     ends = dict(store.redis.zscan_iter(store.keys.leases, count=PAGE))
     leased = sorted(ends, key=lambda event_id: ends[event_id])
     for start in range(0, len(leased), PAGE):
-        held += store.run("reclaim", [name, "", death, store.retention, 0, *leased[start : start + PAGE]])
+        held += store.run("reclaim", [name, "look", death, store.retention, 0, *leased[start : start + PAGE]])
     for start in range(0, len(held), BATCH):
         store.run("reclaim", [name, how, death, store.retention, len(held), *held[start : start + BATCH]])
     return held
 
 
-def reclaim(store: SyncStore, name: str, how: str) -> bool:
-    """Put the events of a dead process at the head of the queue. Return True if Redis has noted the death.
-
-    `name`: of the process; `how`: `1` if it ended by itself, `0` if it was ended from outside, `host` if its host may
-    have died.
-    """
+def reclaim(store: SyncStore, name: str, how: Death) -> bool:
+    """Put the events of a dead process at the head of the queue. Return True if Redis has noted the death."""
     try:
-        store.redis.zrem(store.keys.workers, name)
+        store.redis.zrem(store.keys.heartbeats, name)
         held = note_death(store, name, how)
         became = [put_back(store, one.decode(errors="surrogateescape"), in_transit=0, first=True) for one in held]
     except STORE_ERRORS as error:
@@ -129,8 +126,8 @@ def reclaim(store: SyncStore, name: str, how: str) -> bool:
         return False
     if how != "host":  # Its supervisor replaces it. A host's workers are missed until others start.
         with suppress(*STORE_ERRORS):  # It lapses by itself.
-            store.redis.hdel(store.keys.handlers, name)
-    log.info("death_noted", events=len(held), put_back=became.count(1), own_fault=how == "1")
+            store.redis.hdel(store.keys.announcements, name)
+    log.info("death_noted", events=len(held), put_back=became.count(1), own_fault=how == "own")
 
     from credhook.worker import metrics
 

@@ -88,7 +88,7 @@ for i = first, #ARGV, each do
     outcomes[#outcomes + 1] = outcome
 end
 if #ids > 0 then enqueue('RPUSH', ids, job_ids, {unpack(ARGV, 5, first - 1)}) end
-if #urgent_jobs > 0 then hint(urgent, unpack(urgent_jobs)) end
+if #urgent_jobs > 0 then push_urgent(unpack(urgent_jobs)) end
 if #entries > 0 then redis.call('ZADD', by_resource, unpack(entries)) end
 for _, record in ipairs(records) do
     local key = record[1]

@@ -17,8 +17,8 @@ local EARLY = 2000            -- Ms that RQ's scheduler, which counts whole seco
 local BLOCKED_LASTS = 86400000  -- Ms that lists of blocked and isolated jobs live. They are hints: the events are open.
 local COMMON_DEATHS = 2       -- Deaths of workers that held several events, after which each of these is isolated.
 
--- Number of fields and values that each new event has, and fields that some have besides before they are first held.
-local NEW, BESIDES = 8, {'place', 'backfilled', $TRACE}
+-- Fields that an event can have before it is first held.
+local NEW = {state = true, type = true, resource = true, received = true, place = true, backfilled = true, [$TRACE] = true}
 
 -- The events that this script has claimed, by resource.
 local claimed = {}
@@ -44,7 +44,7 @@ local function claim(id, job, worker)
     end
     if holder and holder ~= id then
         write_expiring(blocked .. resource, BLOCKED_LASTS, 'ZADD', received, job)
-        redis.call('ZADD', open_by_received, received, id)
+        redis.call('ZADD', delayed, received, id)
         redis.call('ZADD', open, now, id)
         return 'blocked'
     end
@@ -53,15 +53,14 @@ local function claim(id, job, worker)
     elseif locked_by then
         remember(locked_by)
     end
-    local new = NEW
-    for _, field in ipairs(#fields > NEW and BESIDES or {}) do if record[field] then new = new + 2 end end
-    local before = (fence or #fields > new) and fields or {}
+    local was_held = fence ~= nil
+    for field in pairs(record) do was_held = was_held or not NEW[field] end
     fence = tonumber(fence or 0) > now and string.format('%.0f', fence + 1) or FIRST_FENCE
     if state == $WAITING then redis.call('HSET', EVENT .. id, 'state', $ACCEPTED) end
     if record.due or record.holder then redis.call('HDEL', EVENT .. id, 'due', 'holder') end
     claimed[resource] = id
     return {id, job, now, record.type, resource, received, fence, tonumber(lapses or 0), false, killed,
-            poison_candidate and 1 or 0, record[$TRACE] or false, before}
+            poison_candidate and 1 or 0, record[$TRACE] or false, was_held and fields or {}}
 end
 
 -- Give each of the claims its lock, its lease and its entry among RQ's started jobs, and fill in the latest state of its

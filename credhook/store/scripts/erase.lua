@@ -18,7 +18,7 @@
 -- keeps a job as failed if its record is gone before that.
 local NOTICED = 5000
 
-local of_events, of_jobs = {open_by_received, dead, quarantined, unreadable}, {scheduled, failed, isolated}
+local of_events, of_jobs = {delayed, dead, quarantined, unreadable}, {scheduled, failed, isolated}
 for type in pairs(known_types) do of_events[#of_events + 1] = unhandled .. type end
 local outcomes = {}
 

@@ -12,7 +12,7 @@ local channel = open .. ':changes'
 local listening
 
 -- Add jobs to the list of those that workers take first. Each of them is in RQ's queue as well.
-local function hint(urgent, ...)
+local function push_urgent(...)
     local trimmed = redis.pcall('LTRIM', urgent, select('#', ...) - MOST_URGENT, -1)
     if trimmed.err then return end
     pcall(write_expiring, urgent, URGENT_LASTS, 'RPUSH', ...)

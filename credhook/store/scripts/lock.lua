@@ -14,8 +14,8 @@ local function lock_of(resource)
     if lock then return string.match(lock, '^(.+) (%d+) (%d+) (%S*)$') end
 end
 
--- Return the fence of the event's last claim, the lapses if that claim lapses, and whether the event has the lock. The lock
--- knows best, unless the record has had a fence as high since.
+-- Return the fence of the event's last claim, the event's lapses if that claim lapses, and true if the event has the lock.
+-- The record is read if its fence is at least as high as that of the lock: it was written later.
 local function last_claim(id, record)
     local locked_by, fence, lapses = lock_of(record.resource)
     if locked_by == id and tonumber(fence) > tonumber(record.fence or 0) then return fence, lapses, true end

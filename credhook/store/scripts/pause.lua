@@ -1,6 +1,6 @@
 -- Pause the calls to a platform for the whole fleet. A longer pause stays.
 --
--- KEYS: platform; workers.
+-- KEYS: platform; heartbeats.
 -- ARGV: ms; cause, a word; calls of this process that were answered within a second; CREDHOOK_RATE, or 0.
 -- Reply: ms that the platform was paused for already; calls per second that have passed, or '' unless a 429 ends them.
 

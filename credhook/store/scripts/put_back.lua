@@ -36,7 +36,7 @@ local function leave()
     call('DEL', 'rq:job:' .. job)
     call('ZREM', leases, id)
     unlock(id, record and record.resource)
-    call('ZREM', open_by_received, id)
+    call('ZREM', delayed, id)
     call('ZREM', open, id)
 end
 
@@ -68,7 +68,7 @@ if lease and tonumber(lapses or 0) > PATIENT_FOR then
 end
 local holder = holder_of(record.resource)
 if holder and holder ~= id then return 0 end
-call('ZADD', open_by_received, record.received, id)
+call('ZADD', delayed, record.received, id)
 call('ZREM', leases, id)
 call('ZREM', scheduled, job)
 call('ZREM', failed, job)
@@ -80,5 +80,5 @@ call('HDEL', event, 'due', 'holder')
 call('PERSIST', event)  -- A settlement that was broken off may have let it expire.
 call('ZREM', unreadable, id)
 enqueue(push, {id}, {job}, {unpack(ARGV, 7)})
-if urgent_types[record.type] then hint(urgent, job) end
+if urgent_types[record.type] then push_urgent(job) end
 return 1

@@ -3,16 +3,16 @@
 -- If the process held one event only, this event has killed it. If there were several, each of them may have: no lapse is
 -- counted, and after a few such deaths an event is worked on alone.
 --
--- ARGV: the worker's name; '1' if the process ended by itself, '0' if it was ended from outside, 'host' if it may have
---   gone down with its host, '' to look only; the death as a failure, in JSON as causes.lua takes it; retention in s; how
---   many events it held; then webhook-ids of events that it may have held.
+-- ARGV: the worker's name; how it died: 'own' if the process ended by itself, 'ended' if it was ended from outside, 'host'
+--   if it may have gone down with its host, or 'look' to change nothing; the death as a failure, in JSON as causes.lua
+--   takes it; retention in s; how many events it held; then webhook-ids of events that it may have held.
 -- Reply: those that it held.
 
 --! include causes.lua
 --! include lock.lua
 
 local call = redis.call
-local dead_worker, cause_of_death, death, retention, number = ARGV[1], ARGV[2], cjson.decode(ARGV[3]), ARGV[4], tonumber(ARGV[5])
+local dead_worker, how, death, retention, number = ARGV[1], ARGV[2], cjson.decode(ARGV[3]), ARGV[4], tonumber(ARGV[5])
 local held = {}
 for i = 6, #ARGV do
     local id = ARGV[i]
@@ -23,17 +23,17 @@ for i = 6, #ARGV do
     end
 end
 
-if cause_of_death == '' then return held end
+if how == 'look' then return held end
 
 -- The field in which the death is counted, if it speaks against the events: not if the host went down.
-local counted = cause_of_death ~= 'host' and (number > 1 and 'deaths' or cause_of_death == '1' and 'killed')
+local counted = how ~= 'host' and (number > 1 and 'deaths' or how == 'own' and 'killed')
 
 local function explain(id)
     if counted then
         describe(death, retention)
         call('HSET', EVENT .. id, $BLAMED .. death.who, death.id)
     end
-    append(id, cjson.encode({died = cause_of_death, beside = number - 1, cause = counted and death.id or nil}))
+    append(id, cjson.encode({died = how, beside = number - 1, cause = counted and death.id or nil}))
 end
 
 for _, id in ipairs(held) do

@@ -22,7 +22,7 @@ local job_fields, outcomes = {unpack(ARGV, 6, first - 1)}, {}
 
 local function reopen(id, record, job)
     enqueue('RPUSH', {id}, {job}, job_fields)
-    redis.call('ZADD', open_by_received, record.received, id)
+    redis.call('ZADD', delayed, record.received, id)
     unlock(id, record.resource)  -- A settlement that was broken off may have left it.
     redis.call('ZREM', leases, id)
     redis.call('ZREM', scheduled, job)

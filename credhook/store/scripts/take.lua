@@ -73,7 +73,7 @@ for _, job in ipairs(redis.call('ZRANGEBYSCORE', scheduled, '-inf', now / 1000, 
         enqueue('RPUSH', {id}, {job})
         -- It has been due: if the clock goes back, nothing else would let the event be claimed.
         redis.pcall('HDEL', EVENT .. id, 'due')
-        if urgent_types[redis.pcall('HGET', EVENT .. id, 'type')] then hint(urgent, job) end
+        if urgent_types[redis.pcall('HGET', EVENT .. id, 'type')] then push_urgent(job) end
     end
 end
 if idle and wanted > 0 then

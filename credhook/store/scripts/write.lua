@@ -144,7 +144,7 @@ function write.settle(id, fence, job, state, latest, follow, sealed, rest, ...)
         elseif worker.name then
             call('ZADD', scheduled, due / 1000, job)
         end
-        call('ZADD', open_by_received, record.received, id)
+        call('ZADD', delayed, record.received, id)
         call('ZADD', open, now, id)
         call('PERSIST', key)  -- A settlement that was broken off may have let it expire.
     else
@@ -173,7 +173,7 @@ local function release()
     if #unlocked > 0 then call('HDEL', locks, unpack(unlocked)) end
     call('ZREM', leases, unpack(ids))
     if #closed > 0 then
-        call('ZREM', open_by_received, unpack(closed))
+        call('ZREM', delayed, unpack(closed))
         call('ZREM', open, unpack(closed))
     end
 end

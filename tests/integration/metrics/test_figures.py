@@ -93,7 +93,7 @@ async def test_workers_are_counted_by_version_while_they_announce_themselves(
     assert (await target.scrape()).series("credhook_workers") == {("unknown",): 0}
     for token, version, seconds in (("a", "1.2.0", 0), ("b", "1.2.0", 0), ("c", "1.3.0rc1", 0), ("gone", "1.1.0", 16)):
         said = int((time.time() - seconds) * 1_000)
-        redis_client.hset(INDEX.handlers, token, f"{said} {said} " + json.dumps({"version": version}))
+        redis_client.hset(INDEX.announcements, token, f"{said} {said} " + json.dumps({"version": version}))
     found = (await target.scrape()).series("credhook_workers")
     assert found == {("1.2.0",): 2, ("1.3.0rc1",): 1}
 
@@ -105,7 +105,7 @@ async def test_events_in_a_queue_without_workers_are_counted_by_queue(target: Ta
         if queue != "empty":
             redis_client.zadd(Keys(queue).open, {"m1": 1})
         if beat is not None:
-            redis_client.zadd(Keys(queue).workers, {"w": int(time.time() - beat) * 1_000, "long ago": 1})
+            redis_client.zadd(Keys(queue).heartbeats, {"w": int(time.time() - beat) * 1_000, "long ago": 1})
     redis_client.sadd("rq:queues", INDEX.jobs)
     found = (await target.scrape()).series("credhook_forsaken_events")
     assert found == {("typo",): 1, ("left",): 1, ("credhook",): 2}

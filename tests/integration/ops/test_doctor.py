@@ -182,7 +182,7 @@ def fleet(
         one = Clinic(folder, redis, server, sandbox, authority, environment)
         done = commands.invoke("endpoints", "apply", environment=environment, folder=folder)
         assert done.returncode == 0, done.stderr
-        until(lambda: redis.hlen(INDEX.receivers) and redis.hlen(INDEX.handlers), what=f"both; {worker.text}")
+        until(lambda: redis.hlen(INDEX.receivers) and redis.hlen(INDEX.announcements), what=f"both; {worker.text}")
         yield one
         listed = commands.invoke("api", "endpoints", "list", environment=environment, folder=folder).stdout
         for endpoint in json.loads(listed):

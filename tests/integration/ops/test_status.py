@@ -69,7 +69,7 @@ def test_a_fleet_that_is_well(harness: Harness, tmp_path: Path) -> None:
 def test_status_names_each_problem_with_its_remedy(redis_client: Redis, redis_url: str) -> None:
     accept(redis_url, "m1", DATA, "r1")
     now = int(redis_client.time()[0]) * 1_000
-    redis_client.zadd(INDEX.open_by_received, {"m1": now - 3_600_000})
+    redis_client.zadd(INDEX.delayed, {"m1": now - 3_600_000})
     redis_client.zadd(INDEX.dead, {"m2": now, "m3": now - 2 * 86_400_000})
     redis_client.zadd(INDEX.unhandled + DATA, {"m4": now})
     redis_client.set("rq:suspended", 1)
@@ -81,9 +81,9 @@ def test_status_names_each_problem_with_its_remedy(redis_client: Redis, redis_ur
         *(("gone", 90_000, 80_000, 2), ("long ago", 90_000_000, 87_000_000, 3)),
     ):
         said = json.dumps(worker | {"pid": pid})
-        redis_client.hset(INDEX.handlers, token, f"{now - since} {now - renewed} {said}")
+        redis_client.hset(INDEX.announcements, token, f"{now - since} {now - renewed} {said}")
     redis_client.sadd("rq:queues", Keys("other").jobs)
-    redis_client.hset(Keys("other").handlers, "gone", f"{now - 90_000} {now - 20_000} {json.dumps(worker)}")
+    redis_client.hset(Keys("other").announcements, "gone", f"{now - 90_000} {now - 20_000} {json.dumps(worker)}")
     redis_client.sadd("rq:workers", "rq:worker:stock", "rq:worker:gone")
     redis_client.hset("rq:worker:stock", "queues", "mails,typo")  # No list of RQ's has this queue.
     redis_client.zadd(Keys("typo").unhandled + DATA, {"m5": now})
@@ -112,7 +112,7 @@ def test_status_reports_a_silent_redis_in_one_line() -> None:
 
 def test_status_reports_only_that_data_are_another_versions(redis_client: Redis, redis_url: str) -> None:
     redis_client.set(INDEX.schema, 99)
-    redis_client.hset(INDEX.handlers, "token", "in another layout")
+    redis_client.hset(INDEX.announcements, "token", "in another layout")
     found, done = facts(redis_url), status(redis_url)
     assert [name for name in named(found) if name != "redis.maxmemory"] == ["redis.schema"]
     assert done.returncode == 1
@@ -157,5 +157,5 @@ async def test_a_worker_is_ready_once_all_of_its_processes_have_started(async_re
     ):
         for token, started in announced.items():
             said = f"1 2 {json.dumps(WORKER | {'started': started})}"
-            await async_redis.hset(INDEX.handlers, token, said)
+            await async_redis.hset(INDEX.announcements, token, said)
         assert (await check_workers(store_on(async_redis), tokens)).passed is passed

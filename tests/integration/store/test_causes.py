@@ -124,7 +124,7 @@ async def test_death_of_a_worker_is_a_cause_until_the_event_is_done(
     async with attempts(redis_url, stub, handlers, MAX_ATTEMPTS=most) as made:
         await made.accept("e0", COMPLETED, "r0")
         assert len(await queue.take("w")) == 1
-        assert reclaim(store_on(queue.redis), "w", "1")
+        assert reclaim(store_on(queue.redis), "w", "own")
         assert standing(queue.redis) == {("worker", "WorkerDied"): {"e0"}}
         assert not await queue.take("w")
         (claim,) = await queue.take("w", idle=True)

@@ -85,7 +85,7 @@ async def use(store: MeasuredStore) -> None:
     opened: Any = store.redis.zrange(INDEX.open, 0, 20)
     for one in opened:
         put_back(store, one.decode(), in_transit=0)
-    note_death(store, DEAD_WORKER, "1")
+    note_death(store, DEAD_WORKER, "own")
     Unhandled(store, wanted={COMPLETED: ("test.first",)}).put_back()
     for selection in (Selection(limit=PLACES), Selection(resource="r1", limit=PLACES), Selection(states=SETTLED)):
         found = read_page(store, selection).events

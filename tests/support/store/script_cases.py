@@ -133,7 +133,7 @@ async def keeping(store: BreakableStore) -> None:
 
 async def taken_and_kept(store: BreakableStore) -> None:
     await taken(store)
-    store.redis.zadd(INDEX.open_by_received, {claim.event_id: 1 for claim in store.held})  # As after a retry.
+    store.redis.zadd(INDEX.delayed, {claim.event_id: 1 for claim in store.held})  # As after a retry.
     await keeping(store)
 
 
@@ -167,7 +167,10 @@ def backfill(store: BreakableStore) -> None:
 
 
 async def announcing(store: BreakableStore) -> None:
-    for seconds, *keys in ((MISSED_SECONDS, INDEX.handlers, INDEX.workers), (ANNOUNCEMENT_SECONDS, INDEX.receivers)):
+    for seconds, *keys in (
+        (MISSED_SECONDS, INDEX.announcements, INDEX.heartbeats),
+        (ANNOUNCEMENT_SECONDS, INDEX.receivers),
+    ):
         store.store.run("announce", ["w", "{}", int(1_000 * seconds)], keys=keys)
 
 
@@ -208,7 +211,7 @@ CASES: dict[str, tuple[Script, Step, Step]] = {
     "renew": ("write", taken, lambda store: store.claims.renew(store.held)),
     "put back": ("put_back", lost_by_rq, putting_back),
     "set aside": ("put_back", damaged, putting_back),
-    "reclaim": ("reclaim", taken, at_once(lambda store: note_death(store.store, "w", "1"))),
+    "reclaim": ("reclaim", taken, at_once(lambda store: note_death(store.store, "w", "own"))),
     "replay": ("replay", settled(DEAD), replaying),
     "put back unhandled": ("replay", settled(UNHANDLED), at_once(lambda store: store.sweeper.unhandled.put_back())),
     "keep a snapshot": ("keep", taken, keeping),

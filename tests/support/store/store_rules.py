@@ -75,7 +75,7 @@ def disagreements(redis: Redis) -> list[str]:
     expected = {
         **{INDEX.unhandled + one: set() for one in EVENT_TYPES},
         **{key: {one for one in ids if LISTS.get(states[one]) == key} for key in LISTS.values()},
-        **{key: {one for one in ids if states[one] in OPEN} for key in (INDEX.open, INDEX.open_by_received)},
+        **{key: {one for one in ids if states[one] in OPEN} for key in (INDEX.open, INDEX.delayed)},
     }
     for one in ids:
         for name, cause in records[one].items():

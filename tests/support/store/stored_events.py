@@ -42,7 +42,7 @@ def plant(
     entry |= {"c:" + handler: cause for handler, cause in causes.items()}
     if state in OPEN:
         redis.zadd(INDEX.open, {webhook_id: now})
-        redis.zadd(INDEX.open_by_received, {webhook_id: received})
+        redis.zadd(INDEX.delayed, {webhook_id: received})
     elif state is not State.QUARANTINED:
         entry["settled"] = now
     redis.hset(EVENT + webhook_id, mapping=entry | {"place": list_event(redis, webhook_id, received, resource)})

@@ -65,7 +65,7 @@ class EventQueue:
 
     def die(self, name: str, *, own_fault: bool = True) -> int:
         """Note that this worker has died, and return the number of its events."""
-        return len(note_death(store_on(self.redis), name, "1" if own_fault else "0"))
+        return len(note_death(store_on(self.redis), name, "own" if own_fault else "ended"))
 
     def erase(self, event_id: str) -> None:
         Erasure(store_on(self.redis), Selection())([EventSummary(event_id)])

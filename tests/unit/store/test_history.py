@@ -11,12 +11,12 @@ FIELDS = {
 AT = "1970-01-01T00:00:04.000Z"
 HISTORY = [
     {"at": AT, "replayed": {"by": "ada", "handler": "a.f"}},
-    {"at": AT, "died": "1", "beside": 2, "cause": "510e0000"},
+    {"at": AT, "died": "own", "beside": 2, "cause": "510e0000"},
     {"at": AT, "state": "waiting", "error": "no", "milliseconds": 7, "worker": "w",
      "next_attempt_at": AT, "ran": {"a.f": 12}, "skipped": ["a.s"],
      "failures": [{"who": "a.b", "what": "ValueError", "ms": 5, "at": "x.py:1 f", "cause": "0721e2e5",
                    "attempt": 2, "next_attempt_at": AT}]},
-    {"at": AT, "died": "0", "beside": 0},
+    {"at": AT, "died": "ended", "beside": 0},
 ]  # fmt: skip
 
 

@@ -256,7 +256,7 @@ async def test_longer_pause_stays(redis_url: str, redis_client: Redis, stub: Stu
 async def test_429_names_the_rate_that_passed(redis_url: str, redis_client: Redis, stub: Stub) -> None:
     key = platform_key(stub.url, "credhook")
     stub.answer = lambda call: WELL if call.total <= 3 else Answer(429, retry_after="60")
-    redis_client.zadd("credhook:credhook:workers", {"w1": 1, "w2": 1})
+    redis_client.zadd("credhook:credhook:heartbeats", {"w1": 1, "w2": 1})
     async with member(redis_url, stub.url) as one:
         with capture_logs() as logs:
             for _ in range(4):

@@ -41,7 +41,7 @@ class Member:
 
     def falls_silent(self, seconds: float = SILENCE + 1) -> None:
         """Let its last beat have been so many seconds ago."""
-        self.redis.zincrby(INDEX.workers, -1_000 * seconds, self.name)
+        self.redis.zincrby(INDEX.heartbeats, -1_000 * seconds, self.name)
 
 
 @pytest.fixture(autouse=True)
@@ -59,10 +59,12 @@ def test_a_process_announces_itself_for_a_day(redis_client: Redis) -> None:
     handlers.on(COMPLETED)(one)
     member = Member(redis_client, "w1", handlers)
     member.beats()
-    redis_client.hset(INDEX.handlers, "w1", b"1 2 " + next(announced(redis_client.hgetall(INDEX.handlers))).text)
-    redis_client.expire(INDEX.handlers, 60)  # The next beat renews it.
+    redis_client.hset(
+        INDEX.announcements, "w1", b"1 2 " + next(announced(redis_client.hgetall(INDEX.announcements))).text
+    )
+    redis_client.expire(INDEX.announcements, 60)  # The next beat renews it.
     member.beats()
-    (found,) = announced(redis_client.hgetall(INDEX.handlers))
+    (found,) = announced(redis_client.hgetall(INDEX.announcements))
     announcement = json.loads(found.text)
     assert found.since == 1 < found.renewed
     assert announcement.keys() == {
@@ -72,7 +74,7 @@ def test_a_process_announces_itself_for_a_day(redis_client: Redis) -> None:
     compared = [name.removeprefix("CREDHOOK_") for name in announcement["config_fingerprint"]]
     assert compared == ["API_URL", "TOKEN_URL", "CLIENT_ID", "RATE", "RETENTION"]
     assert (announcement["handlers"], announcement["processes"]) == ({"test.one": [COMPLETED]}, 3)
-    assert 80_000_000 < redis_client.pttl(INDEX.handlers) <= 86_400_000
+    assert 80_000_000 < redis_client.pttl(INDEX.announcements) <= 86_400_000
 
 
 def test_beats_and_leases_go_on_while_redis_is_full(redis_client: Redis) -> None:
@@ -80,7 +82,7 @@ def test_beats_and_leases_go_on_while_redis_is_full(redis_client: Redis) -> None
     with configured(redis_client, "maxmemory", "1"):
         Member(redis_client, "w2").beats()
         assert [store_on(redis_client).run("sweeper_lock", ["one", 9_000]) for _ in "12"] == [1, 1]
-    assert (redis_client.hlen(INDEX.handlers), redis_client.zcard(INDEX.workers)) == (2, 2)
+    assert (redis_client.hlen(INDEX.announcements), redis_client.zcard(INDEX.heartbeats)) == (2, 2)
 
 
 async def test_the_events_of_a_silent_process_go_first_and_count_no_failure(
@@ -101,7 +103,7 @@ async def test_the_events_of_a_silent_process_go_first_and_count_no_failure(
     assert [record["lapses"] for record in records(store_on(redis_client), ("m1", "m2"))] == [1, 1]
     for event_id in ("m1", "m2"):
         assert not {"deaths", "killed"} & queue.record(event_id).keys()
-    assert sorted(redis_client.hkeys(INDEX.handlers)) == [b"gone", b"here"]  # It is missed.
+    assert sorted(redis_client.hkeys(INDEX.announcements)) == [b"gone", b"here"]  # It is missed.
 
 
 def test_a_silent_process_is_reclaimed_by_one_process_only(redis_client: Redis) -> None:
@@ -144,15 +146,15 @@ def test_a_process_that_leaves_is_not_missed(redis_client: Redis) -> None:
     gone.beats()
     gone.heartbeat.leave()
     here.beats(SILENCE + 1)
-    assert redis_client.zrange(INDEX.workers, 0, -1) == redis_client.hkeys(INDEX.handlers) == [b"here"]
-    assert 0 < redis_client.ttl(INDEX.workers) <= 86_400
+    assert redis_client.zrange(INDEX.heartbeats, 0, -1) == redis_client.hkeys(INDEX.announcements) == [b"here"]
+    assert 0 < redis_client.ttl(INDEX.heartbeats) <= 86_400
     gone.beats()  # From its thread, which goes on until the process has ended.
-    assert redis_client.hkeys(INDEX.handlers) == [b"here"]
-    redis_client.set(INDEX.handlers, "of another type")  # So that `here` cannot say goodbye.
+    assert redis_client.hkeys(INDEX.announcements) == [b"here"]
+    redis_client.set(INDEX.announcements, "of another type")  # So that `here` cannot say goodbye.
     here.heartbeat.leave()
-    redis_client.delete(INDEX.handlers)
+    redis_client.delete(INDEX.announcements)
     here.beats()
-    assert not redis_client.exists(INDEX.handlers)
+    assert not redis_client.exists(INDEX.announcements)
 
 
 def test_a_host_that_is_gone_is_missed_for_a_day_and_a_dead_process_that_is_replaced_is_not(
@@ -161,28 +163,28 @@ def test_a_host_that_is_gone_is_missed_for_a_day_and_a_dead_process_that_is_repl
     replaced, gone, here = (Member(redis_client, token) for token in ("replaced", "gone", "here"))
     for member in (replaced, gone):
         member.beats()
-    assert reclaim(here.store, "replaced", "0")
-    assert redis_client.zrange(INDEX.workers, 0, -1) == [b"gone"]  # Nobody is to miss it.
+    assert reclaim(here.store, "replaced", "ended")
+    assert redis_client.zrange(INDEX.heartbeats, 0, -1) == [b"gone"]  # Nobody is to miss it.
     now = here.store.clock()
     for token, ago in (("long ago", 87_000_000), ("today", 80_000_000)):
-        redis_client.hset(INDEX.handlers, token, f"1 {now - ago} {{}}")
+        redis_client.hset(INDEX.announcements, token, f"1 {now - ago} {{}}")
     for silence in (SILENCE + 1, 60):
         here.beats(SILENCE + 1)
         gone.falls_silent(silence)
         here.beats()
-        assert sorted(redis_client.hkeys(INDEX.handlers)) == [b"gone", b"here", b"today"]
+        assert sorted(redis_client.hkeys(INDEX.announcements)) == [b"gone", b"here", b"today"]
 
 
 def test_who_leaves_takes_along_one_silent_process_that_it_has_replaced(redis_client: Redis) -> None:
     now = store_on(redis_client).clock()
     # The other one alive has replaced the one that fell silent before it started.
     for token, started, silent in (("its", 1, 95), ("other", now - 92_000, -99), ("first", 1, 90), ("second", 1, 60)):
-        redis_client.hset(INDEX.handlers, token, f"{started} {now - 1_000 * silent} {{}}")
+        redis_client.hset(INDEX.announcements, token, f"{started} {now - 1_000 * silent} {{}}")
     for left in ([b"its", b"other", b"second"], [b"its", b"other"], [b"its", b"other"]):
         here = Member(redis_client, "here")
         here.beats()
         here.heartbeat.leave()
-        assert sorted(redis_client.hkeys(INDEX.handlers)) == left
+        assert sorted(redis_client.hkeys(INDEX.announcements)) == left
 
 
 @pytest.mark.parametrize(("lease", "interval", "silence"), [(1.0, 1 / 3, 1), (15.0, 1.0, 6), (300.0, 1.0, 120)])

@@ -442,10 +442,10 @@ def test_settled_events_are_forgotten_after_the_retention_time_and_lists_agree_w
         queue.redis.zadd(key, {"old": now - 3_601_000, state: now - 3_500_000})
         if state != "unreadable":  # That one may have been repaired by hand.
             queue.redis.zadd(key, {"moved": now, "gone": now})
-    for key in (INDEX.open, INDEX.open_by_received):
+    for key in (INDEX.open, INDEX.delayed):
         queue.redis.zadd(key, {"torn": now - 10_000})
     queue.sweep()
-    assert not queue.redis.exists(INDEX.open, INDEX.open_by_received, INDEX.leases)
+    assert not queue.redis.exists(INDEX.open, INDEX.delayed, INDEX.leases)
     assert queue.redis.zrange(INDEX.started, 0, -1) == [b"young"]
     assert {key: queue.redis.zrange(key, 0, -1) for key in lists.values()} == {
         key: [state.encode()] for state, key in lists.items()
@@ -455,7 +455,7 @@ def test_settled_events_are_forgotten_after_the_retention_time_and_lists_agree_w
 async def test_an_event_behind_another_of_its_resource_is_no_orphan(queue: EventQueue) -> None:
     await queue.accept("e1/r", "e2/r")
     assert [claim.event_id for claim in await queue.take()] == ["e1"]
-    assert queue.redis.zscore(INDEX.open_by_received, "e2")  # Its age counts, although it is in no queue.
+    assert queue.redis.zscore(INDEX.delayed, "e2")  # Its age counts, although it is in no queue.
     queue.redis.zadd(INDEX.open, {"e2": 1})
     assert queue.sweep() == 0
     assert not queue.redis.exists(INDEX.jobs)
@@ -566,7 +566,7 @@ async def test_a_death_does_not_count_for_an_event_that_was_taken_again(queue: E
 async def test_an_event_that_killed_its_worker_comes_before_later_ones(queue: EventQueue) -> None:
     await queue.accept("e1/r")
     await queue.take_one("dies")
-    assert reclaim(store_on(queue.redis), "dies", "1")
+    assert reclaim(store_on(queue.redis), "dies", "own")
     await queue.accept("e2/r")
     assert not await queue.take("busy")
     (first,) = await queue.take("idle", idle=True)
@@ -576,7 +576,7 @@ async def test_an_event_that_killed_its_worker_comes_before_later_ones(queue: Ev
 
 def test_reclaim_returns_false_while_redis_is_away() -> None:
     with open_redis_sync("redis://127.0.0.1:1/0", **BRIEFLY) as nobody:
-        assert not reclaim(store_on(nobody), "w1", "1")
+        assert not reclaim(store_on(nobody), "w1", "own")
 
 
 async def test_a_lock_is_kept_for_a_dead_worker_no_longer_than_its_lease(queue: EventQueue) -> None:

@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
+from credhook.store import Death
 from credhook.supervisor import PLACE, STALLED_SECONDS
 from credhook.worker.process.heartbeat import BEAT_SECONDS, silence_seconds
 from credhook.worker.process.main import _every, blocked_seconds
@@ -82,7 +83,7 @@ class Fleet:
             sleep=clock.sleep,
         )
 
-    def _reclaim(self, name: str, how: str) -> bool:
+    def _reclaim(self, name: str, how: Death) -> bool:
         self.reclaimed.append((name.rpartition(".")[2], how))
         return self.answers.pop(0) if self.answers else True
 
@@ -122,7 +123,7 @@ def test_any_code_that_the_worker_does_not_explain_is_a_death_by_its_own_fault(f
     """A handler can end its process with any code."""
     fleet.dies(0, code, at=2)
     assert fleet.run(60) == 0
-    assert fleet.reclaimed == [("1", "1")]
+    assert fleet.reclaimed == [("1", "own")]
     assert len(fleet.workers) == 2
     assert fleet.workers[0].is_closed
 
@@ -131,7 +132,7 @@ def test_a_kill_from_outside_is_nobodys_fault(fleet: Fleet) -> None:
     """An operator or a lack of memory may send it."""
     fleet.dies(0, -signal.SIGKILL, at=2)
     assert fleet.run(60) == 0
-    assert (fleet.reclaimed, fleet.exits) == ([("1", "0")], [0])
+    assert (fleet.reclaimed, fleet.exits) == ([("1", "ended")], [0])
 
 
 def test_a_worker_that_reports_its_stop_is_not_replaced(fleet: Fleet, logs: list[Any]) -> None:
@@ -162,13 +163,13 @@ def test_reclaiming_goes_on_until_redis_notes_the_death(fleet: Fleet) -> None:
     fleet.answers = [False, False]
     fleet.dies(0, 1, at=2)
     assert fleet.run(60) == 0
-    assert fleet.reclaimed == [("1", "1")] * 3
+    assert fleet.reclaimed == [("1", "own")] * 3
 
 
 def test_the_events_of_a_worker_that_does_not_drain_are_put_back(fleet: Fleet) -> None:
     fleet.clock.after(1.0, lambda: setattr(fleet.workers[0], "_drains_for", 60.0))
     assert fleet.run(5.0) == 1
-    assert fleet.reclaimed == [("1", "0")]
+    assert fleet.reclaimed == [("1", "ended")]
 
 
 def test_a_draining_worker_has_ten_seconds_more_than_its_grace_to_hand_events_back(fleet: Fleet) -> None:
@@ -204,7 +205,7 @@ def test_a_blocked_loop_is_logged_with_the_handlers_calls(fleet: Fleet, logs: li
         ['File "/app/handlers.py", line 3 in slow', 'File "/app/handlers.py", line 7 in handle'],
     )
     assert "plain def" in logs[0]["hint"]
-    assert fleet.reclaimed == [("1", "1")]
+    assert fleet.reclaimed == [("1", "own")]
 
 
 def test_after_all_processes_have_stood_still_a_blocked_loop_is_nobodys_fault(fleet: Fleet) -> None:
@@ -213,7 +214,7 @@ def test_after_all_processes_have_stood_still_a_blocked_loop_is_nobodys_fault(fl
     fleet.clock.after(20, lambda: setattr(fleet.clock, "now", fleet.clock.now + 600))
     fleet.dies(0, 1, at=620.15)
     assert fleet.run(700) == 0
-    assert fleet.reclaimed == [("1", "0")]
+    assert fleet.reclaimed == [("1", "ended")]
 
 
 def report(*stacks: str) -> str:
