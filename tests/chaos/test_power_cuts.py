@@ -48,7 +48,7 @@ def cuts(file: bytes, start: int) -> Iterator[int]:
 @pytest.mark.soak
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("name", CASES)
-async def test_a_file_that_was_cut_in_a_script_loses_nothing_at_the_next_two_starts(name: str, tmp_path: Path) -> None:
+async def test_cut_file_loses_nothing_at_the_next_two_starts(name: str, tmp_path: Path) -> None:
     _, prepare, run = CASES[name]
     repeat, expected = AFTERWARDS.get(name, (nothing, {"e1"}))
     with MortalRedis(tmp_path) as server:
@@ -79,7 +79,7 @@ async def test_a_file_that_was_cut_in_a_script_loses_nothing_at_the_next_two_sta
             server.start()
 
 
-async def test_what_a_script_that_was_cut_has_left_in_the_file_is_in_no_key_of_the_next_one(tmp_path: Path) -> None:
+async def test_redis_drops_a_script_that_was_cut(tmp_path: Path) -> None:
     with MortalRedis(tmp_path) as server:
         store = BreakableStore(Redis.from_url(server.url))
         store.deliver(("first", COMPLETED, "r9"))

@@ -91,7 +91,7 @@ REFUSALS = [
 
 @pytest.mark.parametrize(("error", "step"), REFUSALS)
 @pytest.mark.parametrize("name", CASES)
-def test_whatever_is_refused_nothing_is_lost_or_redone(redis_client: Redis, name: str, error: str, step: int) -> None:
+def test_broken_script_loses_nothing_and_repeats_nothing(redis_client: Redis, name: str, error: str, step: int) -> None:
     in_own_time(run_case(redis_client, name, Sabotage(0)))
     commands: Any = redis_client.lrange("test:commands", 0, -1)
     assert commands
@@ -110,7 +110,7 @@ def test_whatever_is_refused_nothing_is_lost_or_redone(redis_client: Redis, name
             raise
 
 
-async def test_every_key_is_in_the_table_and_expires_as_it_says(redis_client: Redis) -> None:
+async def test_every_key_expires_as_the_table_says(redis_client: Redis) -> None:
     seen = set[str]()
     for name, (_, prepare, run) in CASES.items():
         redis_client.flushall()
@@ -126,7 +126,7 @@ async def test_every_key_is_in_the_table_and_expires_as_it_says(redis_client: Re
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_script_changes_no_event_of_another_schema(redis_client: Redis, name: str) -> None:
+def test_script_changes_no_event_of_another_schema(redis_client: Redis, name: str) -> None:
     async def refused() -> list[str]:
         store, (_, prepare, run) = BreakableStore(redis_client), CASES[name]
         await prepare(store)

@@ -69,7 +69,7 @@ async def made(idle: Attempts) -> Attempts:
 @pytest.mark.parametrize(("why", "said"), [
     (Interruption.LEASE_LOST, "lease_lost"), (Interruption.DRAINED, "event_handed_back"),
 ])  # fmt: skip
-async def test_what_has_run_is_recorded_although_the_attempt_is_interrupted(
+async def test_interrupted_attempt_records_the_handlers_that_ended(
     made: Attempts, told: Planned, stub: Stub, redis_client: Redis, why: Interruption, said: str
 ) -> None:
     attempt = Attempt(await made.claim(), unwritten={"test.first": DONE})
@@ -84,7 +84,7 @@ async def test_what_has_run_is_recorded_although_the_attempt_is_interrupted(
         assert told.ran == ["second"]
 
 
-async def test_an_event_that_redis_does_not_settle_is_renewed_no_longer(made: Attempts, redis_client: Redis) -> None:
+async def test_event_that_redis_does_not_settle_is_not_renewed(made: Attempts, redis_client: Redis) -> None:
     attempt = Attempt(await made.claim())
     redis_client.rename(EVENT + "e1", "kept")
     redis_client.set(EVENT + "e1", "of another type")
@@ -99,7 +99,7 @@ async def test_an_event_that_redis_does_not_settle_is_renewed_no_longer(made: At
 
 
 @pytest.mark.parametrize(("status", "state"), [(DONE, State.DONE), (GAVE_UP + "closed", State.DEAD)])
-async def test_nothing_is_fetched_once_every_handler_is_recorded_as_ended(
+async def test_attempt_fetches_nothing_once_every_handler_has_ended(
     made: Attempts, told: Planned, stub: Stub, redis_client: Redis, status: str, state: State
 ) -> None:
     """Their worker died before it settled the event, and the platform may have forgotten the data since."""
@@ -117,7 +117,7 @@ async def test_nothing_is_fetched_once_every_handler_is_recorded_as_ended(
 
 
 @pytest.mark.parametrize(("status", "state"), [(TOOK + "7", State.DONE), (GAVE_UP + "closed", State.DEAD)])
-async def test_what_is_recorded_as_ended_after_the_claim_does_not_run_again(
+async def test_handler_recorded_after_the_claim_does_not_run_again(
     made: Attempts, told: Planned, status: str, state: State
 ) -> None:
     """By a worker that had lost the event."""
@@ -127,7 +127,7 @@ async def test_what_is_recorded_as_ended_after_the_claim_does_not_run_again(
     assert (told.ran, attempt.statuses["test.first"]) == (["second"], status.removesuffix(" 7"))
 
 
-async def test_an_event_waits_if_redis_does_not_say_whether_there_is_a_place(
+async def test_event_waits_while_redis_cannot_give_its_handler_a_place(
     redis_url: str, stub: Stub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = Planned()
@@ -140,7 +140,7 @@ async def test_an_event_waits_if_redis_does_not_say_whether_there_is_a_place(
     assert [attempts for attempts, _ in settlement.schedules.values()] == [0]
 
 
-async def test_a_snapshot_goes_with_its_event_although_only_an_earlier_attempt_has_seen_data(
+async def test_settlement_deletes_the_snapshot_of_an_earlier_attempt(
     made: Attempts, told: Planned, redis_url: str, stub: Stub, redis_client: Redis
 ) -> None:
     """And stays while a worker has it that lacks the handler which failed."""
@@ -159,9 +159,7 @@ async def test_a_snapshot_goes_with_its_event_although_only_an_earlier_attempt_h
     assert not redis_client.exists("credhook:credhook:snapshot:e1")
 
 
-async def test_a_snapshot_of_another_version_is_left_and_the_platform_asked(
-    made: Attempts, told: Planned, stub: Stub
-) -> None:
+async def test_snapshot_of_another_version_is_not_used(made: Attempts, told: Planned, stub: Stub) -> None:
     told.ends["first"] = Retry(after=0.02)
     await made.next()
     await Snapshots(store_on(made.redis), SecretStr(KEY)).keep("e1", b'{"credentials": "of another model"}')
@@ -185,7 +183,7 @@ async def test_data_is_not_gone_because_the_platform_fails(made: Attempts, told:
     assert not await made.redis.exists(SNAPSHOT + "e2")  # The event does not announce the data.
 
 
-async def test_who_has_lost_the_event_to_another_is_told_when_it_settles(made: Attempts, redis_client: Redis) -> None:
+async def test_attempt_that_lost_its_event_settles_nothing(made: Attempts, redis_client: Redis) -> None:
     attempt = Attempt(await made.claim())
     redis_client.hset("credhook:credhook:locks", "pre_1", f"e1 {attempt.claim.fence + 1} 2 another")
     lost = REGISTRY.get_sample_value("credhook_leases_lost_total") or 0
@@ -195,7 +193,7 @@ async def test_who_has_lost_the_event_to_another_is_told_when_it_settles(made: A
 
 
 @pytest.mark.parametrize("swallowing", ["the snapshots", "the store"])
-async def test_an_interruption_that_something_has_swallowed_is_noticed_before_the_next_handler(
+async def test_swallowed_interruption_stops_the_next_handler(
     made: Attempts, told: Planned, monkeypatch: pytest.MonkeyPatch, swallowing: str
 ) -> None:
     """Nothing of ours swallows any; what this one stands for is a library of tomorrow."""
@@ -213,9 +211,7 @@ async def test_an_interruption_that_something_has_swallowed_is_noticed_before_th
     assert not told.ran
 
 
-async def test_handlers_run_to_their_end_although_redis_refuses_the_record_of_another(
-    redis_url: str, stub: Stub, redis_client: Redis
-) -> None:
+async def test_refused_record_stops_no_other_handler(redis_url: str, stub: Stub, redis_client: Redis) -> None:
     handlers, ended = Handlers("test"), []
 
     @handlers.on("*")
@@ -242,7 +238,7 @@ async def test_handlers_run_to_their_end_although_redis_refuses_the_record_of_an
     ({"second": GiveUp("closed")}, True),
     ({"second": Retry(after=600)}, True),
 ])  # fmt: skip
-async def test_only_a_state_that_a_handler_has_handled_makes_earlier_ones_stale(
+async def test_only_a_handled_state_makes_earlier_states_stale(
     idle: Attempts, told: Planned, ends: dict[str, Exception], stale: bool
 ) -> None:
     told.ends |= ends
@@ -256,7 +252,7 @@ async def test_only_a_state_that_a_handler_has_handled_makes_earlier_ones_stale(
 
 @pytest.mark.parametrize("days", [0, 1])
 @pytest.mark.parametrize("well", [0, 1, 2])
-async def test_a_pause_of_the_platform_spends_no_attempt_for_a_day_and_all_is_counted(
+async def test_pause_of_the_platform_spends_no_attempt_for_a_day(
     redis_url: str, stub: Stub, well: int, days: int
 ) -> None:
     handlers = Handlers("test")
@@ -343,7 +339,7 @@ EARLY, LATE = "2026-11-01T12:00:00Z", "20261101T120001"  # The second is in ISO'
         ([("verified", EARLY, False), ("data", EARLY, False)], "179353440000003"),
     ],
 )
-async def test_of_two_states_the_later_counts_and_at_the_same_moment_the_higher_rank(
+async def test_later_state_counts_or_else_the_higher_rank(
     idle: Attempts, told: Planned, stub: Stub, redis_client: Redis, steps: list[tuple[str, str | None, bool]], kept: str
 ) -> None:
     for number, (kind, updated, _) in enumerate(steps):
@@ -357,7 +353,7 @@ async def test_of_two_states_the_later_counts_and_at_the_same_moment_the_higher_
     assert redis_client.get("credhook:credhook:resource:iss_1") == kept.encode()
 
 
-async def test_details_serve_the_event_that_follows_only_if_they_are_later(made: Attempts, stub: Stub) -> None:
+async def test_later_details_serve_the_event_that_follows(made: Attempts, stub: Stub) -> None:
     await made.accept("e2", DATA, "pre_1")
     second = await made.make_two()
     assert len(stub.calls) == 1  # It had come before the look.
@@ -373,7 +369,7 @@ async def test_details_serve_the_event_that_follows_only_if_they_are_later(made:
     assert len(stub.calls) == 3
 
 
-async def test_a_snapshot_serves_no_other_event(made: Attempts, told: Planned, stub: Stub) -> None:
+async def test_snapshot_serves_no_other_event(made: Attempts, told: Planned, stub: Stub) -> None:
     """It may be as old as the first attempt."""
     told.ends["second"] = Retry(after=0.05)
     await made.next()
@@ -389,7 +385,7 @@ async def test_a_snapshot_serves_no_other_event(made: Attempts, told: Planned, s
     assert len(stub.calls) == 2
 
 
-async def test_nothing_is_fetched_for_an_event_whose_handlers_all_run_still(
+async def test_attempt_fetches_nothing_while_every_handler_still_runs(
     made: Attempts, told: Planned, stub: Stub
 ) -> None:
     runs: Any = made.processor.runs
@@ -403,7 +399,7 @@ async def test_nothing_is_fetched_for_an_event_whose_handlers_all_run_still(
 
 
 @pytest.mark.parametrize(("killed", "state", "ran"), [(1, State.DONE, 2), (2, State.DEAD, 0)])
-async def test_an_event_that_has_killed_two_workers_is_given_up_without_a_fetch(
+async def test_event_that_killed_two_workers_is_given_up_unfetched(
     idle: Attempts, told: Planned, stub: Stub, redis_client: Redis, killed: int, state: State, ran: int
 ) -> None:
     await idle.accept("e 1", DATA, "pre_1")
@@ -415,9 +411,7 @@ async def test_an_event_that_has_killed_two_workers_is_given_up_without_a_fetch(
     assert (settlement.state, len(told.ran), len(stub.calls)) == (state, ran, min(ran, 1))
 
 
-async def test_the_parts_of_a_worker_are_told_of_each_other_and_end_with_it(
-    redis_url: str, redis_client: Redis, stub: Stub
-) -> None:
+async def test_parts_of_a_worker_end_with_it(redis_url: str, redis_client: Redis, stub: Stub) -> None:
     asked = asyncio.Event()
 
     async def never(_: object) -> None:

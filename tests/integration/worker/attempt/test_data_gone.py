@@ -60,7 +60,7 @@ async def fails_once(event: Any) -> None:
 
 
 @pytest.mark.parametrize(("kind", "gone"), [(DATA, empty), (VERIFIED, unknown)])
-async def test_after_the_death_of_its_worker_an_event_has_the_data_or_says_that_it_is_gone(
+async def test_event_whose_worker_died_has_its_data_or_says_it_is_gone(
     redis_url: str, queue: EventQueue, stub: Stub, kind: str, gone: Platform
 ) -> None:
     given, stub.answer = list[tuple[str, str]](), first(1, gone, before=full)
@@ -87,7 +87,7 @@ async def test_after_the_death_of_its_worker_an_event_has_the_data_or_says_that_
     (DATA, first(1, full, before=unknown), "Ada", 3),
     (VERIFIED, empty, "nothing", 2),  # It promises only that data does not go missing between attempts.
 ])  # fmt: skip
-async def test_data_that_lags_behind_its_event_costs_the_handler_no_attempt(
+async def test_late_data_costs_the_handler_no_attempt(
     redis_url: str, stub: Stub, kind: str, answer: Platform, found: str, fetches: int
 ) -> None:
     given, stub.answer = list[tuple[str, str]](), answer
@@ -99,7 +99,7 @@ async def test_data_that_lags_behind_its_event_costs_the_handler_no_attempt(
     assert len(stub.calls) == fetches
 
 
-def test_one_look_serves_both_events_of_a_presentation_and_is_kept_for_both(rig: FleetHarness) -> None:
+def test_one_fetch_serves_both_events_of_a_presentation(rig: FleetHarness) -> None:
     """The second was there before the look, and so needs none of its own, until it is tried again."""
     rig.stub.answer = first(1, empty, before=full)
     rig.plugin("""
@@ -118,9 +118,7 @@ async def handle(event, context):
 
 
 @pytest.mark.parametrize("kind", [VERIFIED, "openid4vc.verification.requested"])
-async def test_a_look_that_found_no_data_does_not_serve_the_event_that_announces_it(
-    redis_url: str, stub: Stub, kind: str
-) -> None:
+async def test_fetch_without_data_does_not_serve_the_data_event(redis_url: str, stub: Stub, kind: str) -> None:
     given, stub.answer = list[tuple[str, str]](), first(1, full, before=empty)
     async with attempts(redis_url, stub, noting(given)) as made:
         await made.accept("m1", kind, "pre_1")

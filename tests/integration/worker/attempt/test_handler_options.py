@@ -51,9 +51,7 @@ def plugin(redis_url: str, stub: Stub) -> Plugin:
     return Plugin(redis_url, stub)
 
 
-async def test_a_slow_handler_does_not_hold_up_its_neighbours_and_each_is_recorded_as_it_ends(
-    plugin: Plugin, redis_client: Redis
-) -> None:
+async def test_slow_handler_does_not_delay_the_records_of_others(plugin: Plugin, redis_client: Redis) -> None:
     plugin.add("slow", gated=True)
     plugin.add("quick")
     began = time.monotonic()
@@ -69,7 +67,7 @@ async def test_a_slow_handler_does_not_hold_up_its_neighbours_and_each_is_record
     assert plugin.notes == ["slow begins", "quick begins", "quick ends", "slow ends"]
 
 
-async def test_one_that_needs_another_waits_for_it_and_is_not_run_while_that_fails(plugin: Plugin) -> None:
+async def test_after_handler_does_not_run_while_the_other_fails(plugin: Plugin) -> None:
     plugin.add("account", gated=True)
     plugin.add("mail", after="account")
     plugin.add("other")
@@ -103,7 +101,7 @@ AWAITS = {"condition": lambda _: asyncio.sleep(0), "retries": 0}
         pytest.param(REQUESTED, {}, State.DONE, ["mail begins", "mail ends"], "done ", id="not wanted"),
     ],
 )
-async def test_one_that_needs_another_ends_as_that_does_and_runs_alone_where_that_is_not_wanted(
+async def test_after_handler_ends_as_the_other_handler_does(
     plugin: Plugin, redis_client: Redis, event_type: str, options: Any, state: State, notes: list[str], mail: str
 ) -> None:
     plugin.add("account", DATA, **options)
@@ -119,7 +117,7 @@ async def test_one_that_needs_another_ends_as_that_does_and_runs_alone_where_tha
     assert "c:test.mail" not in record(redis_client, "e1")  # The failure is the other's alone.
 
 
-async def test_a_condition_decides_with_the_details_and_is_asked_once(plugin: Plugin, redis_client: Redis) -> None:
+async def test_condition_decides_once_with_the_details(plugin: Plugin, redis_client: Redis) -> None:
     asked: list[str] = []
 
     def trusted(event: Any) -> bool:
@@ -138,7 +136,7 @@ async def test_a_condition_decides_with_the_details_and_is_asked_once(plugin: Pl
     assert record(redis_client, "e1")["h:test.conditional"] == "skipped"
 
 
-async def test_a_condition_that_fails_is_a_handler_that_fails(plugin: Plugin, redis_client: Redis) -> None:
+async def test_failing_condition_fails_its_handler(plugin: Plugin, redis_client: Redis) -> None:
     plugin.add("conditional", condition=lambda event: event.nothing, retries=0)
     async with plugin.worker() as made:
         settlement = await made.next()
@@ -160,7 +158,7 @@ async def test_fetch_is_tried_as_often_as_the_settings_say(
     assert "CREDHOOK_SCOPE" in line["hint"]
 
 
-async def test_a_handler_has_attempts_pauses_and_a_time_of_its_own(plugin: Plugin) -> None:
+async def test_handler_has_attempts_and_pauses_of_its_own(plugin: Plugin) -> None:
     plugin.add("stubborn", retries=2, backoff=Backoff(first=0.01, longest=0.02))
     plugin.add("hopeless", give_up_on=KeyError)
     plugin.add("slow", gated=True, timeout=0.05, retries=0)
@@ -176,7 +174,7 @@ async def test_a_handler_has_attempts_pauses_and_a_time_of_its_own(plugin: Plugi
     assert "patient ends" in plugin.notes
 
 
-async def test_each_end_of_a_handler_is_logged_counted_and_told(plugin: Plugin, redis_client: Redis) -> None:
+async def test_end_of_a_handler_is_logged_and_counted(plugin: Plugin, redis_client: Redis) -> None:
     names = "ran", "unwanted", "tried_again", "gives_up", "held_up"
     for name in names:
         plugin.add(name, condition=lambda _, wanted=name != "unwanted": wanted)
@@ -208,7 +206,7 @@ async def test_each_end_of_a_handler_is_logged_counted_and_told(plugin: Plugin, 
         assert REGISTRY.get_sample_value("credhook_handler_runs_total", {**of_it, "type": DATA, "outcome": end}) == 1
 
 
-async def test_a_handler_has_so_many_events_at_a_time_in_the_whole_fleet(plugin: Plugin, redis_client: Redis) -> None:
+async def test_concurrency_limits_a_handler_in_the_whole_fleet(plugin: Plugin, redis_client: Redis) -> None:
     plugin.add("free", concurrency=9)
     plugin.add("limited", gated=True, concurrency=2)
     async with plugin.worker() as made, attempts(plugin.redis_url, plugin.stub, plugin.handlers) as other:
@@ -228,9 +226,7 @@ async def test_a_handler_has_so_many_events_at_a_time_in_the_whole_fleet(plugin:
     assert plugin.notes.count("limited begins") == 3
 
 
-async def test_one_that_is_tried_again_has_its_own_place_still_and_its_latest_cause(
-    plugin: Plugin, redis_client: Redis
-) -> None:
+async def test_retried_handler_keeps_its_place(plugin: Plugin, redis_client: Redis) -> None:
     plugin.add("limited", concurrency=1, backoff=Backoff(first=0.02, longest=0.02))
     redis_client.sadd("credhook:credhook:running:test.limited", "of a dead worker")
     redis_client.zadd(INDEX.leases, {"of a dead worker": 1})  # It has ended, so that the place is free.

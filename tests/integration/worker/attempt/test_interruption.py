@@ -83,7 +83,7 @@ async def broken_off(
 
 
 @pytest.mark.parametrize("why", ENDS, ids=str)
-def test_no_handler_begins_or_runs_on(redis_url: str, stub: Stub, why: Interruption | None) -> None:
+def test_interrupted_attempt_runs_no_handler(redis_url: str, stub: Stub, why: Interruption | None) -> None:
     async def work(loop: TurningLoop) -> int:
         notes = Notes(loop)
         settings = {"RATE": "10000", "SNAPSHOT_KEY": "k" * 32}

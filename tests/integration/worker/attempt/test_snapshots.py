@@ -22,7 +22,7 @@ def snapshots(client: redis.asyncio.Redis, key: str | None = OLD) -> Snapshots:
     return Snapshots(store_on(client), SecretStr(key) if key else None)
 
 
-async def test_keeping_again_takes_the_new_details_but_not_a_longer_life(async_redis: redis.asyncio.Redis) -> None:
+async def test_second_snapshot_lives_no_longer_than_the_first(async_redis: redis.asyncio.Redis) -> None:
     kept = snapshots(async_redis)
     await kept.keep("e1", b"first")
     assert LIFETIME - 60 < await async_redis.ttl(SNAPSHOT + "e1") <= LIFETIME == 24 * 3_600
@@ -35,7 +35,7 @@ async def test_keeping_again_takes_the_new_details_but_not_a_longer_life(async_r
     assert await async_redis.pttl(SNAPSHOT + "e1") <= 450
 
 
-async def test_what_is_kept_is_found_and_without_a_key_only_noted(async_redis: redis.asyncio.Redis) -> None:
+async def test_event_without_a_snapshot_key_is_only_marked_as_seen(async_redis: redis.asyncio.Redis) -> None:
     kept, without = snapshots(async_redis), snapshots(async_redis, None)
     await without.keep("e1", b"details")
     assert await async_redis.keys("credhook:credhook:snapshot:*") == []
@@ -45,7 +45,7 @@ async def test_what_is_kept_is_found_and_without_a_key_only_noted(async_redis: r
         assert await async_redis.hget("credhook:credhook:event:" + event_id, "seen") == b"1"
 
 
-async def test_after_a_rotation_the_first_key_seals_and_all_open(async_redis: redis.asyncio.Redis) -> None:
+async def test_first_key_seals_and_all_keys_open(async_redis: redis.asyncio.Redis) -> None:
     await snapshots(async_redis).keep("e1", b"one")
     rotated = snapshots(async_redis, f"{NEW} {OLD}")
     assert await rotated.find("e1") == b"one"
@@ -54,7 +54,7 @@ async def test_after_a_rotation_the_first_key_seals_and_all_open(async_redis: re
 
 
 @pytest.mark.parametrize("broken", ["another key", "moved", "cut", "empty", "no text"])
-async def test_what_cannot_be_opened_is_logged_and_is_absent(async_redis: redis.asyncio.Redis, broken: str) -> None:
+async def test_snapshot_that_cannot_be_opened_is_logged(async_redis: redis.asyncio.Redis, broken: str) -> None:
     await snapshots(async_redis).keep("e1", b"details")
     sealed = await async_redis.get(SNAPSHOT + "e1")
     assert isinstance(sealed, bytes)
@@ -71,7 +71,7 @@ async def test_what_cannot_be_opened_is_logged_and_is_absent(async_redis: redis.
     assert await kept.find(event) == b"again"
 
 
-async def test_nothing_is_kept_of_settled_or_erased_events_or_if_too_large(async_redis: redis.asyncio.Redis) -> None:
+async def test_settled_erased_and_large_events_leave_no_snapshot(async_redis: redis.asyncio.Redis) -> None:
     kept = snapshots(async_redis)
     await async_redis.hset("credhook:credhook:event:e2", "state", "done")
     for gone in ("e2", "erased"):
@@ -84,7 +84,7 @@ async def test_nothing_is_kept_of_settled_or_erased_events_or_if_too_large(async
     assert await kept.find("e1") == b"x" * 262_144
 
 
-async def test_a_redis_that_fails_is_named_only_if_something_was_to_be_kept() -> None:
+async def test_failing_redis_is_logged_only_for_a_snapshot() -> None:
     async with open_redis("redis://127.0.0.1:1/0") as nowhere:
         with capture_logs() as logs:
             await snapshots(nowhere, None).keep("e1", b"details")

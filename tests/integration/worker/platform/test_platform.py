@@ -124,9 +124,7 @@ async def test_starting_process_keeps_to_a_pause(redis_url: str, redis_client: R
     assert len(stub.calls) == 1
 
 
-async def test_process_that_hears_of_a_pause_sends_one_call_when_it_ends(
-    redis_url: str, redis_client: Redis, stub: Stub
-) -> None:
+async def test_process_sends_one_call_after_a_pause(redis_url: str, redis_client: Redis, stub: Stub) -> None:
     accept(redis_client, 9)
     stub.answer = lambda _: Answer(503, retry_after="1")
     async with members(3, redis_url, stub.url) as fleet:
@@ -278,7 +276,7 @@ async def test_clock_that_is_set_back_prolongs_no_pause(redis_url: str, redis_cl
     assert redis_client.pttl(f"{key}:pause") <= 4_000
 
 
-async def test_clock_that_is_set_back_empties_the_bucket_for_no_longer_than_a_call_waits(
+async def test_clock_that_is_set_back_does_not_empty_the_bucket_for_long(
     redis_url: str, redis_client: Redis, stub: Stub
 ) -> None:
     accept(redis_client, 1)

@@ -64,7 +64,7 @@ def kept(event, context):
 
 
 @pytest.mark.parametrize("code", [0, 2])
-def test_a_worker_whose_handler_ends_it_is_replaced(harness: Harness, code: int) -> None:
+def test_worker_whose_handler_ends_it_is_replaced(harness: Harness, code: int) -> None:
     harness.plugin(ENDING.format(end=f"os._exit({code})"))
     harness.happens("m1")
     with harness.worker() as worker:
@@ -75,7 +75,7 @@ def test_a_worker_whose_handler_ends_it_is_replaced(harness: Harness, code: int)
     assert harness.notes().count("run") == 2
 
 
-def test_a_task_that_exits_fails_its_handler_alone(harness: Harness) -> None:
+def test_exiting_task_fails_its_handler_alone(harness: Harness) -> None:
     """asyncio lets SystemExit of a task out of the event loop."""
     harness.plugin(ENDING.format(end=EXITING_TASK))
     harness.happens("m1")
@@ -87,7 +87,7 @@ def test_a_task_that_exits_fails_its_handler_alone(harness: Harness) -> None:
     assert harness.notes().count("pool 1 4 9") == 1
 
 
-def test_a_pool_of_a_handler_does_not_stop_the_worker(harness: Harness) -> None:
+def test_pool_of_a_handler_does_not_stop_the_worker(harness: Harness) -> None:
     """The pool ends its processes by a signal. They must not write it into the worker's event loop."""
     harness.plugin(ENDING.format(end="pass"))
     for number in range(5):
@@ -99,7 +99,7 @@ def test_a_pool_of_a_handler_does_not_stop_the_worker(harness: Harness) -> None:
         assert worker.stop() == 0
 
 
-def test_signal_to_a_fork_that_has_just_begun_does_not_stop_the_worker(harness: Harness) -> None:
+def test_signal_to_a_new_fork_does_not_stop_the_worker(harness: Harness) -> None:
     harness.plugin(FORKS)
     harness.happens("m1")
     with harness.worker() as worker:
@@ -152,7 +152,7 @@ def test_burst_ends_when_the_queue_is_empty(harness: Harness) -> None:
     assert len(harness.notes()) == 3
 
 
-def test_a_planted_job_is_refused_and_kept_aside(harness: Harness) -> None:
+def test_planted_job_is_refused_and_kept_aside(harness: Harness) -> None:
     queue = Queue("credhook", connection=harness.redis, serializer=JSONSerializer)
     planted = harness.folder / "planted"
     queue.enqueue("os.system", args=(f"touch {planted}",), job_id="evil", description="canary")

@@ -54,7 +54,7 @@ def fast_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 async def one(event: Any, context: Any) -> None: ...
 
 
-def test_a_process_announces_itself_for_a_day(redis_client: Redis) -> None:
+def test_process_announces_itself_for_a_day(redis_client: Redis) -> None:
     handlers: Any = Handlers("test")
     handlers.on(COMPLETED)(one)
     member = Member(redis_client, "w1", handlers)
@@ -85,9 +85,7 @@ def test_beats_and_leases_go_on_while_redis_is_full(redis_client: Redis) -> None
     assert (redis_client.hlen(INDEX.announcements), redis_client.zcard(INDEX.heartbeats)) == (2, 2)
 
 
-async def test_the_events_of_a_silent_process_go_first_and_count_no_failure(
-    queue: EventQueue, redis_client: Redis
-) -> None:
+async def test_events_of_a_silent_process_return_without_a_failure(queue: EventQueue, redis_client: Redis) -> None:
     await queue.accept("m1", "m2", "later")
     gone, here = Member(redis_client, "gone"), Member(redis_client, "here")
     gone.beats()
@@ -106,7 +104,7 @@ async def test_the_events_of_a_silent_process_go_first_and_count_no_failure(
     assert sorted(redis_client.hkeys(INDEX.announcements)) == [b"gone", b"here"]  # It is missed.
 
 
-def test_a_silent_process_is_reclaimed_by_one_process_only(redis_client: Redis) -> None:
+def test_one_process_reclaims_a_silent_process(redis_client: Redis) -> None:
     gone, *others = (Member(redis_client, token) for token in ("gone", "one", "two"))
     gone.beats()
     for member in others:
@@ -121,7 +119,7 @@ def test_a_silent_process_is_reclaimed_by_one_process_only(redis_client: Redis) 
 @pytest.mark.parametrize(
     "reason", ["the process is new", "it did not beat itself", "it beat late", "Redis did not answer"]
 )
-def test_a_process_judges_no_other_before_it_has_beaten_for_as_long_itself(redis_client: Redis, reason: str) -> None:
+def test_process_misses_no_other_before_it_has_beaten_as_long(redis_client: Redis, reason: str) -> None:
     gone, here = Member(redis_client, "gone"), Member(redis_client, "here")
     gone.beats()
     if reason != "the process is new":
@@ -141,7 +139,7 @@ def test_a_process_judges_no_other_before_it_has_beaten_for_as_long_itself(redis
     assert [entry["event"] for entry in logs] == ["worker_missed", "death_noted"]
 
 
-def test_a_process_that_leaves_is_not_missed(redis_client: Redis) -> None:
+def test_process_that_leaves_is_not_missed(redis_client: Redis) -> None:
     gone, here = Member(redis_client, "gone"), Member(redis_client, "here")
     gone.beats()
     gone.heartbeat.leave()
@@ -157,7 +155,7 @@ def test_a_process_that_leaves_is_not_missed(redis_client: Redis) -> None:
     assert not redis_client.exists(INDEX.announcements)
 
 
-def test_a_host_that_is_gone_is_missed_for_a_day_and_a_dead_process_that_is_replaced_is_not(
+def test_lost_host_is_missed_for_a_day(
     redis_client: Redis,
 ) -> None:
     replaced, gone, here = (Member(redis_client, token) for token in ("replaced", "gone", "here"))
@@ -175,7 +173,7 @@ def test_a_host_that_is_gone_is_missed_for_a_day_and_a_dead_process_that_is_repl
         assert sorted(redis_client.hkeys(INDEX.announcements)) == [b"gone", b"here", b"today"]
 
 
-def test_who_leaves_takes_along_one_silent_process_that_it_has_replaced(redis_client: Redis) -> None:
+def test_leaving_process_removes_one_that_it_replaced(redis_client: Redis) -> None:
     now = store_on(redis_client).clock()
     # The other one alive has replaced the one that fell silent before it started.
     for token, started, silent in (("its", 1, 95), ("other", now - 92_000, -99), ("first", 1, 90), ("second", 1, 60)):
@@ -188,6 +186,6 @@ def test_who_leaves_takes_along_one_silent_process_that_it_has_replaced(redis_cl
 
 
 @pytest.mark.parametrize(("lease", "interval", "silence"), [(1.0, 1 / 3, 1), (15.0, 1.0, 6), (300.0, 1.0, 120)])
-def test_the_lease_sets_beat_and_silence(redis_client: Redis, lease: float, interval: float, silence: float) -> None:
+def test_lease_sets_beat_and_silence(redis_client: Redis, lease: float, interval: float, silence: float) -> None:
     heartbeat = Member(redis_client, "w", lease=lease).heartbeat
     assert (heartbeat.interval, silence_seconds(lease)) == pytest.approx((interval, silence))

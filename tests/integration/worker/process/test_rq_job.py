@@ -72,7 +72,7 @@ def test_rqs_worker_finishes_its_event_after_sigterm(harness: Harness) -> None:
     assert record(harness.redis, "m1")["state"] == "done"
 
 
-def test_rq_keeps_only_the_class_of_an_error_of_ours(harness: Harness) -> None:
+def test_rq_keeps_only_the_class_of_an_error(harness: Harness) -> None:
     harness.happens("m1")
     harness.redis.set(INDEX.schema, SCHEMA + 1)
     with stock_worker(harness, *OUR_JOBS, "--burst") as stock:
@@ -86,14 +86,14 @@ def test_rq_keeps_only_the_class_of_an_error_of_ours(harness: Harness) -> None:
     assert '"job_failed"' in stock.text
 
 
-def test_a_job_of_another_client_calls_nothing_in_rqs_worker(redis_client: Redis) -> None:
+def test_job_of_another_client_calls_nothing_in_rqs_worker(redis_client: Redis) -> None:
     queue = Queue("credhook", connection=redis_client, serializer=JSONSerializer)
     queue.enqueue("os.getcwd", job_id="evil")
     with pytest.raises(TypeError, match="names no event"):
         EventJob.fetch("evil", connection=redis_client, serializer=JSONSerializer).perform()
 
 
-def test_a_job_of_ours_has_no_callbacks_that_rq_would_call(redis_client: Redis) -> None:
+def test_event_job_has_no_callbacks_that_rq_would_call(redis_client: Redis) -> None:
     queue = Queue("credhook", connection=redis_client, serializer=JSONSerializer)
     ours = queue.enqueue("os.system", job_id=job_id("m2"), webhooks=[Webhook("http://127.0.0.1:9/", "finished")])
     callbacks = ("success_callback_name", "failure_callback_name", "stopped_callback_name")

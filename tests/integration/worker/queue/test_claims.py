@@ -36,7 +36,7 @@ COMMANDS = range(1, 30)
 SIGNS = ["OOM", "READONLY", "MISCONF", "NOREPLICAS", "BUSY", "LOADING", "MASTERDOWN", "NOAUTH", "NOPERM", "WRONGSCHEMA"]
 
 
-async def test_a_claim_from_before_an_erasure_cannot_settle_the_event_that_came_again(queue: EventQueue) -> None:
+async def test_claim_from_before_an_erasure_cannot_settle(queue: EventQueue) -> None:
     await queue.accept("m1/r")
     old = await queue.take_one("stalled")
     queue.erase("m1")
@@ -48,7 +48,7 @@ async def test_a_claim_from_before_an_erasure_cannot_settle_the_event_that_came_
     assert queue.record("m1")["state"] == "accepted"
 
 
-async def test_a_worker_that_lost_its_lease_still_records_its_handlers(queue: EventQueue) -> None:
+async def test_worker_that_lost_its_lease_still_records_its_handlers(queue: EventQueue) -> None:
     await queue.accept("m1")
     old = await queue.take_one("stalled")
     queue.lapse()
@@ -62,7 +62,7 @@ async def test_a_worker_that_lost_its_lease_still_records_its_handlers(queue: Ev
     assert queue.record("m1")["c:a.c"] == failure.cause
 
 
-async def test_a_blocked_event_is_queued_when_a_worker_that_drains_settles_the_other(queue: EventQueue) -> None:
+async def test_draining_worker_queues_the_blocked_event(queue: EventQueue) -> None:
     await queue.accept("e1/r", "e2/r")
     first = await queue.take_one()
     other = queue.worker("other")
@@ -73,7 +73,7 @@ async def test_a_blocked_event_is_queued_when_a_worker_that_drains_settles_the_o
     assert (await take_one(other)).event_id == "e2"  # At once: without the sweeper.
 
 
-async def test_a_claim_that_lapsed_before_the_next_event_was_taken_is_remembered(queue: EventQueue) -> None:
+async def test_lapsed_claim_is_remembered_after_the_next_take(queue: EventQueue) -> None:
     await queue.accept("e 1/r", "e2/r")
     first = await queue.take_one("stalled")
     queue.lapse()
@@ -92,14 +92,14 @@ async def test_a_claim_that_lapsed_before_the_next_event_was_taken_is_remembered
     assert not queue.redis.exists(INDEX.locks, INDEX.leases, INDEX.open)
 
 
-async def test_a_fence_rises_even_if_the_clock_has_gone_back(queue: EventQueue) -> None:
+async def test_fence_rises_although_the_clock_has_gone_back(queue: EventQueue) -> None:
     await queue.accept("e1")
     earlier = int(queue.redis.time()[0]) * 1_000 + 3_600_000
     queue.redis.hset(EVENT + "e1", mapping={"fence": earlier})
     assert (await queue.take_one()).fence == earlier + 1
 
 
-async def test_a_settlement_after_the_lease_leaves_the_resource_to_its_holder(queue: EventQueue) -> None:
+async def test_late_settlement_leaves_the_resource_to_its_holder(queue: EventQueue) -> None:
     await queue.accept("e1/r")
     first = await queue.take_one("stalled")
     queue.lapse()
@@ -110,7 +110,7 @@ async def test_a_settlement_after_the_lease_leaves_the_resource_to_its_holder(qu
     assert await queue.follow(second, "second") == "e3"
 
 
-async def test_two_events_of_a_resource_that_are_settled_together_let_the_next_begin(queue: EventQueue) -> None:
+async def test_events_settled_together_let_the_next_begin(queue: EventQueue) -> None:
     await queue.accept("e1/r")
     claims = queue.worker()
     first = await take_one(claims)
@@ -124,7 +124,7 @@ async def test_two_events_of_a_resource_that_are_settled_together_let_the_next_b
     assert [following.event_id for _, following in settled if following] == ["e3"]
 
 
-async def test_an_erasure_leaves_the_resource_to_the_event_that_has_it(queue: EventQueue) -> None:
+async def test_erasure_leaves_the_resource_to_its_holder(queue: EventQueue) -> None:
     await queue.accept("e1/r", "e2/r", "e3/r")
     first = await queue.take_one()
     queue.erase("e2")
@@ -134,14 +134,14 @@ async def test_an_erasure_leaves_the_resource_to_the_event_that_has_it(queue: Ev
     assert await queue.follow(first) == "e3"
 
 
-async def test_an_event_that_is_handed_back_goes_to_the_head_of_the_queue(queue: EventQueue) -> None:
+async def test_event_handed_back_goes_to_the_head_of_the_queue(queue: EventQueue) -> None:
     await queue.accept("m1", "m2", "m3")
     await queue.worker().settle(await queue.take_one(), Settlement(State.ACCEPTED))
     again = await queue.take_one()
     assert (again.event_id, again.lapses) == ("m1", 0)
 
 
-async def test_a_second_job_of_an_event_that_is_under_way_or_settled_claims_nothing(queue: EventQueue) -> None:
+async def test_second_job_of_an_event_claims_nothing(queue: EventQueue) -> None:
     await queue.accept("e1")
     claim = await queue.take_one()
     queue.push_job("e1")
@@ -154,7 +154,7 @@ async def test_a_second_job_of_an_event_that_is_under_way_or_settled_claims_noth
     assert not queue.redis.keys("rq:job:*")
 
 
-async def test_urgent_events_without_end_leave_one_slot_in_four_to_the_others(queue: EventQueue) -> None:
+async def test_urgent_events_leave_one_slot_in_four_to_others(queue: EventQueue) -> None:
     """They come first at all because presented data may be readable once, or for minutes."""
     await queue.accept(*(f"o{number}" for number in range(10)))
     await queue.accept(*(f"u{number}" for number in range(40)), kind=URGENT)
@@ -168,19 +168,20 @@ async def test_urgent_events_without_end_leave_one_slot_in_four_to_the_others(qu
     assert [one for one in taken if one[0] == "o"] == [f"o{number}" for number in range(10)]
 
 
-async def test_the_urgent_list_is_bounded(queue: EventQueue) -> None:
+async def test_urgent_list_is_bounded(queue: EventQueue) -> None:
     queue.redis.rpush(INDEX.urgent, *(job_id(f"old{number}") for number in range(10_000)))
     await queue.accept("m1", kind=URGENT)
     assert queue.redis.llen(INDEX.urgent) == 10_000
     assert queue.redis.lindex(INDEX.urgent, -1) == job_id("m1").encode()
 
 
-async def test_an_urgent_event_that_comes_back_is_urgent_still(queue: EventQueue) -> None:
+async def test_retried_urgent_event_stays_urgent(queue: EventQueue) -> None:
     await queue.accept("m1", "m2")
     await queue.accept("u0", "u1", "u2", kind=URGENT)
     claims = queue.worker()
     for claim in (await claims.take(3, urgent=3)).claims:
         await claims.settle(claim, Settlement(State.WAITING, "NotFound 404", wait=0.0))
+    await asyncio.sleep(0.01)  # The retries are due within a millisecond.
     assert [claim.event_id for claim in (await claims.take(2, urgent=1)).claims] == ["u0", "m1"]
     assert queue.redis.llen(INDEX.urgent) == 2
     queue.redis.delete(INDEX.urgent, INDEX.jobs)
@@ -188,7 +189,7 @@ async def test_an_urgent_event_that_comes_back_is_urgent_still(queue: EventQueue
     assert (queue.sweep(), queue.redis.llen(INDEX.urgent)) == (5, 3)
 
 
-async def test_a_claim_of_rqs_has_the_resources_latest_state_too(queue: EventQueue) -> None:
+async def test_claim_for_rqs_worker_has_the_resources_latest_state(queue: EventQueue) -> None:
     await queue.accept("m1/r", "m2/r")
     await queue.worker().settle(await queue.take_one(), Settlement(State.DONE, latest=(3, 7)))
     queue.redis.hset(EVENT + "m2", "killed", 1)  # A poison candidate may be claimed: such a worker has nothing else.
@@ -197,7 +198,7 @@ async def test_a_claim_of_rqs_has_the_resources_latest_state_too(queue: EventQue
     assert claim.latest == (3, 7)
 
 
-async def test_a_waiting_event_is_left_until_it_is_due(queue: EventQueue) -> None:
+async def test_waiting_event_stays_until_it_is_due(queue: EventQueue) -> None:
     await queue.accept("m1")
     claim = await queue.take_one()
     await queue.worker().settle(claim, Settlement(State.WAITING, "no", wait=60.0))
@@ -218,7 +219,7 @@ async def test_a_waiting_event_is_left_until_it_is_due(queue: EventQueue) -> Non
     assert not queue.redis.exists(INDEX.scheduled, INDEX.failed, INDEX.intermediate)
 
 
-async def test_a_retry_that_was_due_is_claimed_even_if_the_clock_has_gone_back(queue: EventQueue) -> None:
+async def test_due_retry_is_claimed_although_the_clock_has_gone_back(queue: EventQueue) -> None:
     """The schedule has said that it is due, and the record says that it will be in a minute."""
     await queue.accept("e1")
     await queue.worker().settle(await queue.take_one(), Settlement(State.WAITING, wait=60.0))
@@ -229,7 +230,7 @@ async def test_a_retry_that_was_due_is_claimed_even_if_the_clock_has_gone_back(q
     assert not queue.redis.zcount(INDEX.open, 1, 1)  # It has moved: behind a long queue it is no orphan.
 
 
-async def test_an_event_of_a_dead_worker_is_put_back_even_if_the_clock_has_gone_back(queue: EventQueue) -> None:
+async def test_dead_workers_event_returns_although_the_clock_went_back(queue: EventQueue) -> None:
     await queue.accept("e1")
     queue.redis.zadd(INDEX.open, {"e1": int(queue.redis.time()[0]) * 1_000 + 3_600_000})
     await queue.take_one("dies")
@@ -240,7 +241,7 @@ async def test_an_event_of_a_dead_worker_is_put_back_even_if_the_clock_has_gone_
     assert (await queue.take_one("next")).event_id == "e1"
 
 
-async def test_a_worker_waits_until_the_next_retry_or_job_and_leaves_the_queue_in_order(queue: EventQueue) -> None:
+async def test_worker_waits_until_the_next_retry_or_job(queue: EventQueue) -> None:
     """Redis takes a thousandth of a second for no time-out, and waits for ever."""
     for seconds in (0.001, 0.0004, 0.0):
         await queue.worker("idle").wait_for_job(seconds)
@@ -249,7 +250,7 @@ async def test_a_worker_waits_until_the_next_retry_or_job_and_leaves_the_queue_i
     assert [claim.event_id for claim in await queue.take()] == ["e1", "e2"]
 
 
-async def test_a_redis_that_is_unwell_takes_no_claim_away(queue: EventQueue) -> None:
+async def test_failing_redis_takes_no_claim_away(queue: EventQueue) -> None:
     await queue.accept("m1")
     store = FailingStore(queue.redis)
     claims = Claims(store.for_async_code(), lease=60.0, worker="w")
@@ -263,7 +264,7 @@ async def test_a_redis_that_is_unwell_takes_no_claim_away(queue: EventQueue) -> 
     assert await claims.renew([claim]) == []
 
 
-async def test_a_full_redis_takes_renewals_and_settlements_and_records_wait(queue: EventQueue) -> None:
+async def test_full_redis_takes_renewals_and_settlements(queue: EventQueue) -> None:
     await queue.accept("m1", "m2")
     claims = queue.worker()
     one, two = (await claims.take(2, urgent=0)).claims
@@ -291,12 +292,12 @@ async def test_a_full_redis_takes_renewals_and_settlements_and_records_wait(queu
         exceptions.ConnectionError("closed"),
     ],
 )
-def test_errors_of_a_redis_that_is_unwell_are_known_from_redis_6_and_7(error: Exception) -> None:
+def test_errors_of_redis_6_and_7_are_recognised(error: Exception) -> None:
     assert is_unwell(error)
     assert not is_unwell(exceptions.ResponseError("WRONGTYPE Operation against a key holding the wrong kind of value"))
 
 
-async def test_a_settlement_that_cannot_be_written_fails_alone(queue: EventQueue) -> None:
+async def test_settlement_that_cannot_be_written_fails_alone(queue: EventQueue) -> None:
     await queue.accept("e1", "e2", "e3")
     claims = queue.worker()
     taken = (await claims.take(10, urgent=0)).claims
@@ -307,7 +308,7 @@ async def test_a_settlement_that_cannot_be_written_fails_alone(queue: EventQueue
     assert isinstance(results[1], exceptions.ResponseError)
 
 
-async def test_a_hand_back_whose_reply_is_lost_is_written_once(queue: EventQueue, redis_url: str) -> None:
+async def test_hand_back_whose_reply_is_lost_is_written_once(queue: EventQueue, redis_url: str) -> None:
     await queue.accept("m1")
     with redis_proxy(redis_url) as proxy:
         async with open_redis(proxy.url) as redis:
@@ -321,7 +322,7 @@ async def test_a_hand_back_whose_reply_is_lost_is_written_once(queue: EventQueue
     assert queue.redis.lrange(INDEX.jobs, 0, -1) == [job_id("m1").encode()]
 
 
-async def test_the_counts_of_a_queue_tell_its_states_and_ages_apart(queue: EventQueue) -> None:
+async def test_counts_of_a_queue_distinguish_states_and_ages(queue: EventQueue) -> None:
     await queue.accept("e1", "e2")
     now = queue.redis.time()[0] - 60  # By the clock of a host that is behind.
     queue.redis.zadd(INDEX.dead, {"yesterday's": (now - 86_460) * 1_000, "today's": (now - 86_340) * 1_000})
@@ -332,14 +333,14 @@ async def test_the_counts_of_a_queue_tell_its_states_and_ages_apart(queue: Event
     assert (found.open, found.queued, found.dead, found.dead_recently, found.oldest_age) == (2, 2, 2, 1, 0.0)
 
 
-def test_an_announcement_that_was_not_renewed_goes_with_the_next_one(queue: EventQueue) -> None:
+def test_next_announcement_removes_an_expired_announcement(queue: EventQueue) -> None:
     now = queue.redis.time()[0] * 1_000
     queue.redis.hset(INDEX.receivers, mapping={"gone": f"1 {now - 61_000} {{}}", "other": f"1 {now - 30_000} {{}}"})
     store_on(queue.redis).run("announce", ["this", "{}", 60_000], keys=[INDEX.receivers])
     assert set(queue.redis.hkeys(INDEX.receivers)) == {b"this", b"other"}
 
 
-async def test_backfilled_events_keep_their_order_and_are_new_to_their_worker(queue: EventQueue) -> None:
+async def test_backfilled_events_keep_their_order(queue: EventQueue) -> None:
     ids = ("b2", "b1", "b3")
     store = store_on(queue.redis)
     for _ in range(2):  # Each comes twice.
@@ -364,7 +365,7 @@ async def test_place_ends_with_its_release_or_with_the_lease(queue: EventQueue) 
     assert await claims.acquire_place(third, "a.b", 1)
 
 
-async def test_an_error_may_be_no_unicode_and_an_event_that_is_done_keeps_none(queue: EventQueue) -> None:
+async def test_event_that_is_done_keeps_no_error(queue: EventQueue) -> None:
     await queue.accept("e1")
     claims = queue.worker()
     failed = Settlement(State.WAITING, "t.f: \udc80 closed", schedules={"t.f": (1, 0.0)})
@@ -378,7 +379,7 @@ async def test_an_error_may_be_no_unicode_and_an_event_that_is_done_keeps_none(q
     assert queue.record("e1")["p:t.f"] == "2 0"
 
 
-async def test_a_job_that_is_not_ours_is_refused_and_the_others_go_on(queue: EventQueue) -> None:
+async def test_foreign_job_is_refused_alone(queue: EventQueue) -> None:
     await queue.accept("e1")
     for name in (b"\xff\xfe", job_id("other").encode()):
         queue.redis.copy("rq:job:" + job_id("e1"), b"rq:job:" + name)  # type: ignore[arg-type]
@@ -388,11 +389,11 @@ async def test_a_job_that_is_not_ours_is_refused_and_the_others_go_on(queue: Eve
 
 
 @pytest.mark.parametrize("updated_at", [datetime.min, None, "yesterday"])  # noqa: DTZ901  As a platform may write it.
-def test_a_time_that_no_clock_shows_is_no_time(updated_at: datetime | str | None) -> None:
+def test_impossible_time_counts_as_the_earliest(updated_at: datetime | str | None) -> None:
     assert state_of(COMPLETED, updated_at) == (3, 0)
 
 
-def test_only_events_without_a_job_are_put_back_behind_a_long_queue(queue: EventQueue) -> None:
+def test_sweeper_requeues_only_events_without_a_job(queue: EventQueue) -> None:
     now = queue.redis.time()[0] * 1_000
     queued = [f"m{number}" for number in range(30)]
     queue.plant(*queued, moved=now - 100_000)
@@ -408,7 +409,7 @@ def test_only_events_without_a_job_are_put_back_behind_a_long_queue(queue: Event
     assert len(jobs) == len(set(jobs)) == 33
 
 
-def test_an_orphan_behind_a_page_of_scheduled_events_is_found(queue: EventQueue) -> None:
+def test_orphan_behind_a_page_of_scheduled_events_is_requeued(queue: EventQueue) -> None:
     waiting = [f"m{number}" for number in range(15)]
     queue.plant(*waiting, moved=0, state="waiting")
     queue.redis.zadd(INDEX.scheduled, {job_id(name): queue.redis.time()[0] + 3_600 for name in waiting})
@@ -417,7 +418,7 @@ def test_an_orphan_behind_a_page_of_scheduled_events_is_found(queue: EventQueue)
     assert queue.redis.lrange(INDEX.jobs, 0, -1) == [job_id("orphan").encode()]
 
 
-def test_orphans_come_back_round_by_round_in_their_order_and_those_that_stay_hide_none(queue: EventQueue) -> None:
+def test_sweeper_requeues_orphans_in_their_order(queue: EventQueue) -> None:
     later = int(queue.redis.time()[0]) * 1_000 + 86_400_000
     queue.plant("z1", "z2", moved=1, state="waiting", due=later)
     good = [f"m{number}" for number in range(7)]
@@ -429,7 +430,7 @@ def test_orphans_come_back_round_by_round_in_their_order_and_those_that_stay_hid
     assert queue.redis.lrange(INDEX.jobs, 0, -1) == [job_id(one).encode() for one in good]
 
 
-def test_settled_events_are_forgotten_after_the_retention_time_and_lists_agree_with_records(queue: EventQueue) -> None:
+def test_settled_events_are_forgotten_after_the_retention(queue: EventQueue) -> None:
     now = queue.redis.time()[0] * 1_000
     lists = {"dead": INDEX.dead, "quarantined": INDEX.quarantined, "unreadable": INDEX.unreadable}
     lists["unhandled"] = INDEX.unhandled + COMPLETED
@@ -452,7 +453,7 @@ def test_settled_events_are_forgotten_after_the_retention_time_and_lists_agree_w
     }
 
 
-async def test_an_event_behind_another_of_its_resource_is_no_orphan(queue: EventQueue) -> None:
+async def test_blocked_event_is_not_an_orphan(queue: EventQueue) -> None:
     await queue.accept("e1/r", "e2/r")
     assert [claim.event_id for claim in await queue.take()] == ["e1"]
     assert queue.redis.zscore(INDEX.delayed, "e2")  # Its age counts, although it is in no queue.
@@ -464,7 +465,7 @@ async def test_an_event_behind_another_of_its_resource_is_no_orphan(queue: Event
 
 
 @pytest.mark.parametrize(("lapses", "early", "later"), [(2, -60, 1), (3, 0, 6), (5, 6, 21), (40, 300, 601)])
-async def test_an_event_that_kills_workers_comes_late(queue: EventQueue, lapses: int, early: int, later: int) -> None:
+async def test_event_that_kills_workers_comes_late(queue: EventQueue, lapses: int, early: int, later: int) -> None:
     late = next(f"m{number}" for number in range(100) if crc32(f"m{number}".encode()) / 2**32 > 0.9)
     await queue.accept(f"{late}/r")
     await queue.take_one()
@@ -484,7 +485,7 @@ async def test_death_keeps_the_lapses_that_the_lock_counts(queue: EventQueue) ->
     assert queue.record("e1")["lapses"] == "3"
 
 
-async def test_an_event_that_was_alone_when_its_worker_died_is_isolated_from_then_on(queue: EventQueue) -> None:
+async def test_event_alone_at_its_workers_death_is_isolated(queue: EventQueue) -> None:
     await queue.accept("bad")
     claims = queue.worker("w1")
     assert (await take_one(claims)).killed == 0
@@ -501,7 +502,7 @@ async def test_an_event_that_was_alone_when_its_worker_died_is_isolated_from_the
     assert queue.die("w1") == 2
 
 
-async def test_events_that_died_together_lose_no_attempt_and_are_isolated_after_two_deaths(queue: EventQueue) -> None:
+async def test_events_that_died_together_are_isolated_after_two_deaths(queue: EventQueue) -> None:
     await queue.accept("m1", "m2", "m3")
     for name in ("w1", "w2"):
         assert [claim.lapses for claim in await queue.take(name, idle=True)] == [0, 0, 0]
@@ -519,7 +520,7 @@ async def test_events_that_died_together_lose_no_attempt_and_are_isolated_after_
     assert seen == {"m1", "m2", "m3"}
 
 
-async def test_a_death_from_outside_counts_against_no_event(queue: EventQueue) -> None:
+async def test_death_from_outside_counts_against_no_event(queue: EventQueue) -> None:
     await queue.accept("m1")
     for lapses in range(3):
         claim = await queue.take_one(f"w{lapses}")
@@ -530,7 +531,7 @@ async def test_a_death_from_outside_counts_against_no_event(queue: EventQueue) -
         queue.sweep()
 
 
-async def test_a_death_counts_for_a_lapsed_event_whose_resource_goes_on(
+async def test_death_counts_for_a_lapsed_event_whose_resource_goes_on(
     queue: EventQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("credhook.worker.queue.leases.PAGE", 80)
@@ -548,7 +549,7 @@ async def test_a_death_counts_for_a_lapsed_event_whose_resource_goes_on(
     assert await queue.worker("other").renew([following]) == []
 
 
-async def test_a_death_does_not_count_for_an_event_that_was_taken_again(queue: EventQueue) -> None:
+async def test_death_does_not_count_for_an_event_that_was_taken_again(queue: EventQueue) -> None:
     await queue.accept("e1/r")
     await queue.take_one("dies")
     queue.lapse("e1")
@@ -563,7 +564,7 @@ async def test_a_death_does_not_count_for_an_event_that_was_taken_again(queue: E
     assert not {"fence", "holder", "deaths", "killed"} & queue.record("e1").keys()
 
 
-async def test_an_event_that_killed_its_worker_comes_before_later_ones(queue: EventQueue) -> None:
+async def test_event_that_killed_its_worker_comes_before_later_events(queue: EventQueue) -> None:
     await queue.accept("e1/r")
     await queue.take_one("dies")
     assert reclaim(store_on(queue.redis), "dies", "own")
@@ -579,7 +580,7 @@ def test_reclaim_returns_false_while_redis_is_away() -> None:
         assert not reclaim(store_on(nobody), "w1", "own")
 
 
-async def test_a_lock_is_kept_for_a_dead_worker_no_longer_than_its_lease(queue: EventQueue) -> None:
+async def test_lock_of_a_dead_worker_ends_with_its_lease(queue: EventQueue) -> None:
     await queue.accept("e1/r", "e2/r")
     await queue.take_one("dies")
     queue.lapse("e1")
@@ -600,7 +601,7 @@ async def broken_settlement(queue: EventQueue, settlement: Settlement, number: i
     return claims, claim
 
 
-async def test_a_death_whose_note_was_cut_counts_once_and_its_cause_is_described(queue: EventQueue) -> None:
+async def test_death_whose_note_was_cut_counts_once(queue: EventQueue) -> None:
     for number in range(8, 36):
         await queue.accept(one := f"e{number}")
         await queue.take_one("dies")
@@ -613,7 +614,7 @@ async def test_a_death_whose_note_was_cut_counts_once_and_its_cause_is_described
 
 
 @pytest.mark.parametrize("state", [State.WAITING, State.ACCEPTED, None])
-async def test_an_open_event_lasts_if_a_cut_settlement_let_it_expire(queue: EventQueue, state: State | None) -> None:
+async def test_open_event_lasts_after_a_cut_settlement(queue: EventQueue, state: State | None) -> None:
     await queue.accept("e1")
     claim = await queue.take_one()
     queue.redis.expire(EVENT + "e1", 100)
@@ -627,7 +628,7 @@ async def test_an_open_event_lasts_if_a_cut_settlement_let_it_expire(queue: Even
 
 
 @pytest.mark.parametrize("state", [one for one in State if one not in {State.ACCEPTED, State.WAITING}])
-async def test_a_settlement_that_was_cut_after_the_record_is_completed(queue: EventQueue, state: State) -> None:
+async def test_cut_settlement_is_completed(queue: EventQueue, state: State) -> None:
     await queue.accept("e1")
     await queue.take_one()
     queue.redis.hset(EVENT + "e1", "state", state)
@@ -638,7 +639,7 @@ async def test_a_settlement_that_was_cut_after_the_record_is_completed(queue: Ev
 
 
 @pytest.mark.parametrize("number", COMMANDS)
-async def test_a_replay_is_not_undone_by_a_broken_settlement(queue: EventQueue, number: int) -> None:
+async def test_broken_settlement_does_not_undo_a_replay(queue: EventQueue, number: int) -> None:
     dead = Settlement(State.DEAD, "no")
     stalled, claim = await broken_settlement(queue, dead, number)
     if queue.record("e1")["state"] != "dead":
@@ -675,6 +676,6 @@ async def test_broken_settlement_counts_no_lapse(queue: EventQueue, number: int)
     assert (after["fence"], after["lapses"]) == (before["fence"], before["lapses"])
 
 
-def test_operation_is_its_name_and_its_arguments_as_redis_reads_them() -> None:
+def test_operation_encodes_its_name_and_arguments_for_redis() -> None:
     written: Any = operation("record", "msg_1", True, 7, {}, {"who": "ä"}, "a \udc80 b")
     assert written == ("record", 6, "msg_1", 1, 7, b"", b'{"who": "\xc3\xa4"}', b"a ? b")

@@ -38,7 +38,7 @@ def everything(redis: Redis) -> dict[bytes, Any]:
     return found
 
 
-async def test_a_job_is_what_enqueue_writes_but_for_empty_fields(redis_client: Redis, queue: EventQueue) -> None:
+async def test_job_is_what_enqueue_writes_without_empty_fields(redis_client: Redis, queue: EventQueue) -> None:
     job = Queue("credhook", connection=redis_client, serializer=JSONSerializer).enqueue(
         JOB_FUNCTION,
         args=(),
@@ -72,14 +72,14 @@ async def test_rq_reads_the_job_back(redis_client: Redis, queue: EventQueue) -> 
     assert Queue("credhook", connection=redis_client).count == 3
 
 
-async def test_redis_keeps_a_job_in_one_piece(redis_client: Redis, queue: EventQueue) -> None:
+async def test_redis_keeps_a_job_in_one_listpack(redis_client: Redis, queue: EventQueue) -> None:
     """Of which no value may have more than 64 bytes; the other way takes it three times the memory."""
     event_id = "msg_" + "x" * 200
     await queue.accept(event_id)
     assert redis_client.object("encoding", "rq:job:" + job_id(event_id)) in {b"ziplist", b"listpack"}
 
 
-def test_job_ids_are_of_rqs_alphabet_and_never_meet() -> None:
+def test_job_ids_are_valid_for_rq_and_distinct() -> None:
     ids = ["msg_1", "e-msg_1", "a:b", "a.b", id_in("q", "a:b"), "é", "x" * 256]
     jobs = [id_in(queue, event_id) for queue in ("q", "other") for event_id in ids]
     assert len(set(jobs)) == 2 * len(ids)
@@ -91,7 +91,7 @@ def our_job(redis: Redis, event_id: str = "msg_1") -> Job:
     return Job.fetch(job_id(event_id), connection=redis, serializer=JSONSerializer)
 
 
-async def test_a_renewal_is_a_heartbeat_of_rqs(redis_client: Redis, queue: EventQueue) -> None:
+async def test_renewal_is_a_heartbeat_for_rq(redis_client: Redis, queue: EventQueue) -> None:
     await queue.accept("msg_1")
     claim = await queue.take_one()
     assert our_job(redis_client).started_job_registry.get_job_ids() == [claim.job]
@@ -104,7 +104,7 @@ async def test_a_renewal_is_a_heartbeat_of_rqs(redis_client: Redis, queue: Event
     assert list(redis_client.scan_iter("rq:*")) == [b"rq:queues"]
 
 
-async def test_a_waiting_event_is_in_rqs_schedule(redis_client: Redis, queue: EventQueue) -> None:
+async def test_waiting_event_is_in_rqs_schedule(redis_client: Redis, queue: EventQueue) -> None:
     await queue.accept("msg_1")
     claim = await queue.take_one()
     await queue.worker().settle(claim, Settlement(State.WAITING, "NotFound 404", wait=90.0))
@@ -116,7 +116,7 @@ async def test_a_waiting_event_is_in_rqs_schedule(redis_client: Redis, queue: Ev
     assert await queue.take() == []
 
 
-async def test_a_job_that_rqs_scheduler_has_moved_is_ours_still(redis_client: Redis, queue: EventQueue) -> None:
+async def test_job_that_rqs_scheduler_moved_can_be_claimed(redis_client: Redis, queue: EventQueue) -> None:
     await queue.accept("msg_1")
     claim = await queue.take_one()
     # RQ counts whole seconds: its scheduler is early by up to one, and TAKE would be first if the time had come.
@@ -130,7 +130,7 @@ async def test_a_job_that_rqs_scheduler_has_moved_is_ours_still(redis_client: Re
     assert not redis_client.exists("rq:scheduled:credhook")
 
 
-def test_rq_leaves_our_time_out_for_a_redis_that_is_silent(redis_url: str) -> None:
+def test_rq_leaves_our_timeout_for_a_silent_redis(redis_url: str) -> None:
     """It writes its own into the client that it is given, which others go on with."""
     stock, ours = open_redis_sync(redis_url), open_redis_sync(redis_url)
     StockWorker(["credhook"], name="w", connection=stock)

@@ -49,7 +49,7 @@ def test_rq_sees_our_worker_from_birth_to_death(harness: Harness) -> None:
     assert 0 < harness.redis.ttl(worker.key) <= 60
 
 
-def test_a_worker_whose_record_has_expired_registers_anew(harness: Harness) -> None:
+def test_worker_whose_record_has_expired_registers_again(harness: Harness) -> None:
     """Redis was away for long, or RQ's clean-up took its worker for dead."""
     with harness.worker() as process:
         worker = the_worker(harness)
@@ -85,7 +85,7 @@ def test_rq_suspend_is_obeyed_until_rq_resume(harness: Harness) -> None:
     assert harness.notes() == ["begun m1", "first m1", "begun m2", "first m2"]
 
 
-def test_the_shutdown_command_ends_the_worker_in_order(harness: Harness) -> None:
+def test_shutdown_command_ends_the_worker_in_order(harness: Harness) -> None:
     harness.plugin(HELD)
     plant(harness.redis, "m1", State.UNHANDLED, resource=harness.sandbox.make(COMPLETED))
     with harness.worker(CREDHOOK_LEASE="300") as process:  # The first round of its sweeper is far away.
@@ -99,7 +99,7 @@ def test_the_shutdown_command_ends_the_worker_in_order(harness: Harness) -> None
     assert record(harness.redis, "m1")["state"] == "done"
 
 
-def test_two_queues_of_one_redis_handle_the_same_webhook_ids_once_each(harness: Harness) -> None:
+def test_two_queues_handle_the_same_webhook_ids_once_each(harness: Harness) -> None:
     harness.plugin("""
 @handlers.on("*")
 async def first(event, context):

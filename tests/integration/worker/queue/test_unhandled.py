@@ -68,7 +68,7 @@ def fleet(redis_client: Redis, redis_url: str, stub: Stub) -> Fleet:
     return Fleet(redis_client, redis_url, stub)
 
 
-async def test_an_event_without_a_handler_is_kept_at_no_cost_and_handled_by_the_first_worker_that_has_one(
+async def test_event_without_a_handler_waits_for_a_worker_that_has_one(
     fleet: Fleet,
 ) -> None:
     async with fleet.worker("a", on=FAILED) as old, fleet.worker("a") as new:
@@ -91,7 +91,7 @@ async def test_an_event_without_a_handler_is_kept_at_no_cost_and_handled_by_the_
     assert not any(name.startswith("p:") for name in fleet.record())
 
 
-async def test_passing_between_workers_with_and_without_the_handler_spends_no_attempt(fleet: Fleet) -> None:
+async def test_passing_between_workers_spends_no_attempt(fleet: Fleet) -> None:
     """More often than an event has attempts, after one that failed; and its progress is still known."""
     fleet.ends["b"] = Retry(after=0.01)
     async with fleet.worker("a", "b") as new, fleet.worker("a", on=FAILED) as old:
@@ -134,7 +134,7 @@ async def given_up(fleet: Fleet, worker: Attempts, handler: str = "") -> None:
 
 @pytest.mark.parametrize("old_type", [COMPLETED, FAILED])
 @pytest.mark.parametrize("begin", [drained, retried, given_up, partial(given_up, handler="test.b")])
-async def test_an_event_waits_for_the_handler_that_has_not_ended(
+async def test_event_waits_for_the_handler_that_has_not_ended(
     fleet: Fleet, begin: Callable[[Fleet, Attempts], Coroutine[Any, Any, None]], old_type: str
 ) -> None:
     """The old worker has another handler for the type, or none."""
@@ -153,7 +153,7 @@ async def test_an_event_waits_for_the_handler_that_has_not_ended(
 
 
 @pytest.mark.parametrize("begin", [drained, retried, given_up])
-async def test_an_operator_lets_renamed_handlers_run_in_place_of_the_old_one(
+async def test_replay_lets_renamed_handlers_run(
     fleet: Fleet, events: Run, begin: Callable[[Fleet, Attempts], Coroutine[Any, Any, None]]
 ) -> None:
     async with fleet.worker("a", "b") as old, fleet.worker("a", "c") as new:
@@ -171,7 +171,7 @@ async def test_an_operator_lets_renamed_handlers_run_in_place_of_the_old_one(
     assert "with renamed handlers" in events("show", "m1").stdout
 
 
-async def test_a_handler_of_another_worker_stays_awaited_while_ours_is_tried_again(fleet: Fleet) -> None:
+async def test_event_awaits_another_workers_handler_during_retries(fleet: Fleet) -> None:
     fleet.ends = {"a": Retry(after=0.01), "b": Retry(after=0.01)}
     async with fleet.worker("a", "b") as both, fleet.worker("b") as one:
         assert [(await worker.next()).state for worker in (both, one)] == [State.WAITING] * 2
@@ -180,7 +180,7 @@ async def test_a_handler_of_another_worker_stays_awaited_while_ours_is_tried_aga
     assert fleet.awaited() == {"test.a"}
 
 
-async def test_a_worker_that_lacks_the_handler_gives_nothing_up_for_it(fleet: Fleet) -> None:
+async def test_worker_that_lacks_the_handler_gives_nothing_up_for_it(fleet: Fleet) -> None:
     """Neither for the attempts that the handler has left, nor for another handler that was given up."""
     fleet.ends = {"a": GiveUp("closed"), "b": ValueError()}
     stubborn = {"b": {"retries": 50, "backoff": Backoff(first=0.001, longest=0.001)}}
@@ -207,9 +207,7 @@ async def done_without(fleet: Fleet, name: str) -> None:
 
 
 @pytest.mark.parametrize("ends", [{State.DONE: None}, {State.WAITING: Retry(after=0.01), State.DEAD: GiveUp("no")}])
-async def test_a_handler_that_catches_up_runs_retries_and_gives_up_alone(
-    fleet: Fleet, ends: dict[State, Exception | None]
-) -> None:
+async def test_late_handler_runs_and_gives_up_alone(fleet: Fleet, ends: dict[State, Exception | None]) -> None:
     await done_without(fleet, "b")
     async with fleet.worker("a", "b", "c") as made:
         for state, end in ends.items():
@@ -220,7 +218,7 @@ async def test_a_handler_that_catches_up_runs_retries_and_gives_up_alone(
     assert {name for name in fleet.record() if name.startswith("h:")} == {"h:test.a", "h:test.b"}
 
 
-async def test_a_worker_without_the_handler_that_catches_up_leaves_it_to_another(fleet: Fleet) -> None:
+async def test_worker_without_the_late_handler_leaves_it_to_another(fleet: Fleet) -> None:
     await done_without(fleet, "b")
     async with fleet.worker("a", "c") as old, fleet.worker("a", "b", "c") as new:
         assert (await old.next()).state is State.UNHANDLED
@@ -230,16 +228,14 @@ async def test_a_worker_without_the_handler_that_catches_up_leaves_it_to_another
     assert fleet.ran == ["a", "b"]
 
 
-async def test_a_handler_that_catches_up_does_not_wait_for_one_that_does_not_run(fleet: Fleet) -> None:
+async def test_late_handler_does_not_wait_for_a_handler_that_is_gone(fleet: Fleet) -> None:
     await done_without(fleet, "a")
     async with fleet.worker("c", "a", options={"a": {"after": "c"}}) as after:
         assert (await after.next()).state is State.DONE
     assert fleet.ran == ["a", "a"]
 
 
-def test_what_is_wanted_here_is_put_back_round_by_round_in_the_order_in_which_it_came(
-    redis_client: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unhandled_events_return_in_the_order_of_receipt(redis_client: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unhandled, "PAGE", 4)
     monkeypatch.setattr(unhandled, "BATCH", 3)
     for number in range(12):  # Of one type there are more than of the other.
@@ -255,7 +251,7 @@ def test_what_is_wanted_here_is_put_back_round_by_round_in_the_order_in_which_it
     assert not {"error", "settled"} & record(redis_client, "m00").keys()
 
 
-def test_those_for_a_handler_of_other_workers_do_not_hide_the_ones_behind_them(
+def test_other_workers_events_do_not_hide_those_behind_them(
     redis_client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unhandled, "PAGE", 2)
@@ -270,7 +266,7 @@ def test_those_for_a_handler_of_other_workers_do_not_hide_the_ones_behind_them(
     assert sum(theirs.put_back() for _ in range(4)) == 5
 
 
-def test_every_round_looks_for_them_whoever_leads(redis_client: Redis) -> None:
+def test_every_worker_puts_its_unhandled_events_back(redis_client: Redis) -> None:
     def sweeper(name: str, wanted: Mapping[str, tuple[str, ...]]) -> Sweeper:
         return Sweeper(store_on(redis_client), name=name, interval=1, wanted=wanted)
 

@@ -108,9 +108,7 @@ def test_event_whose_fetch_is_given_up_waits_for_no_handler() -> None:
 
 @pytest.mark.parametrize("cancelled", [True, False])
 @pytest.mark.parametrize("why", [Interruption.DRAINED, None])
-async def test_an_interruption_ends_with_its_attempt_and_another_cancellation_stays(
-    why: Interruption | None, cancelled: bool
-) -> None:
+async def test_interruption_ends_with_its_attempt(why: Interruption | None, cancelled: bool) -> None:
     async def work() -> int:
         attempt, task = Attempt(CLAIM), asyncio.current_task()
         assert task
@@ -169,7 +167,7 @@ def processor(store: Store, handlers: Handlers[Any]) -> Processor:
     )
 
 
-async def test_the_end_of_each_of_many_handlers_is_written_once() -> None:
+async def test_end_of_each_of_many_handlers_is_written_once() -> None:
     handlers = Planned(*[f"h{number}" for number in range(100)]).handlers
     store, attempt = Store(), Attempt(CLAIM)
     await processor(store, handlers).run_handlers(attempt, NOTHING, list(handlers))
@@ -239,7 +237,7 @@ def another(error: Exception) -> None:
     raise error
 
 
-def test_lines_and_messages_do_not_tell_causes_apart_but_functions_classes_and_statuses_do() -> None:
+def test_cause_depends_on_function_class_and_status_alone() -> None:
     first = failed(one, ValueError("a claim"))
     assert failed(one, ValueError("another")).cause == first.cause
     assert len({first.cause, failed(another, ValueError()).cause, failed(one, TypeError()).cause}) == 3
@@ -251,7 +249,7 @@ def test_lines_and_messages_do_not_tell_causes_apart_but_functions_classes_and_s
     assert (bad.what, bad.cause != worse.cause) == ("InvalidRequest 400", True)
 
 
-def test_a_group_is_caused_where_its_members_were_raised() -> None:
+def test_cause_of_a_group_is_where_its_members_were_raised() -> None:
     def group(*raisers: Any) -> Any:
         members = []
         for number, raiser in enumerate(raisers):
@@ -274,7 +272,7 @@ def test_a_group_is_caused_where_its_members_were_raised() -> None:
     assert failure_of(ExceptionGroup("", [PlatformPaused("it is"), ValueError()]), HANDLER) is not None
 
 
-def test_one_that_no_line_of_the_author_has_raised_is_at_the_handler() -> None:
+def test_error_that_no_author_raised_is_at_the_handler() -> None:
     late = failure(HandlerTimeout("longer than 3 s"), HANDLER, 3_000.0)
     assert (late.what, late.where) == ("HandlerTimeout", f"{__name__} function")
     assert late.at.startswith("attempt/test_attempt.py:")
@@ -291,7 +289,7 @@ def test_one_that_no_line_of_the_author_has_raised_is_at_the_handler() -> None:
     ({"a.x": "done", "a.y": "dead: no"}, NOTHING_FETCHED, [], {"a.y": "y"}),
     ({}, None, [AGAIN], {"fetch": AGAIN.cause, "a.x": "x", "a.y": "y"}),
 ])  # fmt: skip
-def test_whoever_ends_well_or_fails_otherwise_leaves_a_cause(
+def test_open_errors_are_those_that_the_attempt_left(
     ended: dict[str, str], fetched: Fetched | None, failures: list[Failure], expected: dict[str, str]
 ) -> None:
     claim = CLAIM._replace(causes={"fetch": "f", "worker": "w", "a.x": "x", "a.y": "y"})

@@ -36,7 +36,7 @@ def api_error(kind: type[ApiError], status: int | None = None, retry_after: floa
         *((2.0, 9, 4.0), (2.0, 12, None), (3_600.0, 2, None)),  # Other failures came first.
     ],
 )
-def test_what_is_not_there_yet_is_looked_for_at_growing_ages(age: float, attempt: int, wait: float | None) -> None:
+def test_missing_resource_is_fetched_again_at_growing_ages(age: float, attempt: int, wait: float | None) -> None:
     for error in (api_error(NotFound, 404), DataGone(was_there=False)):
         assert fetching(error, attempt, age) == (None if wait is None else pytest.approx(wait))
 
@@ -53,7 +53,7 @@ MAY_MEND = [
 
 @pytest.mark.parametrize("error", MAY_MEND, ids=repr)
 @pytest.mark.parametrize("decide", [fetching, handling])
-def test_what_may_mend_itself_comes_back_until_the_last_attempt(
+def test_passing_failure_comes_back_until_the_last_attempt(
     decide: Callable[[Exception, int], float | None], error: Exception
 ) -> None:
     assert decide(error, 1) == 5.0
@@ -62,12 +62,12 @@ def test_what_may_mend_itself_comes_back_until_the_last_attempt(
     assert decide(error, 12) is None
 
 
-def test_only_a_fetch_that_the_platform_calls_wrong_is_given_up_at_once() -> None:
+def test_only_a_refused_fetch_is_given_up_at_once() -> None:
     assert fetching(api_error(InvalidRequest, 400)) is None
     assert handling(api_error(NotFound, 404)) == handling(api_error(InvalidRequest, 400)) == 5.0
 
 
-def test_retry_after_is_the_least_that_is_waited_but_has_a_ceiling() -> None:
+def test_retry_after_is_a_minimum_with_a_ceiling() -> None:
     assert fetching(api_error(Unavailable, 429, 20.0), chance=0.0) == 20.0
     assert fetching(api_error(Unavailable, 429, 1.0), attempt=3) == 45.0
     assert fetching(api_error(Unavailable, 429, 99_999_999.0)) == retry.BACKOFF.longest
@@ -87,7 +87,7 @@ HELD_UP = [
 
 @pytest.mark.parametrize(("error", "pause", "least"), HELD_UP)
 @pytest.mark.parametrize("decide", [after_fetch, after_handler])
-def test_what_waits_for_the_platform_spends_no_attempt_for_a_day(
+def test_waiting_for_the_platform_spends_no_attempt_for_a_day(
     decide: Callable[..., Retry | GiveUp], error: Exception, pause: float, least: float
 ) -> None:
     for chance in (0.0, 1.0):
@@ -100,11 +100,11 @@ def test_what_waits_for_the_platform_spends_no_attempt_for_a_day(
 
 
 @pytest.mark.parametrize("error", [api_error(Unauthorized, 403), api_error(NotFound, 404), ValueError()], ids=repr)
-def test_what_concerns_the_event_alone_spends_its_attempts_also_during_a_pause(error: Exception) -> None:
+def test_failure_of_the_event_alone_spends_attempts_during_a_pause(error: Exception) -> None:
     assert isinstance(after_fetch(error, 12, age=0.0, max_attempts=12, pause=20.0), GiveUp)
 
 
-def test_a_handler_decides_itself() -> None:
+def test_handler_decides_itself() -> None:
     assert [handling(Retry(after=seconds)) for seconds in (0, 7)] == [0, 7]
     assert handling(Retry(after=timedelta(minutes=1))) == 60
     assert handling(Retry(), attempt=2) == 15.0
@@ -132,7 +132,7 @@ NESTED = ExceptionGroup("b", [KeyError(), CLOSED])
     ([PAUSED, ValueError()], 12, None, "ExceptionGroup (PlatformPaused, ValueError)"),
     ([PAUSED, LONGER, api_error(Unavailable, 503)], 12, 30 + 30, "ExceptionGroup (PlatformPaused, Unavailable 503)"),
 ])  # fmt: skip
-def test_in_a_group_one_that_decides_does_so_as_if_it_were_raised_alone(
+def test_decision_in_a_group_counts_as_if_raised_alone(
     members: list[Exception], attempt: int, wait: float | None, text: str
 ) -> None:
     group = ExceptionGroup("Jane Doe", members)
@@ -144,12 +144,12 @@ def test_in_a_group_one_that_decides_does_so_as_if_it_were_raised_alone(
 
 
 @pytest.mark.parametrize("after", [-1, float("nan"), float("inf"), 1e13, timedelta(days=8), "30"])
-def test_a_wait_that_makes_no_sense_fails_where_it_is_written(after: Any) -> None:
+def test_wrong_wait_fails_where_it_is_written(after: Any) -> None:
     with pytest.raises(ValueError, match="604,800"):
         Retry(after=after)
 
 
-def test_a_cause_never_holds_the_message() -> None:
+def test_cause_never_holds_the_message() -> None:
     assert error_text(ValueError("Jane Doe, born 1990")) == "ValueError"
     assert error_text(GiveUp(ValueError("Jane Doe"))) == "ValueError"  # type: ignore[arg-type]
     assert error_text(api_error(Unavailable, 503)) == "Unavailable 503"

@@ -89,14 +89,14 @@ async def swallows(event: Any, context: Any) -> None:
         (leaks_a_cancellation, running.HandlerCrashed),
     ],
 )
-async def test_it_ends_as_a_value(function: Any, kind: type[Exception | None]) -> None:
+async def test_run_returns_how_the_handler_ended(function: Any, kind: type[Exception | None]) -> None:
     error = await outcome(function)
     assert type(error) is kind
     if error is not None and function is not leaks_a_cancellation:
         assert "attempt/test_running.py" in str(places(error, 9))
 
 
-async def test_a_task_whose_error_a_handler_raises_goes_on() -> None:
+async def test_task_whose_error_a_handler_raises_goes_on() -> None:
     """Its frame is in the traceback. Before Python 3.13, to clear it ends the task."""
     asked: asyncio.Queue[asyncio.Future[int]] = asyncio.Queue()
 
@@ -137,7 +137,7 @@ async def returns_a_task(event: Any, context: Any) -> Any:
     (decorated, ValueError), (functools.wraps(returns_a_task)(decorated), ValueError),
     (as_coroutine(decorated), ValueError), (returns_a_task, ValueError),
 ])  # fmt: skip
-async def test_a_missing_await_is_no_success(function: Any, kind: type[Exception]) -> None:
+async def test_missing_await_fails_the_handler(function: Any, kind: type[Exception]) -> None:
     with warnings.catch_warnings():
         configure_logs(io.StringIO())
         for _ in range(2):  # Python warns only of the first, by itself.
@@ -145,7 +145,7 @@ async def test_a_missing_await_is_no_success(function: Any, kind: type[Exception
     assert await outcome(returns) is None
 
 
-async def test_each_line_that_a_handler_logs_carries_its_event_and_its_name() -> None:
+async def test_line_that_a_handler_logs_names_event_and_handler() -> None:
     def logs(event: Any, context: Any) -> None:
         structlog.get_logger("accounts").info("first", handler="its own")
         logging.getLogger("accounts").warning("second %s", 2)
@@ -177,19 +177,19 @@ async def waits_deep_within(event: Any, context: Any) -> None:
 
 
 @pytest.mark.parametrize("function", [waits_deep_within, swallows, hangs])
-async def test_a_timeout_names_the_line_at_which_the_handler_was(function: Any) -> None:
+async def test_timeout_names_the_line_at_which_the_handler_was(function: Any) -> None:
     late = await outcome(function, seconds=0.05)
     assert isinstance(late, running.HandlerTimeout)
     name = "inner" if function is waits_deep_within else function.__name__
     assert re.findall(r"attempt/test_running\.py:\d+ (\w+)", str(places(late, 9)))[-1] == name  # The innermost is last.
 
 
-async def test_who_has_met_a_breakpoint_takes_as_long_as_a_person(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_breakpoint_suspends_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running.untimed, "is_set", lambda: True)
     assert await outcome(lambda *_: asyncio.sleep(0.05), seconds=0.01) is None
 
 
-async def test_plain_handlers_that_hang_keep_nobody_out() -> None:
+async def test_hanging_threads_keep_no_other_handler_out() -> None:
     hanging = [asyncio.create_task(outcome(hangs, seconds=60.0)) for _ in range(40)]
     assert await asyncio.gather(*(outcome(returns, seconds=60.0) for _ in range(10))) == [None] * 10
     for task in hanging:
@@ -197,7 +197,7 @@ async def test_plain_handlers_that_hang_keep_nobody_out() -> None:
     await asyncio.gather(*hanging, return_exceptions=True)
 
 
-async def test_a_thread_that_cannot_be_started_takes_no_place() -> None:
+async def test_thread_that_cannot_start_takes_no_place() -> None:
     runs = running.Runs(1)
     with patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")):
         failed = await outcome(returns, runs=runs)
@@ -205,7 +205,7 @@ async def test_a_thread_that_cannot_be_started_takes_no_place() -> None:
     assert isinstance(await outcome(raising(StopIteration()), runs=runs), running.HandlerCrashed)
 
 
-async def test_a_lost_cancellation_is_told_once_more(caplog: pytest.LogCaptureFixture) -> None:
+async def test_swallowed_cancellation_is_repeated(caplog: pytest.LogCaptureFixture) -> None:
     ended = []
 
     async def loses_one(event: Any, context: Any) -> None:
@@ -243,7 +243,7 @@ def slow_to_end(*, is_async: bool) -> tuple[Any, list[str], threading.Event]:
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-async def test_a_handler_does_not_run_beside_an_earlier_run_for_the_same_event(is_async: bool) -> None:
+async def test_handler_does_not_run_beside_its_earlier_run(is_async: bool) -> None:
     runs = running.Runs(3)
     function, notes, go = slow_to_end(is_async=is_async)
     assert isinstance(await outcome(function, seconds=0.02, runs=runs), running.HandlerTimeout)
@@ -259,7 +259,7 @@ async def test_a_handler_does_not_run_beside_an_earlier_run_for_the_same_event(i
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-async def test_runs_that_will_not_end_are_counted_until_they_do(is_async: bool) -> None:
+async def test_hung_runs_are_counted_until_they_end(is_async: bool) -> None:
     runs = running.Runs(3, clock := Clock())
     function, _, go = slow_to_end(is_async=is_async)
     names = ("e1", "e2", "e3")
@@ -280,7 +280,7 @@ async def test_runs_that_will_not_end_are_counted_until_they_do(is_async: bool) 
     assert await outcome(function, runs=runs) is None
 
 
-async def test_one_run_is_too_many_once_its_event_has_waited_for_it_for_long() -> None:
+async def test_run_is_too_many_once_its_event_has_waited_long() -> None:
     runs = running.Runs(100, clock := Clock())
     function, _, go = slow_to_end(is_async=False)
     await outcome(function, seconds=0.02, runs=runs)
@@ -292,7 +292,7 @@ async def test_one_run_is_too_many_once_its_event_has_waited_for_it_for_long() -
 
 
 @pytest.mark.parametrize("left", [False, True])
-async def test_a_run_that_takes_its_time_is_hung_only_if_it_was_left(left: bool) -> None:
+async def test_run_is_hung_only_after_it_was_abandoned(left: bool) -> None:
     runs = running.Runs(1, clock := Clock())
     function, notes, go = slow_to_end(is_async=False)
     task = asyncio.create_task(outcome(function, runs=runs))

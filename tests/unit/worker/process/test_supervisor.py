@@ -119,7 +119,7 @@ def logs() -> Iterator[list[Any]]:
 
 
 @pytest.mark.parametrize("code", [0, 1, 2, 75, -signal.SIGSEGV])
-def test_any_code_that_the_worker_does_not_explain_is_a_death_by_its_own_fault(fleet: Fleet, code: int) -> None:
+def test_unexplained_exit_code_is_the_workers_own_fault(fleet: Fleet, code: int) -> None:
     """A handler can end its process with any code."""
     fleet.dies(0, code, at=2)
     assert fleet.run(60) == 0
@@ -128,14 +128,14 @@ def test_any_code_that_the_worker_does_not_explain_is_a_death_by_its_own_fault(f
     assert fleet.workers[0].is_closed
 
 
-def test_a_kill_from_outside_is_nobodys_fault(fleet: Fleet) -> None:
+def test_kill_from_outside_is_nobodys_fault(fleet: Fleet) -> None:
     """An operator or a lack of memory may send it."""
     fleet.dies(0, -signal.SIGKILL, at=2)
     assert fleet.run(60) == 0
     assert (fleet.reclaimed, fleet.exits) == ([("1", "ended")], [0])
 
 
-def test_a_worker_that_reports_its_stop_is_not_replaced(fleet: Fleet, logs: list[Any]) -> None:
+def test_worker_that_reports_its_stop_is_not_replaced(fleet: Fleet, logs: list[Any]) -> None:
     """RQ's shutdown command or a signal to it alone has stopped it, or the queue was empty."""
     fleet.reports = [LOADED + STOPPED]
     fleet.dies(0, 0, at=2)
@@ -152,7 +152,7 @@ def test_wrong_handlers_stop_all_workers(fleet: Fleet, logs: list[Any]) -> None:
     assert (fleet.reclaimed, logs) == ([], [])
 
 
-def test_a_worker_that_dies_before_it_has_loaded_holds_no_events(fleet: Fleet) -> None:
+def test_worker_that_dies_before_it_has_loaded_holds_no_events(fleet: Fleet) -> None:
     fleet.reports = [b""]
     fleet.dies(0, 1, at=2)
     assert fleet.run(60) == 0
@@ -166,13 +166,13 @@ def test_reclaiming_goes_on_until_redis_notes_the_death(fleet: Fleet) -> None:
     assert fleet.reclaimed == [("1", "own")] * 3
 
 
-def test_the_events_of_a_worker_that_does_not_drain_are_put_back(fleet: Fleet) -> None:
+def test_events_of_a_worker_that_does_not_drain_are_put_back(fleet: Fleet) -> None:
     fleet.clock.after(1.0, lambda: setattr(fleet.workers[0], "_drains_for", 60.0))
     assert fleet.run(5.0) == 1
     assert fleet.reclaimed == [("1", "ended")]
 
 
-def test_a_draining_worker_has_ten_seconds_more_than_its_grace_to_hand_events_back(fleet: Fleet) -> None:
+def test_draining_worker_has_ten_seconds_beyond_its_grace(fleet: Fleet) -> None:
     fleet.clock.after(1.0, lambda: setattr(fleet.workers[0], "_drains_for", 10.5))
     assert fleet.run(5.0) == 0
     assert fleet.reclaimed == []
@@ -195,7 +195,7 @@ def test_two_supervisors_of_one_host_never_share_a_name() -> None:
     assert len({next(names) for names in (first, first, second, second)}) == 4
 
 
-def test_a_blocked_loop_is_logged_with_the_handlers_calls(fleet: Fleet, logs: list[Any]) -> None:
+def test_blocked_loop_is_logged_with_the_handlers_calls(fleet: Fleet, logs: list[Any]) -> None:
     fleet.reports = [LOADED + BLOCKED]
     fleet.dies(0, 1, at=20)
     assert fleet.run(60) == 0
@@ -208,7 +208,7 @@ def test_a_blocked_loop_is_logged_with_the_handlers_calls(fleet: Fleet, logs: li
     assert fleet.reclaimed == [("1", "own")]
 
 
-def test_after_all_processes_have_stood_still_a_blocked_loop_is_nobodys_fault(fleet: Fleet) -> None:
+def test_blocked_loop_is_nobodys_fault_after_a_standstill(fleet: Fleet) -> None:
     """Timers run on while processes are stopped, and run out when they go on."""
     fleet.reports = [LOADED + BLOCKED]
     fleet.clock.after(20, lambda: setattr(fleet.clock, "now", fleet.clock.now + 600))
@@ -253,7 +253,7 @@ def test_read_stacks_returns_none_for_a_report_without_stacks() -> None:
     assert read_stacks((LOADED + STOPPED).decode()) is None
 
 
-def test_a_supervisor_that_checks_no_worker_is_not_alive(fleet: Fleet) -> None:
+def test_supervisor_that_checks_no_worker_is_not_alive(fleet: Fleet) -> None:
     """A log that nobody reads blocks the process that writes to it."""
     alive: list[bool] = []
 
@@ -281,7 +281,7 @@ def group_exists(group: int) -> bool:
     return True
 
 
-def test_closing_a_worker_closes_its_pipe_and_ends_what_it_has_started() -> None:
+def test_closing_a_worker_ends_the_processes_that_it_started() -> None:
     before = descriptors()
     child = SupervisedWorker(["sh", "-c", "sleep 600 &"], os.environ, 1, "w")
     assert child.wait() == 0
@@ -291,14 +291,14 @@ def test_closing_a_worker_closes_its_pipe_and_ends_what_it_has_started() -> None
     until(lambda: not group_exists(child.pid), what="the end of the sleep")
 
 
-def test_a_worker_that_cannot_start_leaves_no_descriptor() -> None:
+def test_worker_that_cannot_start_leaves_no_descriptor() -> None:
     before = descriptors()
     with pytest.raises(FileNotFoundError):
         SupervisedWorker(["/nowhere/credhook"], os.environ, 1, "w")
     assert descriptors() == before
 
 
-def test_a_worker_reports_through_its_pipe() -> None:
+def test_worker_reports_through_its_pipe() -> None:
     program = "import os, sys; os.write(int(sys.argv[2]), b'loaded\\n' + b'x' * 200_000)"
     child = SupervisedWorker([sys.executable, "-c", program], os.environ, 1, "w")
     while child.poll() is None:
@@ -308,7 +308,7 @@ def test_a_worker_reports_through_its_pipe() -> None:
 
 
 @pytest.mark.parametrize("lease", [6.0, 15.0, 60.0, 300.0])
-def test_a_blocked_process_is_ended_before_others_can_miss_it(lease: float) -> None:
+def test_blocked_process_ends_before_others_can_miss_it(lease: float) -> None:
     """A handler that keeps the interpreter to itself stops the heartbeat as well. Its last beat may be a beat ago."""
     assert blocked_seconds(lease) + BEAT_SECONDS + 0.5 < silence_seconds(lease)
 
