@@ -1,8 +1,6 @@
 """`from credhook import …`: what is promised there is there, and costs nothing until it is used."""
 
 import re
-import subprocess
-import sys
 import tomllib
 from importlib import import_module
 
@@ -14,6 +12,7 @@ from credhook.tracing import PACKAGES
 from credhook.worker.api import errors, models
 from support.checkout import ROOT
 from support.platform.token_endpoint import every_operation
+from support.process.commands import run
 from support.project import api_reference
 
 
@@ -57,8 +56,7 @@ def test_hints_name_the_packages_of_each_extra() -> None:
 
 def test_nothing_is_loaded_before_it_is_used() -> None:
     program = "import sys, credhook; print(sorted(name for name in sys.modules if name.startswith('credhook')))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "['credhook']"
+    assert run("-c", program).stdout == "['credhook']\n"
 
 
 @pytest.mark.parametrize(
@@ -77,5 +75,4 @@ def test_nothing_is_loaded_before_it_is_used() -> None:
 )
 def test_no_process_loads_what_only_others_need(module: str, never: set[str]) -> None:
     program = f"import sys, {module}; print(*sorted({never} & sys.modules.keys()))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == ""
+    assert run("-c", program).stdout == "\n"

@@ -1,5 +1,6 @@
 """A new event type is a row in `credhook/events.py` and in the sandbox's table; a resource is a row and a model."""
 
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 from support.checkout import ROOT
 from support.platform.platform_settings import leading_to
 from support.platform.scripted_server import answering, ok
+from support.process.commands import ABSENT
 from support.process.dev_process import left_running
 from support.project import release
 
@@ -83,7 +85,7 @@ def changed_copy(folder: Path, changes: list[Change]) -> Callable[..., str]:
         text = (folder / name).read_text()
         assert text.count(old) == 1
         (folder / name).write_text(text.replace(old, new))
-    return partial(release.run, sys.executable, "-P", PYTHONPATH=str(folder))
+    return partial(release.run, sys.executable, "-P", PYTHONPATH=f"{folder}{os.pathsep}{ABSENT}")
 
 
 def test_new_event_type_needs_only_a_row_in_both_tables(tmp_path: Path) -> None:

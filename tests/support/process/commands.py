@@ -19,7 +19,7 @@ from support.redis.guarded_redis import guarded
 
 #: Hides two libraries, whose imports take a quarter of a second. structlog imports rich, which release tools bring;
 #: redis-py imports OpenTelemetry, which only processes with traces need.
-_ABSENT: Final = Path(__file__).parent / "absent"
+ABSENT: Final = Path(__file__).parent / "absent"
 #: What a command has left: `returncode`, `stdout`, `stderr`.
 Done = subprocess.CompletedProcess[str]
 
@@ -47,7 +47,7 @@ def run(*command: str, env: Mapping[str, str] | None = None, cwd: Path | None = 
 def _environment(command: Sequence[str], env: Mapping[str, str] | None) -> dict[str, str]:
     environment = guarded(command, os.environ if env is None else env)
     if not any(name.startswith("OTEL_") for name in environment):
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(_ABSENT), environment.get("PYTHONPATH"))))
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ABSENT), environment.get("PYTHONPATH"))))
     return environment
 
 

@@ -13,11 +13,14 @@ from redis import Redis
 
 from credhook.store import BACKFILLED
 from support.platform.webhook_endpoint import happen, register, settled
+from support.process.commands import invoke
 from support.process.serving import Receiver, platform
 from support.store.stores import EVENT
 from support.worker.events_command import process
 from support.worker.harness import Harness
 
+#: The command for all that has ever happened.
+ALL_TIMES = ("backfill", "--since", "6d", "--until", "0s")
 #: Writes down which types of which resources a handler has run for.
 NOTING = """
 @handlers.on("*")
@@ -37,17 +40,16 @@ class Scene(Harness):
         return [each["resourceId"] for each in happen(self.sandbox, event_type, count=count, **more)]
 
     def backfill(self, *options: str, **settings: str) -> "subprocess.Popen[str]":
-        """The command as a process, about all that has ever happened."""
+        """The command as a process."""
         environment = {**os.environ, **self.environment, **settings}
-        arguments = ("backfill", "--since", "6d", "--until", "0s", *options)
-        return process(self.redis_url, *arguments, env=environment, cwd=self.folder)
+        return process(self.redis_url, *ALL_TIMES, *options, env=environment, cwd=self.folder)
 
     def backfilled(self, *options: str, **settings: str) -> dict[str, Any]:
         """What it prints, once it has ended well."""
-        with self.backfill("--json", *options, **settings) as running:
-            out, err = running.communicate(timeout=240)
-        assert running.returncode == 0, err
-        found: dict[str, Any] = json.loads(out)
+        environment = {**os.environ, **self.environment, **settings, "PYTHONPATH": str(self.folder)}
+        done = invoke("events", *ALL_TIMES, "--json", *options, environment=environment, folder=self.folder)
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
         return found
 
 
