@@ -7,7 +7,7 @@
     @handlers.on("openid4vc.issuance.completed")
     async def activate(event, context): ...
 
-Each name is imported when it is first used: a receiver loads nothing of the worker's.
+Each name is imported when it is first used, so that a receiver loads no code of the worker.
 """
 # ruff: noqa: F403, F405  Type checkers take from models and errors what `__all__` names.
 
@@ -52,6 +52,6 @@ _HOMES = (
 
 def __getattr__(name: str) -> object:
     for home in _HOMES if name in __all__ else ():
-        if (found := getattr(import_module(home), name, None)) is not None:
-            return found
+        if (value := getattr(import_module(home), name, None)) is not None:
+            return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-#: By so many growths, each by so much at most, every limit has been reached. More would overflow a float.
-_MOST_GROWTHS: Final = 64
-_MOST_GROWTH: Final = 1_000
+#: Growths after which a wait stops growing, since more could overflow a float.
+_MAX_GROWTHS: Final = 64
+#: Largest factor between two waits.
+_MAX_GROWTH: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,13 +31,13 @@ class Backoff:
 
     def __post_init__(self) -> None:
         if not (
-            0 <= self.first <= self.longest < math.inf and 1 <= self.growth <= _MOST_GROWTH and 0 <= self.jitter <= 1
+            0 <= self.first <= self.longest < math.inf and 1 <= self.growth <= _MAX_GROWTH and 0 <= self.jitter <= 1
         ):
             raise ValueError("Backoff: 0 <= first <= longest in seconds, growth from 1 to 1,000, jitter from 0 to 1")
 
     def wait(self, attempt: int, chance: float = 1.0) -> float:
         """Return seconds to wait after an attempt, counted from 1. `chance`: 0 (shortest wait) to 1 (longest)."""
-        ceiling = min(self.first * self.growth ** min(attempt - 1, _MOST_GROWTHS), self.longest)
+        ceiling = min(self.first * self.growth ** min(attempt - 1, _MAX_GROWTHS), self.longest)
         return ceiling * (1 - self.jitter + self.jitter * chance)
 
 

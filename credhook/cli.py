@@ -33,13 +33,13 @@ COMMANDS: Final = {
     "console": ("credhook.console.command", "Serve web pages that show events and act on them."),
     "api": ("credhook.worker.commands.api", "Call the platform's API, JSON in and out."),
     "sandbox": ("credhook.sandbox.command", "Run a simulated platform on this machine."),
-    "trigger": ("credhook.sandbox.command", "Make the sandbox's platform do something."),
+    "trigger": ("credhook.sandbox.command", "Make the sandbox's platform send events."),
     "new": ("credhook.scaffold.new", "Create a package with a working handler and its test."),
-    "dev": ("credhook.sandbox.local.dev", "Run your handlers with all that is around them, anew when saved."),
+    "dev": ("credhook.sandbox.local.dev", "Run your handlers with Redis, receiver and sandbox; reload on save."),
     "demo": ("credhook.sandbox.local.demo", "Run every part on this machine, one event of each type."),
 }
 
-#: What `dev` and `demo` import of the extra `local`. Named one by one, since credhook itself is on no package index.
+#: The packages of the extra `local`. Messages name each of them, since `credhook[local]` is on no package index.
 LOCAL_PACKAGES: Final = ("blockbuster", "trustme", "watchfiles")
 
 
@@ -78,8 +78,8 @@ def main(args: list[str] | None = None) -> None:
     accept_all_characters()
     try:
         configure_logs()
-        of_child = {"--fd", "--supervised"}.intersection(sys.argv if args is None else args)
-        names = () if of_child else unknown_settings(names_set())  # Its parent has named them.
+        is_child = {"--fd", "--supervised"}.intersection(sys.argv if args is None else args)
+        names = () if is_child else unknown_settings(names_set())  # The parent has named them.
         if names:
             structlog.get_logger("credhook").warning("unknown_settings", hint="; ".join(map(correction, names)))
         cli(args, prog_name="credhook")

@@ -111,7 +111,7 @@ PRESENTATION: Final = Resource(
 )
 RESOURCES: Final = (ISSUANCE, PRESENTATION)
 
-#: The same names for type checkers: `on` knows the details of a handler by them.
+#: The same names for type checkers, which derive the type of a handler's details from them.
 IssuanceType = Literal[
     "openid4vc.issuance.offered",
     "openid4vc.issuance.completed",
@@ -127,20 +127,20 @@ PresentationType = Literal[
     "openid4vc.verification.data",
 ]
 
-_TYPES: Final = {one.name: one for resource in RESOURCES for one in resource.event_types}
-_RESOURCE_OF: Final = {one.name: resource for resource in RESOURCES for one in resource.event_types}
+_TYPES: Final = {event_type.name: event_type for resource in RESOURCES for event_type in resource.event_types}
+_RESOURCE_OF: Final = {event_type.name: resource for resource in RESOURCES for event_type in resource.event_types}
 
 #: The names of all event types, in the order of the specification.
 EVENT_TYPES: Final = cast("tuple[IssuanceType | PresentationType, ...]", tuple(_TYPES))
-URGENT: Final = tuple(one.name for one in _TYPES.values() if one.urgent)
-REPEATABLE: Final = tuple(one.name for one in _TYPES.values() if one.repeatable)
+URGENT: Final = tuple(event_type.name for event_type in _TYPES.values() if event_type.urgent)
+REPEATABLE: Final = tuple(event_type.name for event_type in _TYPES.values() if event_type.repeatable)
 
 #: One page of the vendor says `presentation` where the specification says `verification`.
 _ALIAS, _CANONICAL = "openid4vc.presentation.", "openid4vc.verification."
 
 #: Maximum bytes in UTF-8 of a resource's id and of a webhook-id.
 LONGEST_ID: Final = 512
-#: What can be one segment of a URL path, percent-encoded. Some servers and proxies decode `%2F` and then resolve `..`.
+#: An id that fits into one segment of a URL path, encoded. Some servers and proxies decode `%2F`, then resolve `..`.
 #: So no part between slashes may be `.` or `..`. Control characters and surrogates are not allowed.
 _SEGMENT: Final = re.compile(r"(?!(.*[/\\])?\.{1,2}([/\\]|\Z))[^\x00-\x1f\x7f-\x9f\ud800-\udfff]+")
 
@@ -152,7 +152,7 @@ _TYPE_NAME: Final = re.compile(r"[!-~]{1,128}")
 
 
 class Malformed(Exception):
-    """The delivery is no notification of the specification. The message names the broken rule."""
+    """The delivery is not a notification of the specification. The message names the broken rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,11 +176,11 @@ class Event:
     def parse(cls, body: bytes) -> "Event":
         """Read a delivery's body.
 
-        An unknown type and an id of an unusual form are no errors. Such an event is kept, but not `fetchable`.
+        An event with an unknown type, or an id of an unusual form, is kept, but not `fetchable`.
 
         Raises:
-            Malformed: the body is no JSON object, or it leaves open what happened to which resource. Defects of other
-                fields are no reason to refuse.
+            Malformed: the body is not a JSON object, or it does not say what happened to which resource. Other fields
+                are not checked.
         """
         notification = _parsed(body)
         if not isinstance(notification, dict):
@@ -217,27 +217,27 @@ def is_resource_id(value: object) -> bool:
 
 
 def _resource_id(payload: dict[str, Any], keys: tuple[str, ...]) -> str:
-    """Return the id, or an empty string if it is not text: such an event is kept, but cannot be fetched."""
+    """Return the id, or an empty string if it is not text. Such an event is kept, but cannot be fetched."""
     present = [payload[key] for key in keys if key in payload]
     if not present:
         raise Malformed(f"payload should hold {keys[0]}")
     ids = [value for value in present if value is not None]
     if _AMBIGUOUS in ids or any(value != ids[0] for value in ids[1:]):
         raise Malformed(f"payload should hold one {keys[0]}")
-    return _stored(ids[0]) if ids else ""
+    return _storable(ids[0]) if ids else ""
 
 
 def _resource_of_unknown_type(payload: object) -> str:
     """Return the one known id in the payload, or an empty string. An unknown type is never refused for its payload."""
     keys = [key for resource in RESOURCES for key in resource.payload_keys]
     ids = [payload[key] for key in keys if key in payload] if isinstance(payload, dict) else []
-    return _stored(ids[0]) if len(ids) == 1 else ""
+    return _storable(ids[0]) if len(ids) == 1 else ""
 
 
-def _stored(resource_id: object) -> str:
-    """Return the id, cut if it is too long, or an empty string if it is no text that UTF-8 can encode.
+def _storable(resource_id: object) -> str:
+    """Return the id, cut if it is too long, or an empty string if it is not text that UTF-8 can encode.
 
-    A cut id is still too long to be taken for another one.
+    A cut id is still longer than any valid id, so it is never mistaken for another id.
     """
     if not isinstance(resource_id, str) or _SURROGATE.search(resource_id):
         return ""
@@ -247,7 +247,7 @@ def _stored(resource_id: object) -> str:
 
 
 def _parsed(body: bytes) -> Any:
-    with suppress(ValueError):  # Most bodies: in a quarter of the time.
+    with suppress(ValueError):  # It reads most bodies, in a quarter of the time.
         return jiter.from_json(body, catch_duplicate_keys=True, cache_mode="keys")
     with suppress(ValueError, RecursionError):
         return _DECODER.decode(body.decode("utf-8-sig"))
@@ -255,7 +255,7 @@ def _parsed(body: bytes) -> Any:
 
 
 def _with_ambiguities(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the object. A name that stands there with different values gets a value that is no JSON."""
+    """Return the object. A name that has several different values gets the value `_AMBIGUOUS`."""
     parsed = dict(pairs)
     for name, value in pairs if len(parsed) != len(pairs) else ():
         if value != parsed[name]:
@@ -263,9 +263,10 @@ def _with_ambiguities(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return parsed
 
 
-#: Made once, since `json.loads` with these arguments makes a decoder for each body.
-#: An integer of any length can be read as a float, and no number counts in a delivery.
+#: Made once, since `json.loads` with these arguments makes a decoder for each body. As floats, integers of any length
+#: can be read; we use no number of a delivery.
 _DECODER: Final = json.JSONDecoder(object_pairs_hook=_with_ambiguities, parse_int=float)
+#: Stands for a value that is not clear.
 _AMBIGUOUS: Final = object()
 
 

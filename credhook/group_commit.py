@@ -1,7 +1,7 @@
 """Group commit, as databases have it: while one group is written, arriving operations wait and go out together.
 
-The receiver writes deliveries this way, and the worker the results of handlers. Each decides what an error means: an
-error among the replies is for its own caller, unless `is_temporary` says that the operation should be written again.
+The receiver writes deliveries this way, and the worker the results of handlers. An error among the replies goes to the
+caller of that operation. If `is_temporary` returns True for the error, the operation is written again instead.
 """
 
 import asyncio
@@ -38,8 +38,8 @@ class GroupCommit(Generic[Operation, Reply]):
     ) -> None:
         """Write groups of up to `limit` operations by `run`, which returns or raises their errors.
 
-        `window_seconds`: how long operations that are `first` wait for others, since no caller is in a hurry.
-        `is_temporary`: tells the errors after which an operation waits, without limit, to be written again.
+        `window_seconds`: how long operations that are `first` wait for others, since their callers are in no hurry.
+        `is_temporary`: returns True for an error after which the operation is written again, without limit.
         """
         self._run = run
         self._limit = limit
@@ -76,7 +76,7 @@ class GroupCommit(Generic[Operation, Reply]):
             _refuse(reply, error)
 
     async def drain(self) -> None:
-        """Return when all operations are written. Windows end at once."""
+        """Return when all operations are written. A window ends at once."""
         if self._timer:
             self._begin()
         while self._writer and not self._writer.done():
@@ -127,7 +127,7 @@ class GroupCommit(Generic[Operation, Reply]):
                 return
 
     def _take_group(self) -> list[_Waiting[Operation, Reply]]:
-        # A full Redis lets a script pass that begins by freeing memory, so `first` operations begin it.
+        # A full Redis accepts a script whose first write frees memory, so `first` operations lead the group.
         group = self._first[: self._limit]
         self._first = self._first[self._limit :]
         free = self._limit - len(group)

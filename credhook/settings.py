@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     from credhook.store.store import AsyncStore, SyncStore
     from credhook.webhook_keys import Key
 
-#: The folder of secrets, as systemd names it. Each file in it has the name of a setting.
+#: The variable that names the folder of secrets; systemd sets it. Each file in the folder has the name of a setting.
 _FOLDER: Final = "CREDENTIALS_DIRECTORY"
-#: What is removed around a value: blanks, line ends, byte order marks, characters of no width.
+#: Removed around a value: blanks, line ends, byte order marks, characters of no width.
 _AROUND: Final = re.compile(r"^[\s\ufeff\u200b\u2060]+|[\s\ufeff\u200b\u2060]+$")
 #: A value between quotation marks.
 _QUOTED: Final = re.compile(r"""(?s)["'`\xab\xbb\u2018-\u201f].*["'`\xab\xbb\u2018-\u201f]""")
 #: Kubernetes sets these in every container for a Service whose name begins with `credhook`.
-_OF_KUBERNETES: Final = re.compile(r"CREDHOOK_(\w+_)?(SERVICE_(HOST|PORT)\w*|PORT(_\d+_(TCP|UDP|SCTP)\w*)?)")
+_KUBERNETES_VARIABLES: Final = re.compile(r"CREDHOOK_(\w+_)?(SERVICE_(HOST|PORT)\w*|PORT(_\d+_(TCP|UDP|SCTP)\w*)?)")
 
 
 V = TypeVar("V", bound=str | SecretStr | None)
@@ -64,34 +64,34 @@ def matching(pattern: str, message: str) -> AfterValidator:
 
 
 def _is_file(path: Path) -> Path:
-    with suppress(OSError):  # A certificate itself, say, is too long for a name.
+    with suppress(OSError):  # A whole certificate, for example, is too long for a path.
         if path.is_file():
             return path
     raise ValueError("should be the path of a file")
 
 
-#: The path of a file that is there.
+#: The path of an existing file.
 ExistingFile = Annotated[Path, AfterValidator(_is_file)]
 
 
-def check_certificate(certfile: Path | None, keyfile: Path | None, whose: str) -> None:
+def check_certificate(certfile: Path | None, keyfile: Path | None, part: str) -> None:
     """Try to load a PEM certificate chain, if there is one, with its key, which may be in the same file.
 
-    `whose`: what stands in the names of the settings, `CREDHOOK_…_CERTFILE` and `CREDHOOK_…_KEYFILE`.
+    `part`: the middle of the names of the settings, `CREDHOOK_…_CERTFILE` and `CREDHOOK_…_KEYFILE`.
 
     Raises:
         ValueError: the files do not match, or cannot be read. The message names the setting.
     """
     if certfile is None and keyfile is not None:
-        raise ValueError(f"CREDHOOK_{whose}_CERTFILE: should be set where CREDHOOK_{whose}_KEYFILE is")
+        raise ValueError(f"CREDHOOK_{part}_CERTFILE: should be set where CREDHOOK_{part}_KEYFILE is")
     if certfile is not None:
         try:
-            # An encrypted key is refused, not asked about.
+            # Without a password here, OpenSSL would ask the terminal for the password of an encrypted key.
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(certfile, keyfile, password="")
         except OSError as error:
             raise ValueError(
-                f"CREDHOOK_{whose}_CERTFILE: {certfile} should be a readable PEM certificate chain, with its key, not "
-                f"encrypted, in the same file or in CREDHOOK_{whose}_KEYFILE{f' ({keyfile})' if keyfile else ''} "
+                f"CREDHOOK_{part}_CERTFILE: {certfile} should be a readable PEM certificate chain, with its key, not "
+                f"encrypted, in the same file or in CREDHOOK_{part}_KEYFILE{f' ({keyfile})' if keyfile else ''} "
                 f"({type(error).__name__})"
             ) from None
 
@@ -113,7 +113,7 @@ def _checked_redis(value: SecretStr) -> SecretStr:
     return value
 
 
-#: Marks a setting that holds several values with blanks between them. Line breaks between them are blanks, too.
+#: Marks a setting that holds several values with blanks between them. Line breaks count as blanks.
 _WORDS: Final = "several values"
 
 
@@ -121,18 +121,18 @@ class _SecretFiles(SecretsSettingsSource):
     """Reads settings from the files of a folder. A file that cannot be read is an error that names it."""
 
     def __call__(self) -> dict[str, Any]:
-        with _naming(_FOLDER, self.secrets_dir, "folder"):
+        with _error_of(_FOLDER, self.secrets_dir, "folder"):
             return super().__call__()
 
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
         name = str(field.validation_alias)
-        with _naming(name, f"{self.secrets_dir}/{name}", "file of UTF-8 text"):
+        with _error_of(name, f"{self.secrets_dir}/{name}", "file of UTF-8 text"):
             text, key, is_complex = super().get_field_value(field, field_name)
         return text or None, key, is_complex
 
 
 @contextmanager
-def _naming(name: str, path: object, kind: str) -> Iterator[None]:
+def _error_of(name: str, path: object, kind: str) -> Iterator[None]:
     """Turn an error or a warning of pydantic-settings into an error of setting `name`, without any part of the file."""
     try:
         with warnings.catch_warnings(action="error", category=UserWarning):
@@ -140,9 +140,9 @@ def _naming(name: str, path: object, kind: str) -> Iterator[None]:
     except (OSError, UnicodeError, SettingsError, UserWarning) as error:
         if isinstance(error.__cause__, ValidationError):
             raise error.__cause__ from None
-        why = str(error) if isinstance(error, UserWarning | SettingsError) else type(error).__name__
-        shown = {"path": str(path), "kind": kind, "why": why}
-        message = PydanticCustomError("secret", "{path} should be a readable {kind} ({why})", shown)
+        reason = str(error) if isinstance(error, UserWarning | SettingsError) else type(error).__name__
+        shown = {"path": str(path), "kind": kind, "reason": reason}
+        message = PydanticCustomError("secret", "{path} should be a readable {kind} ({reason})", shown)
         details = InitErrorDetails(type=message, loc=(name,), input=None)
         raise ValidationError.from_exception_data("Settings", [details]) from None
 
@@ -154,7 +154,7 @@ def names_set() -> set[str]:
         ValidationError: the folder of secrets cannot be read.
     """
     folder = os.environ.get(_FOLDER)
-    with _naming(_FOLDER, folder, "folder"):
+    with _error_of(_FOLDER, folder, "folder"):
         files = {path.name.upper() for path in Path(folder).iterdir() if path.is_file()} if folder else set()
     return files | {name for name, value in os.environ.items() if value}
 
@@ -162,14 +162,14 @@ def names_set() -> set[str]:
 class Settings(BaseSettings):
     """Settings from the environment. The variable of a field is `CREDHOOK_` and its name, unless the field names it.
 
-    A value is cleaned here, once: what the checks have seen is what the process uses.
+    A value is cleaned once, before it is checked, so that the process uses the text that was checked.
     """
 
     model_config = SettingsConfigDict(
         frozen=True,
         env_ignore_empty=True,
         hide_input_in_errors=True,
-        # A process builds the validators of its own settings only. It knows the names of all.
+        # A process needs the names of all settings, but only the validators of its own settings.
         defer_build=True,
     )
 
@@ -182,14 +182,14 @@ class Settings(BaseSettings):
 
     @classmethod
     def settings_customise_sources(cls, settings_cls: type[BaseSettings], *_: Any, **sources: Any) -> tuple[Any, ...]:
-        """Return the sources of values: what the environment lacks may be in a file of the variable's name."""
+        """Return the sources of values: the environment, then files that are named as the variables."""
         files = _SecretFiles(settings_cls, os.environ.get(_FOLDER) or None)
         return sources["init_settings"], sources["env_settings"], files
 
     @model_validator(mode="before")
     @classmethod
     def _strip(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Remove what editors, shells and YAML leave around a value. A value of nothing else is not set."""
+        """Remove what editors, shells and YAML leave around a value. An empty value counts as not set."""
         texts = {name: _AROUND.sub("", value) if isinstance(value, str) else value for name, value in values.items()}
         return {name: value for name, value in texts.items() if value != ""}
 
@@ -256,7 +256,7 @@ class StoreSettings(QueueSettings):
     def _redis_certificate_is_usable(self) -> Self:
         check_certificate(self.redis_certfile, self.redis_keyfile, "REDIS")
         if self.redis_certfile and not self._redis.tls:
-            raise ValueError("CREDHOOK_REDIS_CERTFILE: is shown over TLS alone; REDIS_URL should be rediss://")
+            raise ValueError("CREDHOOK_REDIS_CERTFILE: is used over TLS alone; REDIS_URL should be rediss://")
         return self
 
     @property
@@ -268,7 +268,7 @@ class StoreSettings(QueueSettings):
     def redis_address(self) -> str:
         """Return the address of Redis as it may be shown, without a password."""
         address = str(self._redis)
-        return str(self.redis_url) if "@" in address else address  # A password was not encoded.
+        return str(self.redis_url) if "@" in address else address  # An unencoded password may be in it: show stars.
 
     @field_serializer("redis_url")
     def _without_password(self, _: SecretStr) -> str:
@@ -322,7 +322,7 @@ class ReceiverSettings(StoreSettings):
     ] = Field(
         None,
         description="Unguessable last path segment, `/webhooks/<secret>`, for a sender that does not sign: "
-        "22 or more letters, digits, `-` and `_`. Of several, separated by spaces, all are accepted.",
+        "22 or more letters, digits, `-` and `_`. Several may be set, separated by spaces; all are accepted.",
     )
     insecure: bool = Field(
         False,
@@ -372,7 +372,7 @@ class ReceiverSettings(StoreSettings):
         if not (self.keys or self.path_secret or self.insecure):
             raise ValueError(
                 "CREDHOOK_WEBHOOK_SECRETS: should hold at least one key, or CREDHOOK_PATH_SECRET a secret, "
-                "to refuse strangers; CREDHOOK_INSECURE=1 starts without"
+                "to refuse strangers; CREDHOOK_INSECURE=1 starts without either"
             )
         check_certificate(self.tls_certfile, self.tls_keyfile, "TLS")
         return self
@@ -571,7 +571,8 @@ class WorkerSettings(PlatformSettings, HandlerSettings, StoreSettings):
     ] = Field(
         None,
         description="Keeps presented data sealed in Redis, for a day at most, until every handler has run: 32 or more "
-        "random characters. Of several, separated by spaces, the first seals and all open. Default: it is not kept.",
+        "random characters. Several may be set, separated by spaces: the first seals, all open. Default: data is not "
+        "kept.",
     )
 
 
@@ -618,21 +619,23 @@ def settings_errors(invalid: ValidationError) -> list[str]:
     return lines
 
 
-#: Variables that `credhook dev` sets for the processes that it starts. The sandbox reads the second one.
-_OF_DEV: Final = frozenset({"CREDHOOK_DEV", "CREDHOOK_SANDBOX_URL"})
+#: Variables that `credhook dev` sets for the processes that it starts. `credhook trigger` reads the second variable.
+_DEV_VARIABLES: Final = frozenset({"CREDHOOK_DEV", "CREDHOOK_SANDBOX_URL"})
 
 
 def known_settings(of: type[Settings] = Settings) -> frozenset[str]:
     """Return every variable with our prefix that a process reads."""
     names = {str(field.validation_alias) for field in of.model_fields.values()}
-    return _OF_DEV.union(names, *map(known_settings, of.__subclasses__()))
+    return _DEV_VARIABLES.union(names, *map(known_settings, of.__subclasses__()))
 
 
 def unknown_settings(environment: Iterable[str]) -> list[str]:
     """Return the variables that have our prefix but are not settings."""
     ours = {name: name.upper() for name in environment if name.upper().startswith("CREDHOOK_")}
-    known = known_settings()
-    return sorted(name for name, upper in ours.items() if upper not in known and not _OF_KUBERNETES.fullmatch(upper))
+    settings = known_settings()
+    return sorted(
+        name for name, upper in ours.items() if upper not in settings and not _KUBERNETES_VARIABLES.fullmatch(upper)
+    )
 
 
 def correction(name: str) -> str:

@@ -21,17 +21,19 @@ _STOPS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 def stops() -> tuple[signal.Signals, ...]:
     """Return the signals that stop a process. If `nohup` has set SIGHUP to be ignored, it stays ignored."""
-    return tuple(one for one in _STOPS if one != signal.SIGHUP or signal.getsignal(one) is not signal.SIG_IGN)
+    return tuple(
+        number for number in _STOPS if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN
+    )
 
 
 def stop_on(handler: Callable[[int, FrameType | None], object]) -> None:
     """Call the handler at each signal that stops a process."""
-    for one in stops():
-        signal.signal(one, handler)
+    for number in stops():
+        signal.signal(number, handler)
 
 
 def ignore_hangup() -> None:
-    """Ignore SIGHUP, here and in children, unless a terminal would send it to say that it was closed.
+    """Ignore SIGHUP in this process and its children, unless they belong to a terminal, which sends it when it closes.
 
     Operators send SIGHUP to a service that should load its certificate again.
     """
@@ -52,8 +54,9 @@ STALLED_SECONDS: Final = 10.0
 #: Exit code of a child whose settings or handlers are wrong. Every successor would end with the same code.
 FATAL_CODE: Final = 2
 
-#: Variables that tell a child where to count: prometheus_client's folder, and the child's place.
+#: Variable of prometheus_client: the folder in which children count.
 FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
+#: Variable that names a child's place among the children, and so its files in that folder.
 PLACE: Final = "PROMETHEUS_MULTIPROC_PLACE"
 
 C = TypeVar("C", bound=Popen[bytes])
@@ -62,7 +65,7 @@ C = TypeVar("C", bound=Popen[bytes])
 class End(Enum):
     """How a child has ended."""
 
-    #: It was told to stop, or its work is done. No other takes its place.
+    #: It was told to stop, or its work is done. No other child takes its place.
     IN_ORDER = auto()
     #: Another child takes its place.
     DEATH = auto()
@@ -78,14 +81,14 @@ class _Place(Generic[C]):
     #: The running child. A child that has ended stays here until it is reaped.
     child: C | None = None
     started: float = 0.0
-    #: They grow while children die young.
+    #: Waits before the next child. They grow while children die young.
     waits: Waits = field(default_factory=lambda: Waits(RESTARTS))
-    #: When to start the next child; None while one runs, or if none is to follow.
+    #: When to start the next child; None while a child runs, or if none will follow.
     due: float | None = -math.inf
 
 
 class Supervisor(Generic[C]):
-    """Keeps a number of children running, until a signal ends them all, or each has finished its work."""
+    """Keeps a number of children running until a signal ends them all, or each has finished its work."""
 
     def __init__(
         self,
@@ -102,9 +105,9 @@ class Supervisor(Generic[C]):
     ) -> None:
         """Prepare to run `number` children. Log events begin with their `kind`: `worker_died`.
 
-        `start` starts the child of a place with the lifeline; after an OSError it is tried again. Children get `grace`
-        seconds to end after SIGTERM, and the `force_signal` if the supervisor is asked to stop again. `on_exit` is
-        called with the place of each child that has ended, and `before_drain` before the children are stopped.
+        `start` starts the child of a place with the lifeline; after an OSError it is called again later. Children get
+        `grace` seconds to end after SIGTERM, and the `force_signal` if the supervisor gets a second signal to stop.
+        `on_exit` is called with the place of each ended child, and `before_drain` before the children are stopped.
         """
         self.log = structlog.get_logger(f"credhook.{kind}")
         self.clock, self._sleep = clock, sleep
@@ -112,8 +115,8 @@ class Supervisor(Generic[C]):
         self._force_signal, self._on_exit, self._before_drain = force_signal, on_exit, before_drain
         # A child may have been told to stop before it handled signals.
         self._stop_codes = {0, *(-number for number in _STOPS), -(force_signal or 0)}
-        # The system closes our end when this process dies in any way; the children then drain and end.
-        self.lifeline, self._held = os.pipe()
+        # The children drain when the write end closes, which happens however this process dies.
+        self.lifeline, self._write_end = os.pipe()
         self._places: list[_Place[C]] = [_Place(place) for place in range(number)]
         #: True after a signal, or after a child that no successor could replace.
         self._stopping = False
@@ -122,7 +125,7 @@ class Supervisor(Generic[C]):
         self._checked = clock()
 
     def is_alive(self) -> bool:
-        """Return True if the children are being checked, or drain. A pipe of logs that nobody reads holds checks."""
+        """Return True if the children are being checked, or drain. A full pipe of logs would stop the checks."""
         return self._stopping or self.clock() - self._checked < STALLED_SECONDS
 
     def expected(self) -> list[C | None]:
@@ -132,8 +135,8 @@ class Supervisor(Generic[C]):
     def check(self, child: C) -> None:
         """Check a running child."""
 
-    def ended(self, child: C, code: int) -> End:  # noqa: ARG002  Other supervisors look at the child.
-        """Clean up after a child that has ended, and judge how. Before a stop, no child ends in order by default."""
+    def ended(self, child: C, code: int) -> End:  # noqa: ARG002  Subclasses look at the child.
+        """Clean up after an ended child, and return how it ended. By default, only a stop is an end in order."""
         if code == FATAL_CODE:
             return End.FATAL
         return End.IN_ORDER if self._stopping and code in self._stop_codes else End.DEATH
@@ -170,7 +173,7 @@ class Supervisor(Generic[C]):
                 self._fill(place)
         elif (code := place.child.poll()) is None:
             self.check(place.child)
-        elif not self._stopping:  # Otherwise the child may have had the signal that we have just had.
+        elif not self._stopping:  # Otherwise the signal that stops us may have ended the child.
             self._reap(place, place.child, code)
 
     def _fill(self, place: _Place[C]) -> None:

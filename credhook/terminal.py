@@ -1,4 +1,4 @@
-"""Texts from outside on a terminal: no character is obeyed, and none stops a command."""
+"""Print texts from outside: the terminal obeys none of their characters, and a narrow encoding stops no command."""
 
 import io
 import sys

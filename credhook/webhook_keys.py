@@ -10,7 +10,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from standardwebhooks.webhooks import hmac_data
 
-#: Bytes of each kind of key. Standard Webhooks asks for 24 to 64 of HMAC.
+#: Bytes of each kind of key. Standard Webhooks asks for 24 to 64 bytes for HMAC.
 _KEY_BYTES: Final = {"whsec": range(24, 65), "whpk": range(32, 33)}
 
 
@@ -20,11 +20,11 @@ class Key:
 
     Attributes:
         version: of its signatures: `v1` for HMAC-SHA256, `v1a` for ed25519.
-        made: returns True if the key made this signature of these bytes.
+        verify: returns True if the key made this signature of these bytes.
     """
 
     version: bytes
-    made: Callable[[bytes, bytes], bool] = field(repr=False)
+    verify: Callable[[bytes, bytes], bool] = field(repr=False)
 
 
 def parse_key(text: str) -> Key:
@@ -46,15 +46,15 @@ def parse_key(text: str) -> Key:
         raise ValueError(f"a whsec_ key should hold 24 to 64 bytes, a whpk_ key 32; this {kind}_ key holds {len(raw)}")
     if kind == "whsec":
         return Key(b"v1", lambda signature, signed: hmac.compare_digest(hmac_data(raw, signed), signature))
-    if not any(raw):  # Everybody can sign for a placeholder of zeros.
+    if not any(raw):  # Anyone can sign for a key of zeros.
         raise ValueError("a whpk_ key should not be zeros; ask the sender for its own")
     public_key = Ed25519PublicKey.from_public_bytes(raw)
 
-    def made(signature: bytes, signed: bytes) -> bool:
+    def verify(signature: bytes, signed: bytes) -> bool:
         try:
             public_key.verify(signature, signed)
         except InvalidSignature:
             return False
         return True
 
-    return Key(b"v1a", made)
+    return Key(b"v1a", verify)

@@ -1,4 +1,4 @@
 from typing import Final
 
-#: The user agent of `credhook doctor`, which posts no delivery: status does not report its refusal.
+#: The user agent of `credhook doctor`. The receiver refuses its request, and status does not report that refusal.
 PROBE: Final = "credhook-doctor"

@@ -1,7 +1,7 @@
 """The receiver's routes and the way of a delivery: headers, bounded body, signature, JSON, inbox, 202 or a refusal.
 
 A refused sender gets the platform's own `errors` envelope (specification, section Errors). The log line has the rule
-that was broken. Neither has the path, since it may be the secret.
+that was broken. Neither holds the path, which may be the secret.
 """
 
 import hmac
@@ -43,7 +43,7 @@ log = structlog.get_logger("credhook.receiver")
 
 #: Log lines a minute for each reason. Senders without a key could fill the disk; `credhook_refusals` counts all.
 MAX_LOGGED: Final = 20
-#: The id that a proxy gives a request. Nothing else that a stranger sends is logged, so it can hold no words.
+#: The id that a proxy gives a request. A stranger may write this header, so only a form without words is logged.
 _REQUEST_ID: Final = re.compile(rb"[0-9a-fA-F-]{32,36}")
 #: The response headers of a 202, made once. Senders look at the status; people and tests at the outcome.
 _ACCEPTED: Final = {
@@ -61,8 +61,8 @@ class RouteNotFound(Exception):
 
 _NOT_AUTHENTICATED: Final = "The delivery could not be authenticated."
 _NOTHING_HERE: Final = "There is nothing here."
-#: For each error: the rule for the counters, the status, what the sender is told, and more response headers. Without
-#: a text, the sender is told the error's own message.
+#: For each error: the rule for the counters, the status, the text for the sender, and more response headers. An empty
+#: text stands for the error's own message.
 _REFUSALS: Final[dict[type[Exception], tuple[str, int, str, dict[str, str]]]] = {
     BadHeaders: ("headers", 400, "", {}),
     Malformed: ("body", 400, "", {}),
@@ -88,7 +88,7 @@ class RefusalLog:
 
     Attributes:
         counts: deliveries by the rule for which they were refused, such as `signature`.
-        last: when the last of these came, in monotonic seconds.
+        last: when the last counted refusal came, in monotonic seconds.
     """
 
     def __init__(self) -> None:
@@ -128,25 +128,25 @@ def create_app(
 
     async def readyz(_: Request) -> Response:
         ready = not any(check.failed for check in await inbox.examine())
-        # Without a reason, since the port is public.
+        # The answer names no reason, since the port is public.
         return PlainTextResponse("ready\n") if ready else PlainTextResponse("not ready\n", 503)
 
     rest = Starlette(
         routes=[
-            # POST does not get here. The route makes other methods a 405.
+            # `app` takes POST first. This route answers other methods with 405.
             Route(path + ("/{secret}" if settings.path_secret else ""), webhooks, methods=["POST"]),
             Route("/healthz", healthz, methods=["GET"]),
             Route("/readyz", readyz, methods=["GET"]),
         ],
         exception_handlers={HTTPException: _http_error, Exception: _failed},
     )
-    # A sender switches an endpoint off that redirects it.
+    # A sender switches off an endpoint that answers with a redirect.
     rest.router.redirect_slashes = False
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        """Take deliveries past Starlette's router and exception handlers: a quarter of a delivery's time."""
+        """Take deliveries past Starlette's router and exception handlers, which cost a quarter of a delivery's time."""
         is_ours = scope["path"] == path or scope["path"].startswith(path + "/")
-        # With a webhook-id, a POST to another path is a delivery as well: its refusal is counted and reported.
+        # A POST with a webhook-id is a delivery at any path, so that a wrong path is counted and reported.
         if scope["method"] == "POST" and (is_ours or any(name == ID for name, _ in scope["headers"])):
             await webhooks(scope, receive, send)
         else:
@@ -158,15 +158,15 @@ def create_app(
 def _endpoint(
     settings: ReceiverSettings, inbox: Inbox, refusals: RefusalLog, tracer: Optional["DeliveryTracer"]
 ) -> ASGIApp:
-    """Return what answers deliveries: plain ASGI, since Starlette's request object would cost a third of the time."""
+    """Return the ASGI function that answers deliveries. Starlette's request object would cost a third of the time."""
     keys, secret = settings.keys, settings.path_secret
     # The whole paths. They are compared in constant time, since they may end in secrets.
-    ends = [f"/{one}" for one in secret.get_secret_value().split()] if secret else [""]
+    ends = [f"/{segment}" for segment in secret.get_secret_value().split()] if secret else [""]
     paths = [(settings.webhook_path + end).encode() for end in ends]
 
     async def accept(scope: Scope, receive: Receive, began: float) -> Outcome:
-        asked = scope["path"].encode("utf-8", "surrogateescape")
-        if not sum(hmac.compare_digest(asked, path) for path in paths):
+        requested = scope["path"].encode("utf-8", "surrogateescape")
+        if not sum(hmac.compare_digest(requested, path) for path in paths):
             raise RouteNotFound("the path or the path secret is wrong" if secret else "the path is wrong")
         headers = scope["headers"]
         signed = read_headers(headers, signatures=bool(keys))
@@ -186,11 +186,11 @@ def _endpoint(
             return  # Nothing was written.
         except _REFUSABLE as refusal:
             await refusals.refuse(refusal, scope["headers"])(scope, receive, send)
-        except Exception as error:  # noqa: BLE001  A defect of ours is a 500: the sender keeps the delivery.
+        except Exception as error:  # noqa: BLE001  After a 500, the sender keeps the delivery.
             metrics.REFUSALS.add("defect", "500")
             await (await _failed(None, error))(scope, receive, send)
         else:
-            # Without a body: uvicorn would write it separately, a tenth of a delivery's time.
+            # No body: uvicorn would write it separately, which costs a tenth of a delivery's time.
             await send({"type": "http.response.start", "status": 202, "headers": _ACCEPTED[outcome]})
             await send({"type": "http.response.body"})
             metrics.ACKNOWLEDGED.observe(time.monotonic() - began)

@@ -20,7 +20,7 @@ import uvicorn
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from credhook import tracing
-from credhook.listener.admin import Examine, bind_setting, create_admin, passed, serve_admin
+from credhook.listener.admin import Examine, bind_setting, create_admin, serve_admin, socket_from_systemd
 from credhook.listener.server import Certificate, Listener, Server
 from credhook.metrics.counting import forget, gathered, temporary_folder
 from credhook.metrics.figures import TargetFigures
@@ -39,9 +39,11 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("credhook.receiver")
 
-#: Seconds between two checks of Redis: while one fails, and otherwise.
-_UNSAFE_SECONDS, _SAFE_SECONDS = 1.0, 10.0
-#: Seconds that requests under way get after SIGTERM. Redis answers within five or not at all.
+#: Seconds between two checks of Redis while a check fails.
+_UNSAFE_SECONDS: Final = 1.0
+#: Seconds between two checks of Redis while no check fails.
+_SAFE_SECONDS: Final = 10.0
+#: Seconds that requests under way get after SIGTERM. Redis answers within five seconds or not at all.
 GRACE_SECONDS: Final = 7
 _ANNOUNCE_EVERY_SECONDS: Final = 10.0
 #: Seconds that the removal of the announcement may take.
@@ -53,7 +55,7 @@ _LEAVE_SECONDS: Final = 1.0
     "--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Processes that share the port."
 )
 @click.option("--fd", type=int, hidden=True, help="Accept from this socket, which the parent process has bound.")
-@click.option("--lifeline", type=int, hidden=True, help="Stop when this pipe of the parent's ends.")
+@click.option("--lifeline", type=int, hidden=True, help="Stop when the parent's end of this pipe closes.")
 def receiver(*, workers: int, fd: int | None, lifeline: int | None) -> None:
     """Accept deliveries: verify, deduplicate, store, acknowledge.
 
@@ -66,7 +68,7 @@ def receiver(*, workers: int, fd: int | None, lifeline: int | None) -> None:
         return
     if settings.insecure and not settings.keys and settings.path_secret is None:
         log.warning("insecure", reason="CREDHOOK_INSECURE is set: deliveries are accepted without any check")
-    listener = passed() or bind_setting(f"{settings.host}:{settings.port}", "HOST and PORT")
+    listener = socket_from_systemd() or bind_setting(f"{settings.host}:{settings.port}", "HOST and PORT")
     admin = bind_setting(settings.admin, "CREDHOOK_ADMIN") if settings.admin else None
     host, port = listener.getsockname()[:2]
     log.info("receiver_started", host=host, port=port, workers=workers, settings=in_force(settings))
@@ -103,18 +105,18 @@ def _serve(
     async def serve() -> None:
         # Start without waiting for Redis: until it answers, deliveries get 503.
         announcer = Announcer(store, settings, inbox, refusals)
-        beside = [asyncio.create_task(each) for each in (_watch(inbox), announcer.keep())]
+        background = [asyncio.create_task(coroutine) for coroutine in (_watch(inbox), announcer.keep())]
         if admin:
-            beside.append(asyncio.create_task(_administrate(settings, admin, store, inbox.examine, REGISTRY)))
+            background.append(asyncio.create_task(_run_admin(settings, admin, store, inbox.examine, REGISTRY)))
         if lifeline is not None:
             end_with_parent(lifeline, server)
         await server.serve([listener])
-        for task in beside:
+        for task in background:
             task.cancel()
         await announcer.leave()
         await inbox.aclose()
 
-    # A full collection of all imported objects would stop the process for 16 to 38 ms, measured.
+    # Each full collection of all imported objects would stop the process for 16 to 38 ms (measured).
     gc.collect()
     gc.freeze()
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
@@ -123,11 +125,11 @@ def _serve(
 
 
 def end_with_parent(lifeline: int, server: uvicorn.Server) -> None:
-    """End the server once its parent has died, which held the other end of the pipe."""
+    """End the server when its parent, which holds the other end of the pipe, dies."""
     loop = asyncio.get_running_loop()
 
     def ended() -> None:
-        loop.remove_reader(lifeline)  # A pipe at its end stays readable: this would run in each turn of the loop.
+        loop.remove_reader(lifeline)  # A closed pipe stays readable, so this would run in each turn of the loop.
         server.should_exit = True
 
     loop.add_reader(lifeline, ended)
@@ -161,12 +163,12 @@ def _supervise(settings: ReceiverSettings, listener: socket.socket, workers: int
         environment[FOLDER] = folder
         store = settings.open_store()
         examining = SharedExamination(store, durability=settings.durability)
-        serving = _administrate(settings, admin, store, examining, gathered(folder))
+        serving = _run_admin(settings, admin, store, examining, gathered(folder))
         threading.Thread(target=asyncio.run, args=(serving,), daemon=True).start()
         return prepare(on_exit=functools.partial(forget, folder)).run()
 
 
-async def _administrate(
+async def _run_admin(
     settings: ReceiverSettings, admin: socket.socket, store: AsyncStore, examine: Examine, registry: CollectorRegistry
 ) -> None:
     target = TargetFigures(examine, part="receiver", certificate=settings.tls_certfile)
@@ -175,15 +177,15 @@ async def _administrate(
 
 
 async def _watch(inbox: Inbox, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
-    """Log the checks of Redis that do not pass, whenever the result changes. If all pass, an outage is over."""
-    known: list[Check] = []
+    """Log the checks of Redis that do not pass, whenever they change. End an outage if no check fails."""
+    reported: list[Check] = []
     was_safe = False
     while True:
         checks = await inbox.examine()
-        found = [check for check in checks if not check.passed]
-        is_safe = not any(check.failed for check in found)
-        for check in found:
-            if check not in known:
+        problems = [check for check in checks if not check.passed]
+        is_safe = not any(check.failed for check in problems)
+        for check in problems:
+            if check not in reported:
                 event = log.error if check.failed else log.warning
                 event("redis_unsafe" if check.failed else "redis_warning", check=check.name, hint=check.remedy)
         if is_safe:
@@ -191,7 +193,7 @@ async def _watch(inbox: Inbox, sleep: Callable[[float], Awaitable[None]] = async
                 log.info("redis_safe", checks=[check.name for check in checks if check.passed])
             if not inbox.denied:
                 inbox.end_outage()
-        known, was_safe = found, is_safe
+        reported, was_safe = problems, is_safe
         await sleep(_SAFE_SECONDS if is_safe else _UNSAFE_SECONDS)
 
 
@@ -213,7 +215,7 @@ class Announcer:
             host=socket.gethostname(),
             pid=os.getpid(),
             durability=settings.durability,
-            # Without secrets, not even as a digest. A receiver with another secret shows by its refusals.
+            # No secrets, even as a digest. A receiver with a wrong secret is noticed by its refusals.
             config_fingerprint=fingerprint(
                 {
                     "CREDHOOK_WEBHOOK_PATH": settings.webhook_path,
@@ -257,6 +259,6 @@ class Announcer:
 
     async def leave(self) -> None:
         """Remove the announcement."""
-        with suppress(*STORE_ERRORS):  # It lapses within a minute.
+        with suppress(*STORE_ERRORS):  # The announcement expires within a minute.
             async with asyncio.timeout(_LEAVE_SECONDS):
                 await self._store.redis.hdel(self._store.keys.receivers, self._token)

@@ -24,11 +24,11 @@ from credhook.tracing import trace_id
 
 log = structlog.get_logger("credhook.receiver")
 
-#: Events in one script. It blocks Redis for about 5 ms then, and its arguments stay below Lua's limit.
+#: Events in one script. So many block Redis for about 5 ms, and their arguments stay below Lua's limit.
 MAX_GROUP: Final = 500
-#: Events in one log line: collectors of logs cut long lines.
+#: Events in one log line, since collectors of logs cut long lines.
 _MAX_LOGGED: Final = 50
-#: Seconds after which Redis is asked again if it keeps what it is given: its configuration may have changed.
+#: Seconds after which the configuration of Redis is checked again, since it may have changed.
 _FACTS_SECONDS: Final = 10.0
 
 
@@ -45,14 +45,14 @@ class StoreUnavailable(Exception):
 
 
 class Outcome(Enum):
-    """What became of a delivery. All but UNREADABLE are acknowledged. The values are the script's replies."""
+    """The result of a delivery. All but UNREADABLE are acknowledged. The values are the script's replies."""
 
     ACCEPTED = "accepted"
     #: Seen before: nothing was created.
     DUPLICATE = "duplicate"
     #: Seen before, but with another type or resource: kept aside.
     CONFLICT = "conflict"
-    #: Of an unknown type: kept for replay. Or its id cannot be fetched.
+    #: Kept for replay, since its type is unknown or its id cannot be fetched.
     QUARANTINED = "quarantined"
     #: The key of its record is not a hash.
     UNREADABLE = "unreadable"
@@ -77,29 +77,34 @@ class Inbox:
         self._store = store
         self._durability, self._replicas = durability, replicas_wanted(durability)
         self._connection = RedisConnection(store.redis)
-        #: Sent after each group if a reply of this Redis does not mean that the group is kept.
+        #: Sent after each group if the script's reply alone does not mean that this Redis keeps the group.
         self._confirmation: list[Command] = []
         self._facts_until = 0.0
         #: Checks whether events would be kept now.
         self.examine = SharedExamination(store, durability=durability)
         self._commit = GroupCommit[Delivery, Outcome](self._write_group, limit=MAX_GROUP)
-        #: Deliveries written since the start, and when the last was, in monotonic seconds.
-        self.acknowledged, self.last_acknowledged = 0, 0.0
-        #: Conflicts since the start, and when the last came, in monotonic seconds.
-        self.conflicts, self.last_conflict = 0, 0.0
-        #: Why the last group was refused, "" if it was written: `problem; remedy`.
-        #: And since when, in monotonic seconds.
-        self.unavailable, self._unavailable_since = "", 0.0
-        #: True if Redis denied a command to the last group. No check of Redis shows when that is over.
+        #: Deliveries written since the start.
+        self.acknowledged = 0
+        #: When the last delivery was written, in monotonic seconds.
+        self.last_acknowledged = 0.0
+        #: Conflicts since the start.
+        self.conflicts = 0
+        #: When the last conflict came, in monotonic seconds.
+        self.last_conflict = 0.0
+        #: Why the last group was refused, as `problem; remedy`; "" if it was written.
+        self.unavailable = ""
+        #: When the first group of this outage was refused, in monotonic seconds.
+        self._unavailable_since = 0.0
+        #: True if access rules denied a command of the last group. No check of Redis shows when they are mended.
         self.denied = False
 
     async def accept(self, delivery_id: str, event: Event, trace: str | None = None) -> Outcome:
         """Write the event, once for all deliveries with that id.
 
-        `trace`: what the record says of its trace. Give it for all events of a process, or for none.
+        `trace`: the text about its trace that the record keeps. Give it for all events of a process, or for none.
 
         Raises:
-            StoreUnavailable: it may or may not have been written; the same delivery may be accepted again safely.
+            StoreUnavailable: the event may or may not have been written. The delivery may be accepted again safely.
         """
         return await self._commit.write(Delivery(delivery_id, event, trace))
 
@@ -121,10 +126,10 @@ class Inbox:
         finally:
             metrics.WAITING.set(self._commit.waiting)
         damaged_records = outcomes.count(Outcome.UNREADABLE)
-        self._report(group, outcomes, kept=len(group) - damaged_records)
+        self._report(group, outcomes, written=len(group) - damaged_records)
         if not damaged_records:
             return outcomes
-        refusal = StoreUnavailable("the key of its record holds something else")
+        refusal = StoreUnavailable("the key of the event's record is not a hash")
         return [refusal if outcome is Outcome.UNREADABLE else outcome for outcome in outcomes]
 
     async def _write(self, group: list[Delivery]) -> list[Outcome]:
@@ -136,12 +141,12 @@ class Inbox:
             try:
                 replies = await self._store.run_through(self._send, "accept", arguments)
             except ConnectionLost:
-                # If the script has run, it now says `duplicate`.
+                # If the script has run, the second run answers `duplicate`.
                 replies = await self._store.run_through(self._send, "accept", arguments)
         finally:
             metrics.STORE_SECONDS.observe(time.monotonic() - began)
         if self._replicas and (reached := replies[-1]) < self._replicas:
-            await self._connection.aclose()  # Perhaps another one is the master by now: Sentinel is asked again.
+            await self._connection.aclose()  # Another server may be the master by now: ask Sentinel again.
             raise StoreUnavailable(f"{reached} of {self._replicas} replicas have the event in time")
         if not self._replicas and self._confirmation and replies[-1][0] < 1:
             raise StoreUnavailable("Redis has not fsynced in time")
@@ -154,7 +159,7 @@ class Inbox:
         return await self._connection.send(command, *self._confirmation)
 
     async def _prepare(self) -> None:
-        """Connect, and check that this Redis keeps what it is given.
+        """Connect, and check that this Redis keeps events.
 
         Raises:
             StoreUnavailable: this Redis would not keep events.
@@ -171,13 +176,13 @@ class Inbox:
             wait = ("WAIT", self._replicas, milliseconds)
         elif self._durability == "strict" and not facts.fsyncs_each_write:
             wait = ("WAITAOF", 1, 0, milliseconds)
-        # WAIT and WAITAOF cover what their own connection has written. A group of duplicates writes nothing, and a
-        # broken connection may have written these events: after a SET, WAIT and WAITAOF cover that, too.
+        # WAIT and WAITAOF cover the writes up to the last write of their own connection. A group of duplicates writes
+        # nothing, and the broken connection before may have written these events. The SET makes them covered, too.
         self._confirmation = [("SET", self._store.keys.synced, 1, "EX", 60), wait] if wait else []
         self._facts_until = time.monotonic() + _FACTS_SECONDS
 
     def end_outage(self) -> None:
-        """Log the end of an outage, if there is one: Redis has answered as it should."""
+        """Log the end of the outage, if there was one."""
         if self.unavailable:
             log.info("redis_recovered", seconds=round(time.monotonic() - self._unavailable_since, 1))
             self.unavailable, self.denied = "", False
@@ -191,13 +196,13 @@ class Inbox:
         self.denied = is_denied(error)
         return refusal
 
-    def _report(self, group: list[Delivery], outcomes: list[Outcome], *, kept: int) -> None:
+    def _report(self, group: list[Delivery], outcomes: list[Outcome], *, written: int) -> None:
         now = time.monotonic()
-        if kept:
-            self.acknowledged, self.last_acknowledged = self.acknowledged + kept, now
+        if written:
+            self.acknowledged, self.last_acknowledged = self.acknowledged + written, now
         self.end_outage()
         for outcome in set(outcomes):
-            deliveries = [delivery for delivery, each in zip(group, outcomes, strict=True) if each is outcome]
+            deliveries = [delivery for delivery, result in zip(group, outcomes, strict=True) if result is outcome]
             metrics.DELIVERIES.add(outcome.value, by=len(deliveries))
             if outcome is Outcome.CONFLICT:
                 self.conflicts, self.last_conflict = self.conflicts + len(deliveries), now
@@ -205,7 +210,7 @@ class Inbox:
 
 
 def _reason(error: Exception) -> str:
-    """Return the error's class, and the first word of what Redis said: the rest may repeat a value."""
+    """Return the error's class and the first word of Redis's message. The rest of the message may repeat a value."""
     word = f" {str(error).partition(' ')[0][:32]}" if isinstance(error, StoreRefusal) else ""
     return type(error).__name__ + word
 
@@ -217,11 +222,11 @@ def _log(outcome: Outcome, deliveries: list[Delivery]) -> None:
         for first in range(0, len(ids), _MAX_LOGGED):
             log.info("events_" + outcome.value, events=ids[first : first + _MAX_LOGGED])
     elif outcome is Outcome.UNREADABLE:
-        for each in ids:
-            log.error("event_unreadable", **each, hint="repair or delete the key of its record, which is no hash")
+        for fields in ids:
+            log.error("event_unreadable", **fields, hint="repair or delete the key of its record, which is not a hash")
     else:
-        for each in ids:
-            log.warning("event_" + outcome.value, **each)
+        for fields in ids:
+            log.warning("event_" + outcome.value, **fields)
 
 
 def _ids(delivery: Delivery) -> dict[str, str]:

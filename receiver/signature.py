@@ -18,9 +18,9 @@ ID, TIMESTAMP, SIGNATURE = b"webhook-id", b"webhook-timestamp", b"webhook-signat
 #: The form of each header: when deliveries are signed, and when they are not. An id may be any text.
 _UNSIGNED: Final = {ID: re.compile(rb"[^\x00-\x1f\x7f]{1,%d}" % LONGEST_ID)}
 _SIGNED: Final = {
-    # Each class ends where the next character begins: with `.*`, a header of dots would take a tenth of a second.
+    # Each class ends where the next character begins. With `.*`, a header of dots would take a tenth of a second.
     ID: re.compile(rb"(?![^.]*\.[^{]*\{)" + _UNSIGNED[ID].pattern),
-    # Without a leading zero: the number is signed, so it must have only one form.
+    # No leading zero: the number is signed as text, so it must have only one form.
     TIMESTAMP: re.compile(rb"[1-9][0-9]{9,10}"),
     # A sender that rotates keys signs with each of them. More than ten keys at once are not plausible.
     SIGNATURE: re.compile(rb"[^ ]*( [^ ]*){0,9}"),
@@ -34,11 +34,11 @@ class BadHeaders(Exception):
 
 
 class Encoded(Exception):
-    """The body is compressed or otherwise encoded. The signature covers the body before that."""
+    """The body is compressed or otherwise encoded."""
 
 
 class Unauthenticated(Exception):
-    """No configured key made any of the signatures, or the timestamp is too old or too new.
+    """No signature is of a configured key, or the timestamp is too old or too new.
 
     Attributes:
         hint: advice for the operator.
@@ -68,7 +68,7 @@ class SignedHeaders(NamedTuple):
 
     @property
     def delivery_id(self) -> str:
-        """Return the `webhook-id` as text. Bytes that are no UTF-8 are escaped."""
+        """Return the `webhook-id` as text. Bytes that are not UTF-8 are escaped."""
         return self.raw_id.decode(errors="backslashreplace")
 
 
@@ -78,18 +78,18 @@ def read_headers(headers: Headers, *, signatures: bool) -> SignedHeaders:
     Without `signatures`, only the `webhook-id` is read.
 
     Raises:
-        BadHeaders: one is missing, doubled or malformed.
+        BadHeaders: a header is missing, doubled or malformed.
         Encoded: the body is encoded.
     """
     forms = _SIGNED if signatures else _UNSIGNED
     ours: dict[bytes, bytes] = {}
     for name, value in headers:
         if name == b"content-encoding" and value.strip().lower() not in {b"", b"identity"}:
-            raise Encoded("content-encoding should be identity: the signature covers the body as it arrives")
+            raise Encoded("content-encoding should be identity, since the signature covers the body as it arrives")
         if name in forms:
             if name in ours:  # Sender and receiver might mean different values.
                 raise BadHeaders(f"{name.decode()} should be there exactly once")
-            ours[name] = value.strip(b" \t")  # RFC 9110: this whitespace is no part of the value.
+            ours[name] = value.strip(b" \t")  # RFC 9110: this whitespace is not part of the value.
     for name, form in forms.items():
         if name not in ours:
             raise BadHeaders(f"{name.decode()} should be there exactly once")
@@ -104,20 +104,20 @@ def authenticate(headers: SignedHeaders, body: bytes, keys: Sequence[Key], *, no
     """Verify that one of the keys signed this delivery, within `tolerance` seconds before or after `now`.
 
     Raises:
-        Unauthenticated: no key did.
+        Unauthenticated: no key signed it.
         OutsideTolerance: the timestamp is too old or too new.
     """
     if abs(now - headers.timestamp) > tolerance:
         ahead = round(headers.timestamp - now)
         raise OutsideTolerance(
             "webhook-timestamp is outside the tolerance",
-            f"signed {abs(ahead)} s {'ahead of' if ahead > 0 else 'before'} this host's clock: compare that with the "
-            "sender's, then see CREDHOOK_TOLERANCE; an old delivery that is sent again is signed as it was",
+            f"signed {abs(ahead)} s {'ahead of' if ahead > 0 else 'before'} this host's clock: compare it with the "
+            "sender's clock, then see CREDHOOK_TOLERANCE; a delivery that is sent again keeps its old timestamp",
         )
     signed = b"%b.%d.%b" % (headers.raw_id, headers.timestamp, body)
     for key in keys:
         for version, signature in headers.signatures:
-            if version == key.version and key.made(signature, signed):
+            if version == key.version and key.verify(signature, signed):
                 return
     raise Unauthenticated("no signature matches", "check CREDHOOK_WEBHOOK_SECRETS")
 

@@ -1,7 +1,7 @@
 """Trace a delivery as two spans: the request, and within it the sending of its event to the queue.
 
 Only authenticated deliveries are traced, so strangers cannot fill the collector. The trace context of a request becomes
-a link and not the parent: as the parent it would let the sender choose which deliveries are sampled.
+a link. If it were the parent, the sender would choose which deliveries are sampled.
 """
 
 import time
@@ -47,7 +47,7 @@ class DeliveryTracer:
             "credhook.event.type": event.type,
             "credhook.resource.id": event.resource_id,
         }
-        # Neither span becomes the current one: the inbox writes for other requests, too.
+        # Neither span becomes the current span, since the inbox writes for other requests, too.
         request = self._tracer.start_span(
             self._names[0],
             Context(),

@@ -78,7 +78,7 @@ async def serve_admin(listener: socket.socket, app: Starlette) -> None:
     await Server(Listener(app, "admin", body_bytes=0, connections=64)).serve([listener])
 
 
-def passed() -> socket.socket | None:
+def socket_from_systemd() -> socket.socket | None:
     """Return the listening socket that systemd has passed to this process, or None.
 
     The socket outlives the process. Connections wait in it while the process is replaced.

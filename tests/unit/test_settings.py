@@ -302,7 +302,7 @@ def test_each_process_tries_its_certificates(
     assert made(settings, certified)
     if settings is ConsoleSettings:
         (line,) = lines(settings, certified | {"REDIS_URL": "redis://redis.example"})
-        assert line == "CREDHOOK_REDIS_CERTFILE: is shown over TLS alone; REDIS_URL should be rediss://"
+        assert line == "CREDHOOK_REDIS_CERTFILE: is used over TLS alone; REDIS_URL should be rediss://"
     (line,) = lines(settings, environment | {f"{prefix}_CERTFILE": str(pem["certificate"])})
     assert line.startswith(f"{prefix}_CERTFILE: ")
     assert f"{prefix}_KEYFILE" in line

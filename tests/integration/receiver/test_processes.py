@@ -256,7 +256,7 @@ def test_a_passed_socket_that_cannot_be_used_is_one_clear_line(tmp_path: Path, a
 
 
 def test_a_socket_that_was_passed_to_the_parent_is_not_taken() -> None:
-    program = "from credhook.listener.admin import passed; print(passed())"
+    program = "from credhook.listener.admin import socket_from_systemd; print(socket_from_systemd())"
     assert run("-c", program, env={"LISTEN_PID": "1", "LISTEN_FDS": "1"}).stdout == "None\n"
 
 

@@ -59,7 +59,7 @@ def refusals() -> list[Refusal]:
     text = f"{now}"
     big = b" " * 65_537
     zipped = gzip.compress(BODY)
-    encoded = "content-encoding should be identity: the signature covers the body as it arrives"
+    encoded = "content-encoding should be identity, since the signature covers the body as it arrives"
     shifted = signed("refused_1", content=b"x." + BODY)
 
     def malformed(content: bytes) -> bytes:
