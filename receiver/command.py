@@ -22,7 +22,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from credhook import tracing
 from credhook.listener.admin import Examine, bind_setting, create_admin, serve_admin, socket_from_systemd
 from credhook.listener.server import Certificate, Listener, Server
-from credhook.metrics.counting import forget, gathered, temporary_folder
+from credhook.metrics.counting import drop_gauges, gathered, temporary_folder
 from credhook.metrics.figures import TargetFigures
 from credhook.receiver import metrics
 from credhook.receiver.app import RefusalLog, create_app
@@ -165,7 +165,7 @@ def _supervise(settings: ReceiverSettings, listener: socket.socket, workers: int
         examining = SharedExamination(store, durability=settings.durability)
         serving = _run_admin(settings, admin, store, examining, gathered(folder))
         threading.Thread(target=asyncio.run, args=(serving,), daemon=True).start()
-        return prepare(on_exit=functools.partial(forget, folder)).run()
+        return prepare(on_exit=functools.partial(drop_gauges, folder)).run()
 
 
 async def _run_admin(

@@ -1,4 +1,4 @@
-"""Who may use the console: HTTP Basic with one password, and protection from pages of other sites.
+"""Protect the console: HTTP Basic with one password, and no requests that pages of other sites cause.
 
 Browsers send the password with every request, also with requests that other sites' pages cause. So a request must come
 from a page of the console itself. No answer can be framed, cached or made to run a foreign script.
@@ -35,7 +35,7 @@ HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-#: Name of an operator who has typed none. The link that the console prints holds it.
+#: Name of an operator who typed no name. The link that the console prints contains it.
 OPERATOR: Final = "operator"
 _MAX_NAME_CHARACTERS: Final = 40
 #: Seconds until a wrong password is refused, so that guessing takes time.
@@ -43,7 +43,7 @@ _REFUSAL_SECONDS: Final = 1.0
 #: Log lines a minute for each reason: anyone who reaches the port could fill the disk.
 _MAX_LOGGED: Final = 20
 MAX_FORM_BYTES: Final = 65_536
-#: Browsers then ask for name and password, and send both as UTF-8.
+#: This header makes browsers ask for name and password, and send both as UTF-8.
 _CHALLENGE: Final = {"WWW-Authenticate": 'Basic realm="credhook console", charset="UTF-8"'}
 
 
@@ -62,7 +62,7 @@ class Guard:
         self._url = url
         self._flood = FloodGuard(_MAX_LOGGED)
 
-    # Starlette's BaseHTTPMiddleware would end an answer after its last byte: the next request could come before.
+    # With Starlette's BaseHTTPMiddleware, the next request of a connection could come before the answer has ended.
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, with our headers."""
 
@@ -112,8 +112,8 @@ def objection(method: str, headers: Headers, url: str | None) -> str | None:
     """Return why a request is refused, or None.
 
     DNS rebinding shows a foreign name in `Host`. A cross-site form shows itself in `Origin` or `Sec-Fetch-Site`;
-    every current browser sends at least one of them with a POST. Another site may link to a page but cause no other
-    request, since a page may count a million events.
+    every current browser sends at least one of these with a POST. Another site may link to a page, but not load
+    it in any other way, since a page may count a million events.
     """
     host = headers.get("host", "")
     try:
@@ -130,8 +130,8 @@ def objection(method: str, headers: Headers, url: str | None) -> str | None:
     if origin is None and site is None:
         return "The request names no origin: it has neither Origin nor Sec-Fetch-Site."
     if site not in {None, "same-origin"} or origin not in {None, f"http://{host}", url}:
-        known = f"CREDHOOK_CONSOLE_URL says {url}" if url else "CREDHOOK_CONSOLE_URL is not set"
-        return f"The request comes from another origin. If the console is behind a proxy, set its URL: {known}."
+        configured = f"CREDHOOK_CONSOLE_URL says {url}" if url else "CREDHOOK_CONSOLE_URL is not set"
+        return f"The request comes from another origin. If the console is behind a proxy, set its URL: {configured}."
     return None
 
 

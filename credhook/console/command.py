@@ -31,7 +31,7 @@ log = structlog.get_logger("credhook.console")
 #: Seconds that running requests get after SIGTERM.
 _GRACE_SECONDS: Final = 5
 _MAX_CONNECTIONS: Final = 200
-#: Seconds until a page must have come: one that counts a million events takes its time.
+#: Seconds that a page may take. Counting a million events is slow.
 _PAGE_SECONDS: Final = 300.0
 
 
@@ -105,9 +105,9 @@ def create_console(settings: ConsoleSettings, password: str) -> Starlette:
 
 async def _problem(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
-        status, what = error.status_code, error.detail
+        status, problem = error.status_code, error.detail
     elif isinstance(error, UnknownCause):
-        status, what = 404, str(error)
+        status, problem = 404, str(error)
     else:
-        status, what = 503, unanswered(error)
-    return pages.page(request, "problem.html", status, title=HTTPStatus(status).phrase.capitalize(), what=what)
+        status, problem = 503, unanswered(error)
+    return pages.page(request, "problem.html", status, title=HTTPStatus(status).phrase.capitalize(), problem=problem)

@@ -23,7 +23,7 @@ from credhook.worker.handlers.loading import CannotLoad, load
 
 log = structlog.get_logger("credhook.console")
 
-#: Why there may be no plan: the platform, the handlers, or the settings.
+#: Errors of the platform, the handlers or the settings, without which there would be a plan.
 _FAILURES = (ApiError, CannotLoad, ValueError)
 
 
@@ -33,7 +33,10 @@ async def _page(request: Request, problem: str = "") -> Response:
         async with AsyncApi.from_settings(PlatformSettings(), patience=PATIENCE) as api:
             registered = await api.endpoints.list()
         # The end of the URL is hidden, since it can be a secret.
-        context["rows"] = [(one.id, shown(one.url), described(filter_of(one)), one.created_at) for one in registered]
+        context["rows"] = [
+            (endpoint.id, shown(endpoint.url), described(filter_of(endpoint)), endpoint.created_at)
+            for endpoint in registered
+        ]
         steps = await _plan(registered)
     except _FAILURES as error:
         context["why"] = _reasons(error)
@@ -49,8 +52,8 @@ async def _apply(request: Request) -> Response:
             steps = await _plan(await api.endpoints.list())
             if form.get("seen") != digest(steps):
                 return await _page(request, "The endpoints have changed since this plan was shown. Look again.")
-            who = operator(request)
-            log.info("console_endpoints", who=who, create=int(steps.keep is None), delete=len(steps.delete))
+            changes = {"create": int(steps.keep is None), "delete": len(steps.delete)}
+            log.info("console_endpoints", who=operator(request), **changes)
             await apply(api, steps)
     except _FAILURES as error:
         return await _page(request, "\n".join(_reasons(error)))
@@ -76,5 +79,5 @@ def _reasons(error: Exception) -> list[str]:
 
 def digest(steps: Plan) -> str:
     """Return a digest of the plan, so that only the plan that was shown is applied."""
-    said = [steps.url, *sorted(steps.wanted), str(steps.keep is None), *(one.id for one in steps.delete)]
-    return sha256("\n".join(said).encode()).hexdigest()
+    parts = [steps.url, *sorted(steps.wanted), str(steps.keep is None), *(endpoint.id for endpoint in steps.delete)]
+    return sha256("\n".join(parts).encode()).hexdigest()

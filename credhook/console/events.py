@@ -46,7 +46,7 @@ def selection(query: Sequence[tuple[str, str]], now: datetime) -> Selection:
     Raises:
         ValueError: a value is invalid; the message names it and says what is expected.
     """
-    given = [(name, value.strip()) for name, value in query if value.strip()]
+    filters = [(name, value.strip()) for name, value in query if value.strip()]
     read: dict[str, Callable[[str], Any]] = {
         "resource": an_id,
         "cause": partial(valid, CAUSE_ID.fullmatch, "cause's id"),
@@ -55,22 +55,22 @@ def selection(query: Sequence[tuple[str, str]], now: datetime) -> Selection:
         "until": partial(moment, now=now),
         "after": Cursor.read,
     }
-    found = Selection(
-        states=frozenset(State(value) for name, value in given if name == "state"),
-        types=frozenset(event_type(value) for name, value in given if name == "type"),
-        ids=tuple(an_id(value) for name, value in given if name == "id"),
-        **{name: read[name](value) for name, value in given if name in read},
+    chosen = Selection(
+        states=frozenset(State(value) for name, value in filters if name == "state"),
+        types=frozenset(event_type(value) for name, value in filters if name == "type"),
+        ids=tuple(an_id(value) for name, value in filters if name == "id"),
+        **{name: read[name](value) for name, value in filters if name in read},
     )
-    if found.since and found.until and found.since >= found.until:
+    if chosen.since and chosen.until and chosen.since >= chosen.until:
         raise ValueError("“since” must be earlier than “until”")
-    return found
+    return chosen
 
 
-def address(selection: Selection) -> list[tuple[str, str]]:
+def query_of(selection: Selection) -> list[tuple[str, str]]:
     """Return the query of a selection, with ages as fixed times."""
     parts = [("state", state.value) for state in sorted(selection.states)]
     parts += [("type", kind) for kind in sorted(selection.types)]
-    parts += [("id", one) for one in selection.ids]
+    parts += [("id", webhook_id) for webhook_id in selection.ids]
     parts += [(name, str(value)) for name in ("resource", "cause", "handler") if (value := getattr(selection, name))]
     parts += [(name, when.isoformat()) for name in ("since", "until") if (when := getattr(selection, name))]
     return parts
@@ -78,7 +78,7 @@ def address(selection: Selection) -> list[tuple[str, str]]:
 
 def in_words(selection: Selection) -> str:
     """Return the selection in one line, for pages and the log."""
-    return ", ".join(f"{name} {value.removeprefix('openid4vc.')}" for name, value in address(selection)) or "all"
+    return ", ".join(f"{name} {value.removeprefix('openid4vc.')}" for name, value in query_of(selection)) or "all"
 
 
 def routes(store: SyncStore) -> list[Route]:
@@ -90,25 +90,25 @@ def routes(store: SyncStore) -> list[Route]:
             if store.redis.exists(store.keys.event + sought):
                 return RedirectResponse(f"/event?{urlencode({'id': sought})}", 303)
             return RedirectResponse(f"/events?{urlencode({'resource': sought})}", 303)
-        found, chosen, problem = Page([]), Selection(), ""
+        events, chosen, problem = Page([]), Selection(), ""
         try:
             chosen = selection(query, datetime.now(UTC))
         except ValueError as error:
             problem = str(error)
         else:
-            found = read_page(store, replace(chosen, limit=_PAGE_EVENTS), patience=_PATIENCE_EVENTS)
+            events = read_page(store, replace(chosen, limit=_PAGE_EVENTS), patience=_PATIENCE_EVENTS)
         same = [(name, value) for name, value in query if name != "after" and value]
         context: dict[str, Any] = {
-            "rows": list(records(store, [event.webhook_id for event in found.events])),
+            "rows": list(records(store, [event.webhook_id for event in events.events])),
             "narrowed": not chosen.is_empty,
-            "address": address(chosen),
+            "address": query_of(chosen),
             "problem": problem,
-            "given": request.query_params,
+            "filters": request.query_params,
             "states": list(State),
             "types": EVENT_TYPES,
-            "older": [*same, ("after", str(found.after))] if found.after else [],
+            "older": [*same, ("after", str(events.after))] if events.after else [],
             "newest": same if chosen.after else None,
-            "looked_back_to": time_of(found.looked_back_to),
+            "looked_back_to": time_of(events.looked_back_to),
         }
         return page(request, "events.html", 400 if problem else 200, title="Events", **context)
 

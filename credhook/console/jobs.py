@@ -22,7 +22,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from credhook.console.auth import operator, read_form
-from credhook.console.events import address, in_words, selection
+from credhook.console.events import in_words, query_of, selection
 from credhook.console.pages import page
 from credhook.store import State
 from credhook.store.bulk import BATCH, batched, sentence
@@ -41,7 +41,7 @@ Step = Callable[[Sequence[EventSummary]], Sequence[bytes]]
 
 
 class EventsChanged(Exception):
-    """Other events are selected than those that were counted."""
+    """The selected events are no longer the counted events."""
 
 
 class Stage(StrEnum):
@@ -55,18 +55,18 @@ class Stage(StrEnum):
 
 
 def _replay(store: SyncStore, job: "Job") -> Step:
-    put_back = Replay(store, by=f"{job.who} (console)")
-    how: How = "now" if job.chosen.cause else ""
-    return lambda batch: put_back([Settled(event.webhook_id, event.state) for event in batch], how=how)
+    put_back = Replay(store, by=f"{job.operator} (console)")
+    mode: How = "now" if job.chosen.cause else ""
+    return lambda batch: put_back([Settled(event.webhook_id, event.state) for event in batch], how=mode)
 
 
 class Verb(NamedTuple):
-    """What a job can do to events. `done`: outcomes that count as done, with a remark or "". `left`: the others."""
+    """What a job does to events. `done`: outcomes that count as done, with a remark or "". `not_done`: the others."""
 
     past: str
     begin: Callable[[SyncStore, "Job"], Step]
     done: Mapping[str, str]
-    left: Mapping[str, str]
+    not_done: Mapping[str, str]
 
 
 VERBS: Final = {
@@ -77,7 +77,7 @@ VERBS: Final = {
 
 @dataclass(slots=True)
 class Job:
-    """One task in progress. A thread works on it while pages read it, so attributes are replaced, never half set.
+    """One replay or erasure. A thread works on it while pages read it, so attributes are replaced as a whole.
 
     Attributes:
         verb: `replay` or `erase`.
@@ -88,10 +88,10 @@ class Job:
 
     verb: str
     chosen: Selection
-    who: str
+    operator: str
     counted: str = ""
     id: str = field(default_factory=lambda: secrets.token_hex(6))
-    asked: datetime = field(default_factory=lambda: datetime.now(UTC))
+    requested: datetime = field(default_factory=lambda: datetime.now(UTC))
     stage: Stage = Stage.WAITING
     total: int = 0
     error: str = ""
@@ -101,11 +101,11 @@ class Job:
     stopped: threading.Event = field(default_factory=threading.Event)
 
     def run(self, store: SyncStore) -> None:
-        """Work until the job is done, stopped or failed. Raises nothing, since other jobs wait behind it."""
+        """Work until the job is done, stopped or failed. Raise nothing, since other jobs wait behind it."""
         try:
             self.stage = self._work(store)
         except Exception as error:  # noqa: BLE001
-            # These messages name no event. Others may.
+            # The messages of these errors name no event. Other messages may.
             is_shown = isinstance(error, UnknownCause | EventsChanged)
             self.error = str(error) if is_shown else type(error).__name__
             self.stage = Stage.FAILED
@@ -114,7 +114,7 @@ class Job:
         outcome = {"ended": str(self.stage), "events": self.total, "done": done}
         if self.error:
             outcome["error"] = self.error
-        log.info("console_job_ended", who=self.who, job=self.id, verb=self.verb, **outcome)
+        log.info("console_job_ended", who=self.operator, job=self.id, verb=self.verb, **outcome)
 
     def _work(self, store: SyncStore) -> Stage:
         if self.stopped.is_set():
@@ -135,7 +135,7 @@ class Job:
 
     @property
     def worked(self) -> int:
-        """Return how many events were worked on so far."""
+        """Return how many events have an outcome so far."""
         return self.outcomes.total()
 
     @property
@@ -147,7 +147,7 @@ class Job:
     def summary(self) -> str:
         """Return the outcomes in one line."""
         verb = VERBS[self.verb]
-        return sentence(self.outcomes, verb.past, verb.done, verb.left)
+        return sentence(self.outcomes, verb.past, verb.done, verb.not_done)
 
 
 class Jobs:
@@ -160,10 +160,10 @@ class Jobs:
 
     def add(self, job: Job) -> None:
         """Run the job after those that were added before it."""
-        for old in [one.id for one in self._jobs.values() if one.ended][:-_MAX_FINISHED]:
-            del self._jobs[old]
+        for job_id in [job.id for job in self._jobs.values() if job.ended][:-_MAX_FINISHED]:
+            del self._jobs[job_id]
         self._jobs[job.id] = job
-        log.info("console_" + job.verb, who=job.who, events=job.which, job=job.id)
+        log.info("console_" + job.verb, who=job.operator, events=job.which, job=job.id)
         self._thread.submit(job.run, self._store)
 
     def get(self, id_: str) -> Job:
@@ -200,8 +200,8 @@ def routes(store: SyncStore, jobs: Jobs) -> list[Route]:
             "total": counts.total(),
             "again": sum(number for (state, _), number in counts.items() if state == State.DONE),
             "which": in_words(chosen),
-            "address": address(fixed),
-            "back": address(chosen),
+            "address": query_of(fixed),
+            "back": query_of(chosen),
             "problem": problem,
             "counted": fingerprint(events),
         }

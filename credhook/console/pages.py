@@ -1,7 +1,7 @@
 """Pages from templates, the first page, and the causes of failures.
 
-Functions of routes that ask Redis are not asynchronous: Starlette calls them in threads. Templates escape values; a
-missing value is an error.
+Functions of routes that ask Redis are not asynchronous, so that Starlette calls them in threads. Templates escape
+values; a missing value is an error.
 """
 
 from datetime import UTC, datetime
@@ -33,7 +33,7 @@ _EVENTS_OF: Final = {
 
 
 def page(request: Request, template: str, status: int = 200, **context: Any) -> HTMLResponse:
-    """Render a page. `context` holds its `title` and what else the template shows."""
+    """Render a page. `context` holds its `title` and the other values of the template."""
     around = {"path": request.url.path, "operator": operator(request), "now": datetime.now(UTC)}
     text = TEMPLATES.get_template(template).render(around | context)
     # An id in Redis may hold bytes that are not Unicode.

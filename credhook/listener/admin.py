@@ -44,8 +44,8 @@ def create_admin(
 ) -> Starlette:
     """Create the admin application.
 
-    `others`: figures for each scrape, in addition to the queue's. `is_alive`: False if a restart would help, which an
-    outage of Redis is not.
+    `others`: figures for each scrape, in addition to the queue's. `is_alive`: returns False if a restart would
+    help. It returns True in an outage of Redis.
     """
     figures: tuple[Figures, ...] = QueueFigures(store), *others
 
@@ -59,9 +59,9 @@ def create_admin(
         return JSONResponse({"ready": ready, "checks": shown}, 200 if ready else 503)
 
     async def metrics(_: Request) -> Response:
-        # At the same time: each may wait for Redis as long as Prometheus waits for the whole scrape.
-        found = await asyncio.gather(*(ask() for ask in figures))
-        text = exposition(registry, chain.from_iterable(found), queue=store.queue)
+        # All at the same time, since each may wait for Redis as long as Prometheus waits for the whole scrape.
+        families = await asyncio.gather(*(read() for read in figures))
+        text = exposition(registry, chain.from_iterable(families), queue=store.queue)
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 
     return Starlette(
@@ -84,11 +84,11 @@ def socket_from_systemd() -> socket.socket | None:
     The socket outlives the process. Connections wait in it while the process is replaced.
 
     Raises:
-        click.ClickException: something else was passed.
+        click.ClickException: systemd passed something else.
     """
     if os.environ.get("LISTEN_PID") != str(os.getpid()):
         return None
-    with suppress(OSError):  # Some descriptors are no sockets.
+    with suppress(OSError):  # The descriptor may not be a socket.
         listener = socket.socket(fileno=_FIRST_PASSED)
         is_listening = listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
         if os.environ.get("LISTEN_FDS") == "1" and is_listening and listener.family in _TCP_FAMILIES:
@@ -107,7 +107,7 @@ def bind_setting(address: str, variable: str) -> socket.socket:
     """
     host, _, port = address.rpartition(":")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio and uvloop switch Nagle's algorithm off only where the protocol is named.
+    # asyncio and uvloop switch Nagle's algorithm off only if the protocol is named.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

@@ -35,7 +35,7 @@ _MAX_HEAD_BYTES: Final = 16_384
 _MAX_HEADERS: Final = 100
 #: Seconds for a whole request, from its first byte.
 _REQUEST_SECONDS: Final = 10.0
-#: Seconds until the sender must have read the answer. Redis answers within five or not at all.
+#: Seconds until the sender must have read the answer. Redis answers within five seconds or not at all.
 _ANSWER_SECONDS: Final = 30.0
 #: Seconds that a connection may stay open without a request.
 _IDLE_SECONDS: Final = 5.0
@@ -45,10 +45,10 @@ _CLOSE_SECONDS: Final = 2.0
 LAST_REQUEST_SECONDS: Final = 1.0
 #: Turns of uvicorn's main loop, of 0.1 s each, between two checks of all connections.
 _CHECK_TURNS: Final = 5
-#: Seconds after which a sender may try again: about what a restart of Redis takes.
+#: Seconds after which a sender may try again. A restart of Redis takes about as long.
 RETRY_AFTER: Final = 5
 
-#: 400: the platform's title. 413: Python's versions have different phrases.
+#: Titles that are not Python's phrases: 400 has the platform's title; 413 differs between Python's versions.
 _TITLES: Final = {400: "Validation Failed", 413: "Payload Too Large"}
 
 
@@ -112,7 +112,7 @@ class Listener(uvicorn.Config):
         count: Callable[[str], None] = lambda _: None,
         **options: Any,
     ) -> None:
-        """`name`: in the log. `count` is called with the reason of each rejection. `options`: more of uvicorn's."""
+        """`name`: for the log. `count` is called with the reason of each rejection. `options`: more of uvicorn's."""
         super().__init__(
             app,
             http=BoundedProtocol,
@@ -149,12 +149,12 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept no more connections, answer those that were just accepted, then drain.
 
-        Another process may go on with the same socket, so that senders notice no restart. But nobody else can answer a
-        connection that this process has accepted.
+        Another process may go on with the same socket, so that senders notice no restart. But only this process can
+        answer a connection that it has accepted.
         """
-        for each in (*self.servers, *(sockets or ())):
-            each.close()
-        for _ in range(5):  # The event loop hands over what it has accepted.
+        for server in (*self.servers, *(sockets or ())):
+            server.close()
+        for _ in range(5):  # The event loop hands over accepted connections.
             await asyncio.sleep(0)
         deadline = time.monotonic() + LAST_REQUEST_SECONDS
         while self._expects_requests() and time.monotonic() < deadline and not self.force_exit:  # noqa: ASYNC110  uvicorn polls, too.
@@ -162,10 +162,10 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     def _expects_requests(self) -> bool:
-        """Return True if a request is on its way. uvicorn does not know of TLS handshakes that are not finished."""
+        """Return True if a request may be on its way. uvicorn does not list a connection during its TLS handshake."""
         connections = self.server_state.connections
         return self.config.is_ssl or any(
-            isinstance(one, BoundedProtocol) and one.expects_request for one in connections
+            isinstance(connection, BoundedProtocol) and connection.expects_request for connection in connections
         )
 
     async def on_tick(self, counter: int) -> bool:
@@ -246,11 +246,11 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Check the headers."""
         head_bytes = 0
-        if self._received > _MAX_HEAD_BYTES:  # The body has come with them, or a part of it.
+        if self._received > _MAX_HEAD_BYTES:  # A part of the body has come with the headers.
             head_bytes = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
         if len(self.headers) > _MAX_HEADERS or head_bytes > _MAX_HEAD_BYTES:
             self._stop_parsing(_HEAD)
-        if self.parser.should_upgrade():  # Ignored, its body would be parsed as the next request.
+        if self.parser.should_upgrade():  # Otherwise the body would be parsed as the next request.
             self._stop_parsing(_UPGRADE)
         super().on_headers_complete()
         self._phase, self._received = _Phase.BODY, 0
@@ -279,7 +279,7 @@ class BoundedProtocol(HttpToolsProtocol):
         return (is_new or self._phase is _Phase.HEAD) and not self._rejection
 
     def shutdown(self) -> None:
-        """Close an idle connection at once: over TLS, it would wait for the sender's farewell."""
+        """Close an idle connection at once. Over TLS it would otherwise wait for the sender to close it, too."""
         super().shutdown()
         if self.transport.is_closing():
             self.transport.abort()
@@ -308,9 +308,9 @@ class BoundedProtocol(HttpToolsProtocol):
         """Answer after the previous request, then close."""
         self._rejection = rejection
         self.config.note(rejection.reason, rejection.hint)
-        if self.headers:  # Thousands of short ones may have come in one piece.
+        if self.headers:  # Thousands of short headers may have come at once.
             self.headers.clear()
-        if self._phase is _Phase.ANSWER:  # The request before is answered, then uvicorn closes.
+        if self._phase is _Phase.ANSWER:  # The previous request is answered; then uvicorn closes.
             self.cycle.keep_alive = False
             return
         answered = False
@@ -331,15 +331,15 @@ class Certificate:
         """Read the chain, and its key, from PEM files. Without `key`, the chain's file holds it as well.
 
         Raises:
-            OSError: they cannot be read, or do not fit each other.
+            OSError: the files cannot be read, or do not fit each other.
         """
         self._chain, self._key = chain, key
         self._stamp, self._current = self._look(), self._load()
 
     def context(self, *_: object) -> ssl.SSLContext:
         """Return the context of a listener, as uvicorn asks for it."""
-        # OpenSSL calls it at each handshake, also if the peer names no server. A context that was changed instead would
-        # keep a certificate with another kind of key.
+        # OpenSSL calls `_show` at each handshake, even if the peer names no server. If the new certificate were loaded
+        # into this context instead, the old certificate would stay beside it if its key has another type.
         self._current.sni_callback = self._show
         return self._current
 
@@ -348,8 +348,8 @@ class Certificate:
             self._stamp = stamp
             try:
                 self._current = self._load()
-            except OSError as error:  # One of the files may be written a moment later. That is another change.
-                hint = "the one before stays in use; the files should hold a PEM chain and its key, not encrypted"
+            except OSError as error:  # The other file may be written a moment later, which is another change.
+                hint = "the old certificate stays in use; the files should hold a PEM chain and its key, not encrypted"
                 log.warning("certificate_not_loaded", error=type(error).__name__, hint=hint)
             else:
                 log.info("certificate_loaded", file=str(self._chain))
@@ -357,13 +357,13 @@ class Certificate:
 
     def _load(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(self._chain, self._key, password="")  # An encrypted key is refused, not asked about.
+        context.load_cert_chain(self._chain, self._key, password="")  # OpenSSL must not ask for a password.
         return context
 
     def _look(self) -> list[int]:
-        """Return what changes with the files. A file that is away is a change as well."""
-        found = []
+        """Return the files' times of change, without those of missing files."""
+        times = []
         for file in (self._chain, self._key or self._chain):
             with suppress(OSError):
-                found.append(file.stat().st_mtime_ns)
-        return found
+                times.append(file.stat().st_mtime_ns)
+        return times

@@ -34,8 +34,9 @@ from credhook.logs.places import (
 from credhook.settings import LogSettings
 from credhook.terminal import plain
 
-#: In messages of other libraries, the error's message begins here. asyncio also quotes the arguments of a callback.
+#: Where a message of another library begins to quote an error.
 _EXCEPTION: Final = re.compile(r"\n|exception=")
+#: Where a message of asyncio begins to quote an error, or the arguments of a callback.
 _ARGUMENTS: Final = re.compile(r"\n|exception=|[(<{]")
 #: Places in code that a line names for an error.
 _MAX_PLACES: Final = 4
@@ -85,7 +86,7 @@ def configure_logs(stream: Any = None) -> None:
     threading.excepthook = lambda failed: _log_uncaught("thread_failed", failed.exc_value)
     sys.unraisablehook = lambda failed: _log_uncaught("unraisable", failed.exc_value)
     warnings.showwarning = _log_warning
-    warnings.filterwarnings("always", NEVER_AWAITED, RuntimeWarning)  # Not only of the first at a line.
+    warnings.filterwarnings("always", NEVER_AWAITED, RuntimeWarning)  # By default, only the first at each line.
     structlog.configure(
         processors=[structlog.stdlib.filter_by_level, _format_arguments, *shared, renderer],
         logger_factory=lambda name="": LineLogger(name, threshold, handler),
@@ -107,7 +108,7 @@ class FloodGuard:
         self._limit = limit
         self._clock = clock
         self._period_began = clock()
-        self._seen = Counter[str]()
+        self._admitted = Counter[str]()
         self._dropped = Counter[str]()
 
     def admit(self, kind: str) -> dict[str, int] | None:
@@ -115,9 +116,9 @@ class FloodGuard:
         now = self._clock()
         if now - self._period_began >= _FLOOD_SECONDS:
             self._period_began = now
-            self._seen.clear()
-        self._seen[kind] += 1
-        if self._seen[kind] > self._limit:
+            self._admitted.clear()
+        self._admitted[kind] += 1
+        if self._admitted[kind] > self._limit:
             self._dropped[kind] += 1
             return None
         dropped = self._dropped.pop(kind, 0)
@@ -138,13 +139,13 @@ class LineHandler(logging.StreamHandler[Any]):
             self.release()
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  The name is logging's.
-        """Log where a line comes from that cannot be formatted. Python would print its arguments."""
+        """Log the place that wrote a line which cannot be formatted. Python would print the line's arguments."""
         error, at = sys.exc_info()[0] or Exception, place(record.pathname, record.lineno)
         structlog.get_logger("credhook").error("log_failed", source=record.name, error=error.__name__, at=at)
 
 
 class LineLogger:
-    """The end of a structlog logger. Through a record of Python's logging each line would take three times as long."""
+    """Writes the lines of structlog. A record of Python's logging for each line would take three times as long."""
 
     disabled = False
 
@@ -192,12 +193,12 @@ def _json_line(_: Any, __: str, event: Event) -> str:
 
 
 def _plain(value: object) -> object:
-    """Return a value as JSON can hold it; of a list that cannot be written, what can."""
+    """Return a value that JSON can hold. In a list that cannot be written, replace the entries that are not scalars."""
     with suppress(TypeError):
         return orjson.loads(orjson.dumps(value, default=_text, option=_AS_REPR | orjson.OPT_NON_STR_KEYS))
     scalar = str | int | float | None
     if type(value) is list:
-        return [one if isinstance(one, scalar) else _text(one) for one in value]
+        return [entry if isinstance(entry, scalar) else _text(entry) for entry in value]
     return value if isinstance(value, scalar) else _text(value)
 
 
@@ -239,8 +240,10 @@ def _format_arguments(_: Any, __: str, event: Event) -> Event:
     """Put the arguments of `log.info("got %s", id)` into the text, as Python's logging does. Errors are their class."""
     arguments = event.get("positional_args")
     if isinstance(arguments, tuple):
-        shown = tuple(type(one).__name__ if isinstance(one, BaseException) else one for one in arguments)
-        with suppress(Exception):  # They do not fit: the line stays, with the arguments beside it.
+        shown = tuple(
+            type(argument).__name__ if isinstance(argument, BaseException) else argument for argument in arguments
+        )
+        with suppress(Exception):  # If the arguments do not fit, the line keeps both.
             event["event"] = str(event["event"]) % (shown[0] if shown and isinstance(shown[0], dict) else shown)
             del event["positional_args"]
     return event
@@ -251,17 +254,17 @@ def _replace_error(_: Any, __: str, event: Event) -> Event:
 
     In development, add the error's message, and its `frames` in the author's code. Drop an empty hint.
     """
-    given = event.pop("exc_info", None)  # An error, a tuple, or True for the current error.
-    error = sys.exc_info()[1] if given is True else given[1] if isinstance(given, tuple) else given
+    exc_info = event.pop("exc_info", None)  # An error, a tuple, or True for the current error.
+    error = sys.exc_info()[1] if exc_info is True else exc_info[1] if isinstance(exc_info, tuple) else exc_info
     if isinstance(error, BaseException):
         event.setdefault("error", type(error).__name__)
         event["at"] = places(error, _MAX_PLACES) or event.get("at", [])
-        if found := members(error, _MAX_MEMBERS):
-            event["members"] = found
+        if error_members := members(error, _MAX_MEMBERS):
+            event["members"] = error_members
         if in_development():
             event["message"], event["frames"] = _message(error), authors_frames(error)
-            for one in leaves(error)[:_MAX_MEMBERS] if found else ():
-                event["frames"] += [f"{type(one).__name__}: {_message(one)}", *authors_frames(one)]
+            for member in leaves(error)[:_MAX_MEMBERS] if error_members else ():
+                event["frames"] += [f"{type(member).__name__}: {_message(member)}", *authors_frames(member)]
     if event.get("hint") == "":
         del event["hint"]
     return event

@@ -23,17 +23,17 @@ _INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{o
 class Running(Protocol):
     """The author's function that runs now."""
 
-    #: The coroutines that it has made and not awaited.
+    #: Names of coroutines that the function has created but not awaited.
     dropped: tuple[str, ...]
-    #: Each `Retry` and `GiveUp` that it has made.
+    #: Each `Retry` and `GiveUp` that the function has created.
     decisions: tuple[Exception, ...]
 
     @property
     def at(self) -> str:
-        """Return where it begins. Python reports some mistakes only after it, at a line of ours."""
+        """Return the place of the function. Python reports some mistakes only after its end, at a line of ours."""
 
     def fields(self) -> Mapping[str, Any]:
-        """Return what each log line holds that is written meanwhile."""
+        """Return the fields of each log line that is written while the function runs."""
 
 
 #: Python's warning about a dropped coroutine. It quotes only a name in the code.
@@ -41,7 +41,7 @@ NEVER_AWAITED: Final = r"coroutine '([A-Za-z_][\w.<>]*)' was never awaited"
 
 
 def dropped_coroutine(warning: Warning | str) -> str | None:
-    """Return the name of the coroutine that was never awaited, if that is the warning. Note it for the handler."""
+    """Return the coroutine's name if the warning says that it was never awaited. Note it for the handler that runs."""
     dropped = re.fullmatch(NEVER_AWAITED, str(warning))
     if dropped and (running := runs_now.get()):
         running.dropped += (dropped[1],)
@@ -49,15 +49,15 @@ def dropped_coroutine(warning: Warning | str) -> str | None:
 
 
 def note_decision(decision: Exception) -> None:
-    """Note it for the handler that runs now, so that a missing `raise` is noticed."""
+    """Note a decision for the handler that runs now, so that a missing `raise` is noticed."""
     if running := runs_now.get():
         running.decisions += (decision,)
 
 
-#: Tasks and threads that the function starts with a copy of its context have it as well.
+#: The author's function that runs now. Tasks and threads with a copy of its context share it.
 runs_now: ContextVar[Running | None] = ContextVar("runs_now", default=None)
 
-#: Folders and files of installed packages that hold handlers: they are an author's code, too.
+#: Folders and files of installed packages that hold handlers, and so are an author's code.
 _loaded_from: set[str] = set()
 
 
@@ -66,7 +66,9 @@ def loaded_from(module: str) -> None:
     with suppress(ValueError):  # The module of that name has no file.
         if spec := find_spec(module.partition(".")[0]):
             folders = [f"{folder}{os.sep}" for folder in spec.submodule_search_locations or ()]
-            _loaded_from.update(each for each in folders or [spec.origin or ""] if each and not each.startswith(_OURS))
+            _loaded_from.update(
+                folder for folder in folders or [spec.origin or ""] if folder and not folder.startswith(_OURS)
+            )
             is_authors.cache_clear()
 
 
@@ -86,16 +88,16 @@ def place(filename: str, line: int) -> str:
 
 
 def leaves(error: BaseException) -> list[BaseException]:
-    """Return the errors in an exception group and in the groups within it, or the error itself if it is no group."""
+    """Return the errors in an exception group and in the groups within it. Any other error is the only item."""
     if not isinstance(error, BaseExceptionGroup):
         return [error]
-    return [leaf for one in error.exceptions for leaf in leaves(one)]
+    return [leaf for member in error.exceptions for leaf in leaves(member)]
 
 
 def authors_frames(error: BaseException) -> list[str]:
     """Return all places in authors' code that an error came through, with paths that editors open, innermost last.
 
-    A place that a recursion has passed many times stands there once, with the number.
+    A place that a recursion has passed many times is listed once, with the number.
     """
     frames = [(frame.f_code.co_filename, line, f" {frame.f_code.co_name}") for frame, line in _authors_calls(error)]
     if isinstance(error, SyntaxError) and error.filename:
@@ -110,9 +112,11 @@ def authors_function(error: BaseException) -> tuple[str, str] | None:
     """Return the innermost function of authors' code that an error came through, if any, in two forms.
 
     The first is `module function`, which does not change with lines and folders. The second is `file:line function`.
-    Those of an exception group name the function of each member.
+    Both forms name the function of each member of an exception group.
     """
-    came_through = [calls[-1] for one in leaves(error) if (calls := _authors_calls(one))] or _authors_calls(error)[-1:]
+    came_through = [calls[-1] for member in leaves(error) if (calls := _authors_calls(member))] or _authors_calls(
+        error
+    )[-1:]
     if not came_through:
         return None
     functions = {f"{frame.f_globals.get('__name__', '')} {frame.f_code.co_qualname}" for frame, _ in came_through}
@@ -122,7 +126,7 @@ def authors_function(error: BaseException) -> tuple[str, str] | None:
 def places(error: BaseException, limit: int) -> list[str]:
     """Return the last places that an error came through: `file:line function`, innermost last.
 
-    If authors' code is among them, only authors' places and the innermost place count. Each place stands there once.
+    If authors' code is among them, only authors' places and the innermost place count. Each place is listed once.
     """
     calls = list(walk_tb(error.__traceback__))
     authors = _authors_calls(error)
@@ -132,10 +136,10 @@ def places(error: BaseException, limit: int) -> list[str]:
 
 
 def members(error: BaseException, limit: int) -> list[str]:
-    """Return class and innermost place of the first errors in an exception group; an empty list if it is no group."""
+    """Return class and innermost place of the first errors in an exception group. Of any other error, return none."""
     if not isinstance(error, BaseExceptionGroup):
         return []
-    names = [" ".join([type(one).__name__, *places(one, limit)[-1:]]) for one in leaves(error)]
+    names = [" ".join([type(leaf).__name__, *places(leaf, limit)[-1:]]) for leaf in leaves(error)]
     return list(dict.fromkeys(names))[:limit]
 
 

@@ -85,8 +85,8 @@ class Count:
         """
         self.metric = Counter(name, meaning, labels)
         self._series = cache(self.metric.labels if labels else lambda: self.metric)
-        for one in known:
-            self._series(*one)
+        for values in known:
+            self._series(*values)
 
     def add(self, *labels: str, by: float = 1) -> None:
         """Add to the count."""
@@ -133,8 +133,8 @@ def gathered(folder: str) -> CollectorRegistry:
     return registry
 
 
-def forget(folder: str, place: int) -> None:
-    """Drop the gauges of the ended process in that place, and of its forks."""
+def drop_gauges(folder: str, place: int) -> None:
+    """Drop the gauges of the ended process in this place, and of its forks."""
     for name in (f"{place}", f"{place}-fork"):
         mark_process_dead(name, folder)  # type: ignore[no-untyped-call]  # It ships no types here.
 
@@ -153,6 +153,6 @@ class _Together(Collector):
     def collect(self) -> Iterator[Metric]:
         for metric in chain(self.registry.collect(), self.figures):
             # A metric about another queue has this label already.
-            labelled = [each._replace(labels={"queue": self.queue, **each.labels}) for each in metric.samples]
+            labelled = [sample._replace(labels={"queue": self.queue, **sample.labels}) for sample in metric.samples]
             metric.samples = labelled
             yield metric

@@ -49,7 +49,7 @@ class QueueFigures:
             pipeline.time()
             *replies, announcements, (seconds, microseconds) = await pipeline.execute()
             now = seconds + microseconds / 1_000_000
-            with suppress(StoreRefusal):  # The user may not ask.
+            with suppress(StoreRefusal):  # The user may not run INFO.
                 memory = await redis.info("memory")
             with suppress(StoreRefusal):  # The user may not read other queues.
                 forsaken = await self._forsaken(now)
@@ -67,8 +67,8 @@ class QueueFigures:
             ("quarantined",): counts.quarantined,
             ("unreadable",): counts.unreadable,
         }
-        alive = [one for one in announced(announcements) if one.is_alive(now * 1_000)]
-        versions = [(str(json.loads(one.text)["version"]),) for one in alive]
+        alive = [worker for worker in announced(announcements) if worker.is_alive(now * 1_000)]
+        versions = [(str(json.loads(worker.text)["version"]),) for worker in alive]
         workers: Mapping[tuple[str, ...], float] = Counter(versions) or {("unknown",): 0}
         figures = (
             gauge(
@@ -131,7 +131,7 @@ class TargetFigures:
         checks = await self._examine()
         ready = not any(check.failed for check in checks)
         reached = all(check.passed for check in checks if check.name == "redis")
-        found: list[Metric] = [
+        families: list[Metric] = [
             gauge("credhook_up", "1 if /readyz says ready, else 0.", ["part"], {(self._part,): ready}),
             gauge(
                 "credhook_build_info", "1 for the version that runs.", ["part", "version"], {(self._part, version()): 1}
@@ -141,17 +141,17 @@ class TargetFigures:
         passed: dict[tuple[str, ...], float] = {
             (check.name, "warning" if check.warning else "critical"): check.passed
             for check in checks
-            if check.name not in {"redis", "workers"}  # No check of Redis's configuration.
+            if check.name not in {"redis", "workers"}  # These two are no settings of Redis.
         }
         if passed:
             meaning = "1 if the check of Redis passes, else 0; see /readyz."
-            found.append(gauge("credhook_redis_check", meaning, ["check", "severity"], passed))
+            families.append(gauge("credhook_redis_check", meaning, ["check", "severity"], passed))
         # A receiver loads a renewed certificate by itself. A worker shows its own until it is restarted.
         if self._certificate and self._part == "receiver":
-            with suppress(OSError, ValueError):  # While it is written, the one before is in use.
+            with suppress(OSError, ValueError):  # While the file is written, the old certificate is in use.
                 self._expires = valid_until(self._certificate).timestamp()
         if self._expires is not None:
             name = "credhook_certificate_expiry_timestamp_seconds"
             meaning = "When the certificate expires, in seconds since the epoch."
-            found.append(gauge(name, meaning, ["part"], {(self._part,): self._expires}))
-        return found
+            families.append(gauge(name, meaning, ["part"], {(self._part,): self._expires}))
+        return families

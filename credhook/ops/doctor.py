@@ -23,9 +23,9 @@ from credhook.events import EVENT_TYPES
 from credhook.ops.findings import (
     Finding,
     Verdict,
+    check_server,
     fail,
     findings,
-    of_server,
     ok,
     skipped,
     split_remedy,
@@ -55,19 +55,19 @@ from credhook.worker.commands.api import PATIENCE
 from credhook.worker.commands.endpoints import filter_of, is_at, plan, shown
 from credhook.worker.handlers.loading import CannotLoad, load
 
-#: Seconds that one question may take. A shorter CREDHOOK_FETCH_TIMEOUT wins.
+#: Seconds that one request may take. A shorter CREDHOOK_FETCH_TIMEOUT wins.
 _ANSWER_SECONDS: Final = 5.0
-#: Bytes of the public URL's answer that are read.
+#: Bytes that are read of the public URL's answer.
 _ANSWER_BYTES: Final = 65_536
 #: Seconds by which clocks may differ without a warning.
 _CLOCK_SECONDS: Final = 5.0
 
-#: Variables that are set on every worker's host, and on no other host.
+#: Variables that are set on a worker's host, and on no other host.
 _OF_WORKERS: Final = (
     "CREDHOOK_HANDLERS",
     *(str(field.validation_alias) for field in WorkerSettings.model_fields.values() if field.is_required()),
 )
-#: Name of a check → the settings, the variables of which one is set where they apply, and why they do not apply.
+#: Name of a check → the class of settings; variables, one of which is set where these apply; why they do not apply.
 _SETTINGS: Final[Mapping[str, tuple[type[Any], tuple[str, ...], str]]] = {
     "settings.store": (StoreSettings, (), ""),
     "settings.receiver": (
@@ -85,7 +85,7 @@ _RENEW: Final = "renew the certificate of the proxy or receiver that ends TLS th
 _OTHER_NAME: Final = "use a certificate for CREDHOOK_PUBLIC_URL's host, or correct that setting"
 #: OpenSSL's error number for a certificate → what to do.
 _BAD_CERTIFICATE: Final = {10: _RENEW, 62: _OTHER_NAME, 64: _OTHER_NAME}
-#: Class of an error → why the public URL is not reached, and what to do. The more precise classes first.
+#: Class of an error, why the public URL is not reached, what to do. More precise classes come first.
 _UNREACHED: Final = (
     (socket.gaierror, "its host's name is not known here", "check CREDHOOK_PUBLIC_URL and its DNS record"),
     (TimeoutError, "it does not answer in time", "check the firewall; a public address may be unreachable from within"),
@@ -108,8 +108,8 @@ def doctor(*, as_json: bool) -> None:
     for finding in check_all():
         findings.append(finding)
         click.echo(json.dumps(finding._asdict()) if as_json else line(finding))
-    wrong = any(one.verdict is Verdict.FAIL and one.name in _SETTINGS for one in findings)
-    sys.exit(2 if wrong else int(any(one.needs_attention for one in findings)))
+    wrong = any(finding.verdict is Verdict.FAIL and finding.name in _SETTINGS for finding in findings)
+    sys.exit(2 if wrong else int(any(finding.needs_attention for finding in findings)))
 
 
 def line(finding: Finding) -> str:
@@ -119,7 +119,7 @@ def line(finding: Finding) -> str:
 
 
 def check_all() -> Iterator[Finding]:
-    """Run all checks. A check that needs what has failed before is left out."""
+    """Run all checks. Leave out a check that needs the result of a failed check."""
     settings: dict[str, Any] = {}
     for name in _SETTINGS:
         settings[name], finding = _read_settings(name)
@@ -131,7 +131,7 @@ def check_all() -> Iterator[Finding]:
         ("certificate.redis", store and store.redis_certfile, "CREDHOOK_REDIS_CERTFILE"),
     ):
         if path:
-            yield of_certificate(name, valid_until(path), f"renew the file that {variable} names, and restart")
+            yield check_certificate(name, valid_until(path), f"renew the file that {variable} names, and restart")
         else:
             yield skipped(name, f"{variable} is not set here")
     if store:
@@ -147,7 +147,7 @@ def check_all() -> Iterator[Finding]:
         yield finding
         yield from asyncio.run(_ask_platform(worker, public_url, wanted))
     else:
-        yield skipped("handlers.load", "this host is no worker's")
+        yield skipped("handlers.load", "this is not a worker's host")
         yield skipped("platform.api", "the settings of the platform are missing or incomplete")
 
 
@@ -161,17 +161,17 @@ def _read_settings(name: str) -> tuple[Any, Finding]:
     except ValidationError as invalid:
         parts = [split_remedy(error) for error in settings_errors(invalid)]
         remedy = "; ".join(dict.fromkeys(remedy for _, remedy in parts if remedy))
-        return None, fail(name, "; ".join(what for what, _ in parts), remedy or "see deploy/README.md, Settings")
+        return None, fail(name, "; ".join(problem for problem, _ in parts), remedy or "see deploy/README.md, Settings")
 
 
-def of_certificate(name: str, until: datetime, remedy: str) -> Finding:
+def check_certificate(name: str, until: datetime, remedy: str) -> Finding:
     """Check that a certificate is valid for some more days."""
-    left = until - datetime.now(UTC)
+    remaining = until - datetime.now(UTC)
     end = until.astimezone(UTC).isoformat(timespec="minutes")
-    if left.total_seconds() <= 0:
+    if remaining.total_seconds() <= 0:
         return fail(name, f"the certificate has expired at {end}", remedy)
-    if left < SOON:
-        return warn(name, f"the certificate expires at {end} (days left: {left.days})", remedy)
+    if remaining < SOON:
+        return warn(name, f"the certificate expires at {end} (days left: {remaining.days})", remedy)
     return ok(name, f"the certificate is valid until {end}")
 
 
@@ -180,13 +180,13 @@ def _check_redis(settings: StoreSettings, *, durability: str | None) -> Iterator
     with store.redis:
         try:
             before = time.time()
-            yield of_clock(store.clock() / 1_000 - (before + time.time()) / 2)
+            yield check_clock(store.clock() / 1_000 - (before + time.time()) / 2)
             server = read_server(store, address, durability=durability)
             yield ok("redis.reached", f"{address} answers")
             try:
                 fleet = read_fleet(store, address, durability=durability)
             except Forbidden as error:  # A receiver's or worker's user needs only its own queue.
-                yield from of_server(server)
+                yield from check_server(server)
                 yield skipped("fleet.workers", "only the operator's user reads all queues", store_hint(error))
             else:
                 yield from findings(fleet)
@@ -194,12 +194,12 @@ def _check_redis(settings: StoreSettings, *, durability: str | None) -> Iterator
             yield unreached(error)
 
 
-def of_clock(ahead: float) -> Finding:
+def check_clock(ahead: float) -> Finding:
     """Check that Redis's clock, which is `ahead` by some seconds, agrees with this host's."""
     if abs(ahead) <= _CLOCK_SECONDS:
         return ok("redis.clock", f"Redis's clock agrees with this host's within {_CLOCK_SECONDS:.0f} s")
-    what = f"Redis's clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} this host's"
-    return warn("redis.clock", what, "let both follow an NTP server; signatures and retries depend on it")
+    problem = f"Redis's clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} this host's"
+    return warn("redis.clock", problem, "let both follow an NTP server; signatures and retries depend on it")
 
 
 def _check_public_url(url: str) -> Iterator[Finding]:
@@ -218,29 +218,29 @@ def _check_public_url(url: str) -> Iterator[Finding]:
             yield ok(name, f"{shown(url)} is reached from here")
             certificate: Any = connection.sock.getpeercert()
             until = datetime.fromtimestamp(ssl.cert_time_to_seconds(certificate["notAfter"]), UTC)
-            yield of_certificate("public_url.certificate", until, _RENEW)
+            yield check_certificate("public_url.certificate", until, _RENEW)
             name = "public_url.receiver"
             connection.request("POST", parts.path or "/", body=b"", headers=headers)
             response = connection.getresponse()
-            yield of_answer(response.status, response.read(_ANSWER_BYTES))
+            yield check_answer(response.status, response.read(_ANSWER_BYTES))
         except ssl.SSLCertVerificationError as error:
             authority = "use a certificate of an authority that the platform trusts, with its intermediate certificates"
             remedy = _BAD_CERTIFICATE.get(error.verify_code, authority)
             yield fail("public_url.certificate", f"senders refuse the certificate: {error.verify_message}", remedy)
         except (OSError, http.client.HTTPException) as error:
-            why, remedy = next((why, remedy) for kind, why, remedy in _UNREACHED if isinstance(error, kind))
-            yield fail(name, f"{shown(url)}: {why} ({type(error).__name__})", remedy)
+            reason, remedy = next((reason, remedy) for kind, reason, remedy in _UNREACHED if isinstance(error, kind))
+            yield fail(name, f"{shown(url)}: {reason} ({type(error).__name__})", remedy)
 
 
-def of_answer(status: int, body: bytes) -> Finding:
-    """Check that a receiver answered and takes deliveries at this path. A receiver's errors have an id. Pure."""
+def check_answer(status: int, body: bytes) -> Finding:
+    """Check that a receiver answered and takes deliveries at this path. A receiver's errors have an id."""
     name, server = "public_url.receiver", "check CREDHOOK_PUBLIC_URL and the proxy's back end"
     try:
         is_receiver = "id" in json.loads(body)["errors"][0]
     except (ValueError, LookupError, TypeError):
         is_receiver = False
     if not is_receiver:
-        return fail(name, f"the server there, which answers {status}, is no receiver", server)
+        return fail(name, f"the server there, which answers {status}, is not a receiver", server)
     if status == http.HTTPStatus.NOT_FOUND:
         remedy = f"let it end as CREDHOOK_WEBHOOK_PATH and CREDHOOK_PATH_SECRET do; {server}"
         return fail(name, "the server there takes no deliveries at this path", remedy)
@@ -250,16 +250,16 @@ def of_answer(status: int, body: bytes) -> Finding:
 
 
 def _load_handlers(settings: WorkerSettings) -> tuple[frozenset[str] | None, Finding]:
-    """Return the event types that handlers want, or None if that cannot be known."""
+    """Return the event types that handlers want, or None if the handlers cannot be loaded."""
     try:
         registry = load(settings.handlers)
     except CannotLoad as error:
-        what, remedy = split_remedy(error.message)
-        return None, fail("handlers.load", what, remedy or "fix it; no worker starts without its handlers")
+        problem, remedy = split_remedy(error.message)
+        return None, fail("handlers.load", problem, remedy or "fix it; no worker starts without its handlers")
     if not registry.handlers:
         remedy = "decorate functions with @handlers.on(…), or let CREDHOOK_HANDLERS name their module"
         return frozenset(), warn("handlers.load", "no handlers are loaded", remedy)
-    return frozenset(registry.types), ok("handlers.load", ", ".join(one.name for one in registry.handlers))
+    return frozenset(registry.types), ok("handlers.load", ", ".join(handler.name for handler in registry.handlers))
 
 
 async def _ask_platform(
@@ -270,14 +270,16 @@ async def _ask_platform(
         async with AsyncApi.from_settings(soon, patience=PATIENCE) as api:
             registered = await api.endpoints.list()
     except ApiError as error:
-        what, remedy = split_remedy(str(error))
-        return [fail("platform.api", what, hint(error) or remedy or "see the platform's own log")]
+        problem, remedy = split_remedy(str(error))
+        return [fail("platform.api", problem, hint(error) or remedy or "see the platform's own log")]
     accepted = ok("platform.api", f"{settings.api_url} accepts the token of {settings.client_id}")
-    return [accepted, of_endpoints(public_url, wanted, registered, settings.queue)]
+    return [accepted, check_endpoints(public_url, wanted, registered, settings.queue)]
 
 
-def of_endpoints(url: str | None, wanted: frozenset[str] | None, registered: Sequence[Endpoint], queue: str) -> Finding:
-    """Check that the endpoint of our URL delivers what handlers want, and no more. Pure; None is unknown."""
+def check_endpoints(
+    url: str | None, wanted: frozenset[str] | None, registered: Sequence[Endpoint], queue: str
+) -> Finding:
+    """Check that the endpoint of our URL delivers what handlers want, and no more. None means unknown."""
     name, remedy = "platform.endpoints", "run `credhook endpoints plan`, then `credhook endpoints apply`"
     if url is None or wanted is None:
         return skipped(name, "this host does not know the public URL, or which types handlers want")
@@ -288,9 +290,13 @@ def of_endpoints(url: str | None, wanted: frozenset[str] | None, registered: Seq
     if missing := ", ".join(sorted(wanted - delivered)):
         return fail(name, f"handlers want {missing}, which the platform does not deliver", remedy)
     steps = plan(url, wanted, registered, queue)
-    if old := ", ".join(shown(one.url) for one in (*steps.delete, *steps.doubtful) if not is_at(one, url)):
-        what = f"the platform also delivers to {old}, perhaps an earlier URL of this deployment"
-        return warn(name, what, "run `credhook endpoints plan`: it says what `credhook endpoints apply` replaces")
+    if old := ", ".join(
+        shown(endpoint.url) for endpoint in (*steps.delete, *steps.doubtful) if not is_at(endpoint, url)
+    ):
+        problem = f"the platform also delivers to {old}, perhaps an earlier URL of this deployment"
+        return warn(name, problem, "run `credhook endpoints plan`: it says what `credhook endpoints apply` replaces")
     if not steps.empty:
-        return warn(name, f"the platform delivers more than handlers want to {shown(url)}, or it twice", remedy)
+        return warn(
+            name, f"the platform delivers to {shown(url)} more than handlers want, or some events twice", remedy
+        )
     return ok(name, f"the platform delivers what handlers want to {shown(url)}")

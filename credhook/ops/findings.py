@@ -1,6 +1,6 @@
 """What can be wrong with a fleet: one row for each finding.
 
-Status, doctor and console show these rows. deploy/alerts.yaml has an alert for those of which Prometheus has figures.
+Status, doctor and console show these rows. A row that Prometheus has figures of has an alert in deploy/alerts.yaml.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,10 +27,10 @@ from credhook.store.store import SyncStore
 OLDEST_SECONDS: Final = 900.0
 #: Seconds during which a refused delivery is reported.
 _REFUSED_SECONDS: Final = 900.0
-#: Seconds during which a conflict is reported: nothing but this report tells of it later.
+#: Seconds during which a conflict is reported.
 _CONFLICT_SECONDS: Final = 86_400.0
 #: Hosts or processes that one finding names.
-_MOST_NAMED: Final = 5
+_MAX_NAMED: Final = 5
 #: Seconds in which all worker processes of a supervisor should have started.
 _START_SECONDS: Final = 30.0
 #: Used part of maxmemory from which a warning is given.
@@ -110,7 +110,7 @@ class Row(NamedTuple):
 
 
 def look_at(store: SyncStore, address: str) -> tuple[Fleet | None, tuple[Finding, ...]]:
-    """Return the fleet and what needs attention. If Redis fails, the fleet is None and that is the only finding."""
+    """Return the fleet and what needs attention. If Redis fails, return None and the one finding about Redis."""
     try:
         fleet = read_fleet(store, address)
     except STORE_ERRORS as error:
@@ -132,13 +132,13 @@ def attention(fleet: Fleet) -> tuple[Finding, ...]:
 
 def findings(fleet: Fleet) -> Iterator[Finding]:
     """Return the result of each check of Redis and of each row."""
-    yield from of_server(fleet.server)
+    yield from check_server(fleet.server)
     for row in ROWS:
         yield row.finding(fleet)
 
 
-def of_server(server: RedisServer) -> Iterator[Finding]:
-    """Check what in Redis would lose events."""
+def check_server(server: RedisServer) -> Iterator[Finding]:
+    """Check whether Redis would lose events."""
     for check in server.checks:
         name = f"redis.{check.name}"
         used = server.used_memory / server.maxmemory if server.maxmemory else 0.0
@@ -158,9 +158,9 @@ def elsewhere(counts: EventCounts) -> str:
     return counted(counts.waiting, "event waits", "events wait") + oldest
 
 
-def process(one: FleetProcess) -> str:
+def label(process: FleetProcess) -> str:
     """Return host and process id."""
-    return f"{one.host} pid {one.pid}"
+    return f"{process.host} pid {process.pid}"
 
 
 def age(seconds: float) -> str:
@@ -172,22 +172,22 @@ def age(seconds: float) -> str:
 
 
 def _hosts(processes: Iterable[FleetProcess]) -> str:
-    return ", ".join(sorted({process.host for process in processes})[:_MOST_NAMED])
+    return ", ".join(sorted({process.host for process in processes})[:_MAX_NAMED])
 
 
 def _processes(processes: Sequence[FleetProcess]) -> str:
-    return ", ".join(map(process, processes[:_MOST_NAMED]))
+    return ", ".join(map(label, processes[:_MAX_NAMED]))
 
 
-def _some(value: Any) -> Iterable[Any]:
+def _item_if(value: Any) -> Iterable[Any]:
     """Return the value as the only item, or no item if it is 0, None, False or empty."""
     return (value,) if value else ()
 
 
 def _missing(fleet: Fleet) -> str:
-    last = ", ".join(f"{process(worker)} {age(worker.silent)} ago" for worker in fleet.missing[-_MOST_NAMED:])
+    last = ", ".join(f"{label(worker)} {age(worker.silent)} ago" for worker in fleet.missing[-_MAX_NAMED:])
     workers = counted(len(fleet.missing), "worker has", "workers have")
-    return f"{workers} ended without a goodbye and without a replacement, the last: {last}"
+    return f"{workers} ended without deregistering and without a replacement, the last: {last}"
 
 
 def _too_few(fleet: Fleet) -> Iterator[Problem]:
@@ -208,42 +208,44 @@ def _no_worker(fleet: Fleet) -> str:
 
 def _unavailable(receiver: ReceiverProcess) -> str:
     return (
-        f"the receiver {process(receiver)} answered its last delivery with 503: {split_remedy(receiver.unavailable)[0]}"
+        f"the receiver {label(receiver)} answered its last delivery with 503: {split_remedy(receiver.unavailable)[0]}"
     )
 
 
 def _credentials(fleet: Fleet) -> Iterator[tuple[WorkerProcess, str]]:
     refused = [worker for worker in fleet.workers if worker.credential_error]
-    more = f" ({len(refused)} workers in all)" if len(refused) > _MOST_NAMED else ""
-    for worker in refused[:_MOST_NAMED]:
+    more = f" ({len(refused)} workers in all)" if len(refused) > _MAX_NAMED else ""
+    for worker in refused[:_MAX_NAMED]:
         yield worker, more
 
 
 def _refused_credential(item: tuple[WorkerProcess, str]) -> str:
     worker, more = item
-    return f"worker {process(worker)} takes no events: {split_remedy(worker.credential_error)[0]}{more}"
+    return f"worker {label(worker)} takes no events: {split_remedy(worker.credential_error)[0]}{more}"
 
 
 def _conflicts(fleet: Fleet) -> int:
-    return sum(each.conflicts for each in fleet.own_receivers if (each.conflicted or 0.0) <= _CONFLICT_SECONDS)
+    return sum(
+        receiver.conflicts for receiver in fleet.own_receivers if (receiver.conflicted or 0.0) <= _CONFLICT_SECONDS
+    )
 
 
 def _queues(fleet: Fleet) -> Iterator[Problem]:
     """Find queues that only receivers or only workers have, and other queues whose events cannot move."""
     written = {receiver.queue for receiver in fleet.receivers}
-    taken = {worker.queue for worker in fleet.workers}
-    for queue in sorted(fleet.others.keys() - taken):
+    served = {worker.queue for worker in fleet.workers}
+    for queue in sorted(fleet.others.keys() - served):
         remedy = (
             f"set the right CREDHOOK_QUEUE for its receivers, and start `credhook worker` with CREDHOOK_QUEUE={queue} "
             "until the queue is empty"
         )
         yield f"{elsewhere(fleet.others[queue])} in the queue {queue}, and no worker takes from it", remedy
-    if not written or not taken:
+    if not written or not served:
         return
     remedy = "set the same CREDHOOK_QUEUE for both, unless that is intended"
-    for queue in sorted(written - taken):
+    for queue in sorted(written - served):
         yield f"receivers write to {queue}, and no worker takes from it", remedy
-    for queue in sorted(taken - written):
+    for queue in sorted(served - written):
         yield f"workers take from {queue}, and no receiver writes to it", remedy
 
 
@@ -275,7 +277,7 @@ def _settings(fleet: Fleet) -> Iterator[Problem]:
 def _settled_groups(
     processes: Iterable[FleetProcess], value: Callable[[FleetProcess], str]
 ) -> dict[str, list[FleetProcess]]:
-    """Group the processes by a value. Younger ones than a deploy takes are left out: they may differ for a while."""
+    """Group the processes by a value. Leave out those that are younger than a deploy, which may differ for a while."""
     groups: dict[str, list[FleetProcess]] = {}
     for process in processes:
         if process.age >= DEPLOY_SECONDS:
@@ -284,18 +286,23 @@ def _settled_groups(
 
 
 def _refusals(fleet: Fleet) -> Iterator[Problem]:
-    """Find refused deliveries. With a wrong secret, the platform would otherwise just look silent."""
-    recent = [one for one in fleet.receivers if one.refused is not None and one.refused <= _REFUSED_SECONDS]
+    """Find refused deliveries. Without this, a wrong secret would look like a silent platform."""
+    recent = [
+        receiver
+        for receiver in fleet.receivers
+        if receiver.refused is not None and receiver.refused <= _REFUSED_SECONDS
+    ]
     if not recent:
         return
-    last = f"the last {age(min(one.refused or 0.0 for one in recent))} ago"
-    if others := [one for one in fleet.receivers if one not in recent]:
-        last += f", on {_processes(recent)} and not on {_processes(others)}"
-    # Strangers reach all alike. A receiver with another secret accepts nothing.
-    elif 0 < len(silent := [one for one in recent if one.idle is None or one.idle > _REFUSED_SECONDS]) < len(recent):
+    last = f"the last {age(min(receiver.refused or 0.0 for receiver in recent))} ago"
+    silent = [receiver for receiver in recent if receiver.idle is None or receiver.idle > _REFUSED_SECONDS]
+    if unaffected := [receiver for receiver in fleet.receivers if receiver not in recent]:
+        last += f", on {_processes(recent)} and not on {_processes(unaffected)}"
+    # Strangers reach all receivers, but only a receiver with a wrong secret accepts nothing.
+    elif 0 < len(silent) < len(recent):
         last += f", and {_processes(silent)} accepted none"
-    outside = sum(one.outside_tolerance for one in recent)
-    unsigned = sum(one.unauthenticated for one in recent) - outside
+    outside = sum(receiver.outside_tolerance for receiver in recent)
+    unsigned = sum(receiver.unauthenticated for receiver in recent) - outside
     if unsigned:
         remedy = (
             "compare CREDHOOK_WEBHOOK_SECRETS with the platform's secret, and restart the receivers; delivery_refused "
@@ -305,11 +312,13 @@ def _refusals(fleet: Fleet) -> Iterator[Problem]:
     if outside:
         remedy = "compare `date -u` of the receivers' hosts with the sender's; let both follow an NTP server"
         yield f"{counted(outside, 'delivery', 'deliveries')} had a timestamp outside CREDHOOK_TOLERANCE, {last}", remedy
-    for rule in sorted({rule for one in recent for rule in one.other_refusals}):
+    for rule in sorted({rule for receiver in recent for rule in receiver.other_refusals}):
         remedy = "see delivery_refused in the receivers' log"
         if rule == "path":
             remedy = "let the URL at the platform end as CREDHOOK_WEBHOOK_PATH and CREDHOOK_PATH_SECRET do"
-        count = counted(sum(one.other_refusals.get(rule, 0) for one in recent), "delivery was", "deliveries were")
+        count = counted(
+            sum(receiver.other_refusals.get(rule, 0) for receiver in recent), "delivery was", "deliveries were"
+        )
         yield f"{count} refused for the {rule}, {last}", remedy
 
 
@@ -323,17 +332,17 @@ def _breakers(fleet: Fleet) -> Iterator[Problem]:
             workers = counted(platform.open_breakers, "worker", "workers")
             yield f"the circuit breaker of {workers} is open or half open", remedy
         if platform.passed is not None:
-            what = f"the platform has answered 429: about {platform.passed:.1f} requests/s passed"
-            yield what, "set CREDHOOK_RATE to what the platform allows"
+            problem = f"the platform has answered 429: about {platform.passed:.1f} requests/s passed"
+            yield problem, "set CREDHOOK_RATE to what the platform allows"
 
 
-_what, _todo = itemgetter(0), itemgetter(1)
+_problem, _remedy = itemgetter(0), itemgetter(1)
 
 #: Every finding about the fleet, the most urgent first.
 ROWS: Final = (
     Row(
         "fleet.receivers",
-        lambda fleet: _some(not fleet.receivers and not fleet.refuses_writes),
+        lambda fleet: _item_if(not fleet.receivers and not fleet.refuses_writes),
         lambda _: "no receiver has announced itself on this Redis, so no delivery is accepted here",
         "start `credhook receiver` with the REDIS_URL of the workers, database number included",
     ),
@@ -350,7 +359,7 @@ ROWS: Final = (
         _missing,
         "see their hosts, and start `credhook worker` there or elsewhere",
     ),
-    Row("fleet.processes", _too_few, _what, _todo),
+    Row("fleet.processes", _too_few, _problem, _remedy),
     Row(
         "fleet.credentials",
         _credentials,
@@ -358,11 +367,11 @@ ROWS: Final = (
         lambda item: split_remedy(item[0].credential_error)[1],
         alert="CredhookTokenNotGranted",
     ),
-    Row("fleet.queues", _queues, _what, _todo, alert="CredhookForsaken"),
-    Row("fleet.versions", _versions, _what, _todo, alert="CredhookVersionsDiffer"),
-    Row("fleet.handlers", _handlers, _what, _todo),
-    Row("fleet.settings", _settings, _what, _todo),
-    Row("fleet.refusals", _refusals, _what, _todo, alert="CredhookRefusing"),
+    Row("fleet.queues", _queues, _problem, _remedy, alert="CredhookForsaken"),
+    Row("fleet.versions", _versions, _problem, _remedy, alert="CredhookVersionsDiffer"),
+    Row("fleet.handlers", _handlers, _problem, _remedy),
+    Row("fleet.settings", _settings, _problem, _remedy),
+    Row("fleet.refusals", _refusals, _problem, _remedy, alert="CredhookRefusing"),
     Row(
         "fleet.unavailable",
         lambda fleet: (receiver for receiver in fleet.receivers if receiver.unavailable),
@@ -370,30 +379,30 @@ ROWS: Final = (
         lambda receiver: split_remedy(receiver.unavailable)[1],
         alert="CredhookNotStored",
     ),
-    Row("platform.breaker", _breakers, _what, _todo, alert="CredhookBreakerOpen"),
+    Row("platform.breaker", _breakers, _problem, _remedy, alert="CredhookBreakerOpen"),
     Row(
         "events.suspended",
-        lambda fleet: _some(fleet.suspended),
+        lambda fleet: _item_if(fleet.suspended),
         lambda _: "`rq suspend` has stopped all workers",
         "run `rq resume`",
     ),
     Row(
         "events.oldest_open",
-        lambda fleet: _some((fleet.oldest_open or 0.0) > OLDEST_SECONDS and fleet.oldest_open),
+        lambda fleet: _item_if((fleet.oldest_open or 0.0) > OLDEST_SECONDS and fleet.oldest_open),
         lambda oldest: f"the oldest open event was received {age(oldest)} ago",
         "`credhook causes` says why attempts fail; if none fail, start more workers",
         alert="CredhookOldestEvent",
     ),
     Row(
         "events.dead",
-        lambda fleet: _some(fleet.counts.dead_recently),
+        lambda fleet: _item_if(fleet.counts.dead_recently),
         lambda dead: f"{counted(dead, 'event was', 'events were')} given up within a day",
         "`credhook causes` says why; fix it, then `credhook events replay --cause ID`",
         alert="CredhookDeadRate",
     ),
     Row(
         "events.unhandled",
-        lambda fleet: _some(fleet.counts.unhandled),
+        lambda fleet: _item_if(fleet.counts.unhandled),
         lambda by_type: (
             "no worker had a handler for " + ", ".join(f"{count} of {name}" for name, count in by_type.items())
         ),
@@ -405,22 +414,26 @@ ROWS: Final = (
     ),
     Row(
         "events.quarantined",
-        lambda fleet: _some(fleet.counts.quarantined),
+        lambda fleet: _item_if(fleet.counts.quarantined),
         lambda events: f"{counted(events, 'event has', 'events have')} an unknown type, or an id that has no URL",
         "see event_quarantined in the receivers' log; upgrade, then `credhook events replay --state quarantined`",
         alert="CredhookQuarantined",
     ),
     Row(
         "events.conflicts",
-        lambda fleet: _some(_conflicts(fleet)),
-        lambda many: f"{counted(many, 'delivery', 'deliveries')} had the webhook-id of another event, and no handler",
+        lambda fleet: _item_if(_conflicts(fleet)),
+        lambda count: (
+            f"{counted(count, 'delivery', 'deliveries')} had the webhook-id of another event, so no handler ran"
+        ),
         "`credhook events show` with the id of event_conflict in the receivers' log; `credhook events backfill`",
         alert="CredhookConflicts",
     ),
     Row(
         "events.unreadable",
-        lambda fleet: _some(fleet.counts.unreadable),
-        lambda many: f"the records of {counted(many, 'event', 'events')} are damaged: something else wrote there",
+        lambda fleet: _item_if(fleet.counts.unreadable),
+        lambda count: (
+            f"the records of {counted(count, 'event', 'events')} are damaged: another program wrote to their keys"
+        ),
         "`credhook events list --state unreadable` names them; repair them, then replay them",
         alert="CredhookUnreadable",
     ),

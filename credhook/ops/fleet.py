@@ -1,6 +1,6 @@
-"""The state of the whole fleet at one moment, and the one reader of it. Times are in seconds; ages end at that moment.
+"""Read the state of the whole fleet at one moment, for status, doctor and console. Nothing is written.
 
-Status, doctor and console all use this reader. It writes nothing.
+Times are in seconds; ages end at that moment.
 """
 
 from collections.abc import Sequence
@@ -26,9 +26,9 @@ from credhook.store.store import SyncStore
 from credhook.worker.platform.circuit import Phase
 from credhook.worker.platform.limits import pause_of
 
-#: Checks of Redis that fail where nobody can announce itself. A full Redis takes announcements.
+#: Checks of Redis. If one of these fails, no process can announce itself. A full Redis still takes announcements.
 REFUSING: Final = ("master", "disk", "save", "replicas", "schema")
-#: RQ workers that are asked for their queues, at most.
+#: RQ workers whose queues are read, at most.
 _RQ_WORKERS_LIMIT: Final = 1_000
 
 
@@ -72,7 +72,7 @@ class PlatformState(BaseModel):
         paused: seconds until the fleet calls again; 0 without a pause.
         cause: why the fleet pauses: a status, or a word for the error; "" without a pause.
         rate: `CREDHOOK_RATE`.
-        passed: requests per second that passed before the platform answered 429; None if it has not lately.
+        passed: requests per second that passed before the platform answered 429; None without a recent 429.
     """
 
     open_breakers: int
@@ -131,31 +131,34 @@ class Fleet(BaseModel):
 def read_fleet(store: SyncStore, address: str, *, durability: str | None = "strict") -> Fleet:
     """Return the state of the fleet; `address` is Redis's address without a password.
 
-    Redis should keep what the receivers promise, or `durability` where none is alive.
+    Redis is checked against the durability that live receivers promise, or else against `durability`.
     """
     facts, now, queue = health.ask_sync(store), store.clock() / 1_000, store.queue
     if facts.schema:  # In another layout, announcements may have other fields.
         return Fleet(queue=queue, server=_server(facts, address, durability))
     queues = sorted(queues_of(store) | {queue})
     counts = {name: counts_of(store, Keys(name), now=now) for name in queues}
-    receivers, known = list[ReceiverProcess](), dict[str, list[Announced]]()
+    receivers, workers_by_queue = list[ReceiverProcess](), dict[str, list[Announced]]()
     for name in queues:
         keys = Keys(name)
-        receivers += (_receiver(one, now) for one in _announced(store, keys.receivers, now, ANNOUNCEMENT_SECONDS))
-        known[name] = _announced(store, keys.announcements, now, MISSED_SECONDS)
-    workers = [_worker(one, name, now) for name in queues for one in known[name] if one.is_alive(now * 1_000)]
+        receivers += (_receiver(entry, now) for entry in _announced(store, keys.receivers, now, ANNOUNCEMENT_SECONDS))
+        workers_by_queue[name] = _announced(store, keys.announcements, now, MISSED_SECONDS)
+    alive = [(entry, name) for name in queues for entry in workers_by_queue[name] if entry.is_alive(now * 1_000)]
+    workers = [_worker(entry, name, now) for entry, name in alive]
     promised = max((receiver.durability for receiver in receivers), key=_strength, default=durability)
     return Fleet(
         queue=queue,
         server=_server(facts, address, promised),
         counts=counts[queue],
-        others={name: found for name, found in counts.items() if name != queue and found.waiting},
+        others={name: events for name, events in counts.items() if name != queue and events.waiting},
         oldest_open=counts[queue].oldest_age,
         suspended=bool(store.redis.exists(WORKERS_SUSPENDED)),
         receivers=tuple(sorted(receivers, key=lambda receiver: (receiver.queue, receiver.host))),
         workers=tuple(sorted(workers, key=lambda worker: (worker.queue, worker.host))),
-        missing=tuple(_worker(one, queue, now) for one in missing(known[queue], now * 1_000)),
-        platforms=tuple(_platform(store, keys, workers) for keys in dict.fromkeys(one.platform for one in workers)),
+        missing=tuple(_worker(entry, queue, now) for entry in missing(workers_by_queue[queue], now * 1_000)),
+        platforms=tuple(
+            _platform(store, keys, workers) for keys in dict.fromkeys(worker.platform for worker in workers)
+        ),
     )
 
 
@@ -164,7 +167,7 @@ def _strength(durability: str) -> tuple[bool, int]:
 
 
 def read_server(store: SyncStore, address: str, *, durability: str | None) -> RedisServer:
-    """Return what Redis says of itself. Raises as `read_fleet` does."""
+    """Return Redis's description of itself. Raise as `read_fleet` does."""
     return _server(health.ask_sync(store), address, durability)
 
 
@@ -182,27 +185,29 @@ def _server(facts: health.Facts, address: str, durability: str | None) -> RedisS
 
 def _announced(store: SyncStore, key: str, now: float, seconds: float) -> list[Announced]:
     """Return the announcements in this hash that were renewed within so many seconds."""
-    return [one for one in announced(store.redis.hgetall(key)) if now - one.renewed / 1_000 <= seconds]
+    return [entry for entry in announced(store.redis.hgetall(key)) if now - entry.renewed / 1_000 <= seconds]
 
 
-def _receiver(one: Announced, now: float) -> ReceiverProcess:
-    said, later = ReceiverAnnouncement.model_validate_json(one.text), now - one.renewed / 1_000
-    then = said.model_dump(include={"idle", "refused", "conflicted"}, exclude_none=True)
+def _receiver(entry: Announced, now: float) -> ReceiverProcess:
+    receiver, later = ReceiverAnnouncement.model_validate_json(entry.text), now - entry.renewed / 1_000
+    then = receiver.model_dump(include={"idle", "refused", "conflicted"}, exclude_none=True)
     until_now = {name: seconds + later for name, seconds in then.items()}
-    per_second = round(said.acknowledged / said.seconds, 2) if said.seconds > 0 else 0.0
-    return ReceiverProcess(**{**said.model_dump(), **until_now}, age=now - one.since / 1_000, per_second=per_second)
+    per_second = round(receiver.acknowledged / receiver.seconds, 2) if receiver.seconds > 0 else 0.0
+    return ReceiverProcess(
+        **{**receiver.model_dump(), **until_now}, age=now - entry.since / 1_000, per_second=per_second
+    )
 
 
-def _worker(one: Announced, queue: str, now: float) -> WorkerProcess:
-    said = WorkerAnnouncement.model_validate_json(one.text)
-    age, silent = (max(0.0, now - at / 1_000) for at in (one.since, one.renewed))
+def _worker(entry: Announced, queue: str, now: float) -> WorkerProcess:
+    worker = WorkerAnnouncement.model_validate_json(entry.text)
+    age, silent = (max(0.0, now - at / 1_000) for at in (entry.since, entry.renewed))
     return WorkerProcess(
-        **said.model_dump(), name=one.name, host=host_of(one.name), queue=queue, age=age, silent=silent
+        **worker.model_dump(), name=entry.name, host=host_of(entry.name), queue=queue, age=age, silent=silent
     )
 
 
 def queues_of(store: SyncStore) -> set[str]:
-    """Return the queues that RQ lists, and the queues that RQ's workers (ours as well) take jobs from."""
+    """Return the queues that RQ lists, and the queues that workers, RQ's and ours, take jobs from."""
     keys: Any = store.redis.smembers("rq:queues")
     names: Any = store.redis.srandmember("rq:workers", _RQ_WORKERS_LIMIT)
     pipeline = store.redis.pipeline(transaction=False)
@@ -214,7 +219,7 @@ def queues_of(store: SyncStore) -> set[str]:
 
 def _platform(store: SyncStore, keys: PlatformKeys, workers: Sequence[WorkerProcess]) -> PlatformState:
     pause = pause_of(store, keys.key)
-    open_breakers = sum(one.platform == keys and one.breaker != Phase.CLOSED.value for one in workers)
+    open_breakers = sum(worker.platform == keys and worker.breaker != Phase.CLOSED.value for worker in workers)
     return PlatformState(
         open_breakers=open_breakers, paused=pause.seconds, cause=pause.cause, rate=keys.rate, passed=pause.passed
     )

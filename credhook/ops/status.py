@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from credhook.ops.findings import Finding, age, elsewhere, look_at, process
+from credhook.ops.findings import Finding, age, elsewhere, label, look_at
 from credhook.ops.fleet import Fleet, FleetProcess, RedisServer, WorkerProcess
 from credhook.settings import StoreSettings
 from credhook.store.connection import BRIEFLY
@@ -29,7 +29,7 @@ def status(*, as_json: bool) -> None:
     with store.redis:
         fleet, findings = look_at(store, settings.redis_address)
     if as_json:
-        named = [one._asdict() for one in findings]
+        named = [finding._asdict() for finding in findings]
         click.echo(json.dumps({**(fleet.as_json() if fleet else {"queue": settings.queue}), "attention": named}))
     else:
         for line in lines(fleet, findings):
@@ -38,7 +38,7 @@ def status(*, as_json: bool) -> None:
 
 
 def lines(fleet: Fleet | None, findings: Sequence[Finding]) -> Iterator[str]:
-    """Yield the page line by line. Without a fleet only the findings are shown. Pure."""
+    """Yield the page line by line. Without a fleet, show only the findings."""
     if fleet is not None:
         yield f"queue {fleet.queue} on {_server(fleet.server)}"
         yield ""
@@ -47,12 +47,12 @@ def lines(fleet: Fleet | None, findings: Sequence[Finding]) -> Iterator[str]:
         yield ""
     if not findings:
         yield verdict(fleet)
-    for one in findings:
-        yield f"attention: {one.what}: {one.remedy}" if one.remedy else f"attention: {one.what}"
+    for finding in findings:
+        yield f"attention: {finding.what}: {finding.remedy}" if finding.remedy else f"attention: {finding.what}"
 
 
 def verdict(fleet: Fleet | None) -> str:
-    """Return the last line if nothing needs attention. Pure."""
+    """Return the last line if nothing needs attention."""
     if fleet and fleet.counts.retrying:
         return "nothing needs attention yet: events that are retried may still succeed"
     if fleet and not fleet.own_workers:
@@ -61,11 +61,11 @@ def verdict(fleet: Fleet | None) -> str:
 
 
 def arriving(fleet: Fleet) -> tuple[float, str]:
-    """Return the deliveries per second of the queue, and when the last one came. Pure."""
+    """Return the deliveries per second of the queue, and when the last delivery came."""
     receivers = fleet.own_receivers
-    idle = [one.idle for one in receivers if one.idle is not None]
+    idle = [receiver.idle for receiver in receivers if receiver.idle is not None]
     last = f"last {age(min(idle))} ago" if idle else "none since the start" if receivers else "no receiver"
-    return sum(one.per_second for one in receivers), last
+    return sum(receiver.per_second for receiver in receivers), last
 
 
 def _rows(fleet: Fleet) -> Iterator[tuple[str, str]]:
@@ -97,7 +97,7 @@ def _rows(fleet: Fleet) -> Iterator[tuple[str, str]]:
     for worker in fleet.workers:
         yield "", _worker(worker, fleet.queue)
     for worker in fleet.missing:
-        yield "missing", f"{process(worker)}  {worker.version}  last heard {age(worker.silent)} ago"
+        yield "missing", f"{label(worker)}  {worker.version}  last heard {age(worker.silent)} ago"
 
 
 def _server(server: RedisServer) -> str:
@@ -113,5 +113,5 @@ def _worker(worker: WorkerProcess, queue: str) -> str:
     return f"{_process(worker)}{other}  {worker.in_flight}/{worker.slots} in flight  {names}"
 
 
-def _process(one: FleetProcess) -> str:
-    return f"{process(one)}  {one.version}  up {age(one.age)}"
+def _process(process: FleetProcess) -> str:
+    return f"{label(process)}  {process.version}  up {age(process.age)}"

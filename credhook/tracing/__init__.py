@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("credhook")
 
-#: What the extra `otel` brings. Named one by one, since credhook itself is on no package index.
+#: The packages of the extra `otel`. Messages name each of them, since `credhook[otel]` is on no package index.
 PACKAGES: Final = "opentelemetry-exporter-otlp-proto-http opentelemetry-sdk"
 
 #: Seconds that a process waits for its last spans to be exported.
@@ -40,15 +40,15 @@ _provider: Optional["TracerProvider"] = None
 
 def trace_id(recorded: str) -> str | None:
     """Return the id of the trace from an event's record, or None if the event was not sampled."""
-    found = _RECORDED.fullmatch(recorded)
-    return found[1] if found else None
+    match = _RECORDED.fullmatch(recorded)
+    return match[1] if match else None
 
 
 def wanted_exporter(environment: Mapping[str, str]) -> str:
     """Return the name of the exporter that OpenTelemetry's variables ask for, "" if no spans are wanted.
 
-    OpenTelemetry's default is a collector on this machine. Here a variable must name one: a fleet that was started
-    without a collector should not look for it.
+    OpenTelemetry's default is a collector on this machine. Here a variable must name a collector, so that a fleet
+    without a collector does not look for one.
     """
     ask = environment.get
     endpoint = ask("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or ask("OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -61,7 +61,7 @@ def wanted_exporter(environment: Mapping[str, str]) -> str:
 
 
 def start(part: str) -> None:
-    """Trace from now on, if traces are wanted. If they are not possible, log that and go on.
+    """Trace from now on, if traces are wanted. If tracing cannot start, log that and go on.
 
     `part`, `receiver` or `worker`, names the service, unless OTEL_SERVICE_NAME does.
     """

@@ -37,7 +37,7 @@ class Family(Supervisor[Any]):
 
     def close(self) -> None:
         os.close(self.lifeline)
-        os.close(self._held)
+        os.close(self._write_end)
 
     def birth(self, place: int, lifeline: int) -> Child:
         if self.refusals:

@@ -46,13 +46,13 @@ def _supervise(settings: WorkerSettings, processes: int, *, burst: bool) -> int:
     if not settings.admin:
         return prepare(os.environ).run()
     # Most supervisors have no listener, and stay small without these modules.
-    from credhook.metrics.counting import count_in, forget, temporary_folder
+    from credhook.metrics.counting import count_in, drop_gauges, temporary_folder
 
     with temporary_folder() as folder:
         count_in(folder, _SUPERVISOR_PLACE)  # The supervisor counts the events that it puts back.
         from credhook.worker.process.admin import start_admin
 
-        supervisor = prepare({**os.environ, FOLDER: folder}, on_exit=functools.partial(forget, folder))
+        supervisor = prepare({**os.environ, FOLDER: folder}, on_exit=functools.partial(drop_gauges, folder))
         start_admin(settings, settings.admin, folder, supervisor.is_alive, supervisor.names)
         return supervisor.run()
 

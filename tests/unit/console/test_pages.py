@@ -12,7 +12,7 @@ import pytest
 from starlette.requests import Request
 
 from credhook.console import events, jobs
-from credhook.console.events import address, in_words, selection
+from credhook.console.events import in_words, query_of, selection
 from credhook.console.jobs import Job, Jobs, Stage, Verb
 from credhook.console.pages import TEMPLATES, number, page
 from credhook.ops.fleet import Fleet, PlatformState, ReceiverProcess, RedisServer, WorkerProcess
@@ -51,7 +51,7 @@ def test_an_address_says_what_the_options_of_the_command_say() -> None:
     assert chosen.ids == ("msg_1", "msg_2")
     assert (chosen.resource, chosen.cause, chosen.handler, chosen.after) == ("iss_1", "0123abcd", "a.b", Cursor(5))
     assert chosen.since == datetime(2026, 11, 22, 10, tzinfo=UTC)
-    assert selection([*address(chosen), query[-1]], NOW) == chosen
+    assert selection([*query_of(chosen), query[-1]], NOW) == chosen
     assert in_words(chosen) == (
         "state data_gone, state dead, type verification.data, id msg_1, id msg_2, resource iss_1, "
         "cause 0123abcd, handler a.b, since 2026-11-22T10:00:00+00:00"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.values import MultiProcessValue
 
-from credhook.metrics.counting import Count, Distribution, Level, exposition, forget, gathered, identity, unread
+from credhook.metrics.counting import Count, Distribution, Level, drop_gauges, exposition, gathered, identity, unread
 from support.process.commands import run
 
 
@@ -98,5 +98,5 @@ def test_a_level_is_the_sum_over_the_processes_that_live(tmp_path: Path) -> None
         environment = {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path), "PROMETHEUS_MULTIPROC_PLACE": place}
         assert run("-c", program, env=environment).returncode == 0
     assert b'\ntest_sum{queue="q"} 10.0\n' in exposition(gathered(str(tmp_path)), (), queue="q")
-    forget(str(tmp_path), 0)
+    drop_gauges(str(tmp_path), 0)
     assert b'\ntest_sum{queue="q"} 5.0\n' in exposition(gathered(str(tmp_path)), (), queue="q")

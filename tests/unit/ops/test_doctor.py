@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from credhook.ops.doctor import _read_settings, line, of_answer, of_certificate, of_clock, of_endpoints
+from credhook.ops.doctor import _read_settings, check_answer, check_certificate, check_clock, check_endpoints, line
 from credhook.ops.findings import Finding, split_remedy, warn
 from credhook.worker.api.models import Endpoint
 
@@ -16,7 +16,7 @@ def test_a_line_says_what_and_what_to_do_and_nothing_that_a_terminal_obeys() -> 
 
 
 def ending(days: float) -> Finding:
-    return of_certificate("certificate.redis", datetime.now(UTC) + timedelta(days=days), "renew it")
+    return check_certificate("certificate.redis", datetime.now(UTC) + timedelta(days=days), "renew it")
 
 
 ERRORS = b'{"errors": [{"id": "1"}]}'
@@ -28,7 +28,7 @@ OURS = ("credhook-2-q", URL, [FAILED])
 
 def delivering(*registered: tuple[str, str, list[str] | None]) -> Finding:
     endpoints = [Endpoint(id=id_, url=url, filter_types=types and tuple(types)) for id_, url, types in registered]
-    return of_endpoints(URL, frozenset([FAILED]), endpoints, "q")
+    return check_endpoints(URL, frozenset([FAILED]), endpoints, "q")
 
 
 @pytest.mark.parametrize(
@@ -45,22 +45,22 @@ def delivering(*registered: tuple[str, str, list[str] | None]) -> Finding:
         (delivering(OURS, ("credhook-1-q", OLD, [FAILED])), "warn", ALSO + "inbox.example/webhooks/ssss…, perhaps"),
         (delivering(OURS, ("by-hand", OLD, [FAILED])), "warn", "also delivers to"),
         (delivering(OURS, ("credhook-1-q", "https://old.example/x", [FAILED])), "warn", ALSO + "old.example/x"),
-        (delivering(OURS, ("credhook-1-q", URL, [FAILED])), "warn", "or it twice"),
-        (of_clock(0), "ok", "agrees"),
-        (of_clock(-5), "ok", "within 5 s"),
-        (of_clock(6), "warn", "6 s ahead of this host's let both follow an NTP server"),
-        (of_clock(-3_600), "warn", "3600 s behind this host's let both follow an NTP server"),
+        (delivering(OURS, ("credhook-1-q", URL, [FAILED])), "warn", "or some events twice"),
+        (check_clock(0), "ok", "agrees"),
+        (check_clock(-5), "ok", "within 5 s"),
+        (check_clock(6), "warn", "6 s ahead of this host's let both follow an NTP server"),
+        (check_clock(-3_600), "warn", "3600 s behind this host's let both follow an NTP server"),
         (ending(-0.1), "fail", "has expired"),
         (ending(0.5), "warn", "left: 0) renew it"),
         (ending(13.9), "warn", "left: 13) renew it"),
         (ending(14.1), "ok", "valid until"),
-        (of_answer(400, ERRORS), "ok", "a receiver"),
-        (of_answer(404, ERRORS), "fail", "no deliveries at this path"),
-        (of_answer(500, ERRORS), "fail", "answers 500"),
-        (of_answer(400, b"<html>"), "fail", "is no receiver"),
-        (of_answer(400, b'{"errors": []}'), "fail", "is no receiver"),
-        (of_answer(400, b"[]"), "fail", "is no receiver"),
-        (of_answer(301, b""), "fail", "answers 301"),
+        (check_answer(400, ERRORS), "ok", "a receiver"),
+        (check_answer(404, ERRORS), "fail", "no deliveries at this path"),
+        (check_answer(500, ERRORS), "fail", "answers 500"),
+        (check_answer(400, b"<html>"), "fail", "is not a receiver"),
+        (check_answer(400, b'{"errors": []}'), "fail", "is not a receiver"),
+        (check_answer(400, b"[]"), "fail", "is not a receiver"),
+        (check_answer(301, b""), "fail", "answers 301"),
     ],
 )
 def test_every_failed_check_has_a_remedy(found: Finding, verdict: str, words: str) -> None:

@@ -73,8 +73,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("fleet.queues", {"others": {"old": EventCounts(open=3)}}, "3 events wait in the queue old, and no worker takes"),
     ("fleet.queues", {"others": {"old": EventCounts(quarantined=2)}}, "2 events wait in the queue old, and no worker"),
     ("fleet.queues", {"others": {"old": EventCounts(open=1, oldest_age=300)}}, "1 event waits, the oldest since 5 min in the queue old, and no worker takes from it set the right CREDHOOK_QUEUE for its receivers, and start `credhook worker` with CREDHOOK_QUEUE=old until the queue is empty"),
-    ("fleet.missing", {"missing": (worker(pid=7, silent=200.0),)}, "1 worker has ended without a goodbye and without a replacement, the last: w1 pid 7 3 min ago"),
-    ("fleet.missing", {"missing": tuple(worker(pid=pid, silent=1_000.0 - pid) for pid in range(1, 8))}, "7 workers have ended without a goodbye and without a replacement, the last: w1 pid 3 17 min ago, w1 pid 4"),  # The longest silence first.
+    ("fleet.missing", {"missing": (worker(pid=7, silent=200.0),)}, "1 worker has ended without deregistering and without a replacement, the last: w1 pid 7 3 min ago"),
+    ("fleet.missing", {"missing": tuple(worker(pid=pid, silent=1_000.0 - pid) for pid in range(1, 8))}, "7 workers have ended without deregistering and without a replacement, the last: w1 pid 3 17 min ago, w1 pid 4"),  # The longest silence first.
     ("fleet.processes", {"workers": (worker(processes=3), worker(name="w1.s.5", processes=3), worker(name="w2.t.1", processes=1))}, "2 of 3 worker processes run on w1 see the log"),
     ("fleet.unavailable", {**OTHER, "receivers": (receiver(), receiver(queue="b", pid=5, unavailable="CONFIG is denied; allow it"))}, "the receiver r1 pid 5 answered its last delivery with 503: CONFIG is denied allow it"),
     ("fleet.credentials", {**OTHER, "workers": (worker(), worker(queue="b", credential_error="refused: 401; check it"))}, "worker w1 pid 1 takes no events: refused: 401 check it"),

@@ -4,7 +4,7 @@
 const main = document.getElementById("main");
 const news = document.getElementById("news");
 
-// What somebody operates with the keyboard, or has selected, is not replaced.
+// Return true if the user has selected text, or has the keyboard's focus, in the part that would be replaced.
 function inUse() {
   const selection = getSelection();
   return main.contains(document.activeElement) || (!selection.isCollapsed && main.contains(selection.anchorNode));
@@ -18,9 +18,9 @@ async function refresh() {
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById("main");
     if (inUse()) return;
     main.replaceChildren(...fresh.childNodes);
-    // A screen reader says how a job ended, but not each number of it.
-    const told = main.querySelector("[data-told]")?.textContent ?? "";
-    if (news.textContent !== told) news.textContent = told;
+    // A screen reader announces how a job ended, but not each step of its count.
+    const text = main.querySelector("[data-announce]")?.textContent ?? "";
+    if (news.textContent !== text) news.textContent = text;
     if (answer.ok && !fresh.dataset.refresh) clearInterval(timer);
   } catch {
     main.querySelector(".live")?.classList.add("off");
