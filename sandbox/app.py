@@ -29,7 +29,7 @@ OFF = Faults(**Faults().model_dump())
 _PAGE = Environment(autoescape=True, undefined=StrictUndefined).from_string(
     files("credhook.sandbox").joinpath("page.html").read_text(encoding="utf-8")
 )
-#: Rows of each table of the page that grows.
+#: Rows of each table of the page, unless the table has few rows in any case.
 ROWS = 20
 
 
@@ -41,14 +41,14 @@ def show_faults(tenant: Tenant) -> Faults:
 
 @operation("POST", FAULTS)
 def change_faults(tenant: Tenant, body: Faults) -> Faults:
-    """Switch the faults that are named, and leave the others as they are."""
+    """Set the faults that the body names, and leave the others as they are."""
     tenant.faults.on = tenant.faults.on.model_copy(update=body.model_dump(exclude_unset=True))
     return tenant.faults.on
 
 
 @operation("DELETE", FAULTS)
 def clear_faults(tenant: Tenant) -> Faults:
-    """Switch every fault off, those of the command line as well."""
+    """Switch off every fault, also the faults of the command line."""
     tenant.faults.on = OFF
     return OFF
 
@@ -99,17 +99,17 @@ def assemble(
         exception_handlers={HTTPException: answer_error, Exception: answer_error},
         lifespan=lifespan,
     )
-    # A web page that points its own name at this machine shows that name in `Host`.
+    # A foreign web page whose name leads to this machine shows its name in `Host`.
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts)
     app.add_middleware(_own_pages)
-    # A path with a slash too many is unknown, not moved.
+    # A path with a slash too many gets 404, not a redirect.
     app.router.redirect_slashes = False
     return app
 
 
 def _own_pages(app: ASGIApp) -> ASGIApp:
-    """Refuse changes that a page of another site asks for. The events would reach handlers and what these call."""
-    refusal = PlainTextResponse("This is not asked for by a page of the sandbox.", 403)
+    """Refuse changes that a page of another site asks for, since events run handlers, and these call other systems."""
+    refusal = PlainTextResponse("The request does not come from a page of the sandbox.", 403)
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope) if scope["type"] == "http" else Headers()

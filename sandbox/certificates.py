@@ -1,4 +1,4 @@
-"""Certificates: signing requests, the import of what an authority has signed, and trusted entities."""
+"""Certificates: signing requests, the import of signed certificates, and trusted entities."""
 
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -64,7 +64,7 @@ class RegisteredEntity(StampedModel, NewTrustedEntity):
 
 @cache
 def _authority() -> tuple[x509.Certificate, x509.Certificate, ec.EllipticCurvePrivateKey]:
-    """Return a root, an intermediate and the intermediate's key, for trying the import. They are new at every start."""
+    """Return a root, an intermediate and the intermediate's key, for trying the import. All are new at every start."""
     root_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     root_name, name = map(x509.Name.from_rfc4514_string, ("CN=Sandbox Root", "CN=Sandbox Intermediate"))
     root = _certify(root_name, root_key.public_key(), root_name, root_key, path_length=1)
@@ -183,7 +183,7 @@ def _issued(child: x509.Certificate, parent: x509.Certificate) -> bool:
 
 @operation("POST", "/me-creds/api/trusted-entities", status=201)
 def create_trusted_entity(tenant: Tenant, body: NewTrustedEntity) -> RegisteredEntity:
-    """Register an issuer. Certificates are kept unchanged: the specification does not show their shape."""
+    """Register an issuer. Certificates are kept unchanged, since the specification does not show their shape."""
     now = tenant.now()
     entity = RegisteredEntity(id=str(uuid4()), created_at=now, updated_at=now, **dict(body))
     tenant.state.put(entity.id, entity)

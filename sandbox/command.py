@@ -19,7 +19,7 @@ from credhook.sandbox.deliveries import SANDBOX_SECRET, Sender, SigningKey, pars
 from credhook.sandbox.events import EVENT_TYPES, PREFIX
 from credhook.sandbox.tenant import CLIENT_ID, CLIENT_SECRET, TOKEN_PATH, Faults, FaultSwitch, StateFile
 
-#: What a client may call this machine.
+#: Hosts in URLs by which clients reach this machine.
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -33,8 +33,8 @@ def _parse_keys(_: click.Context, __: click.Parameter, values: tuple[str, ...]) 
 def _full_name(_: click.Context, __: click.Parameter, value: str) -> str:
     name = f"{PREFIX}{value.removeprefix(PREFIX)}"
     if name not in EVENT_TYPES:
-        known = ", ".join(event_type.removeprefix(PREFIX) for event_type in EVENT_TYPES)
-        raise click.BadParameter(f"{value!r} is none of the event types: {known}.")
+        names = ", ".join(event_type.removeprefix(PREFIX) for event_type in EVENT_TYPES)
+        raise click.BadParameter(f"{value!r} is not an event type; there is {names}.")
     return name
 
 
@@ -44,8 +44,8 @@ def _parse_attributes(_: click.Context, __: click.Parameter, values: tuple[str, 
     for value in values:
         key, equals, text = value.partition("=")
         try:
-            found = {key: text} if key.strip() and equals and not value.startswith("{") else json.loads(value)
-            merged.update(found)
+            attributes = {key: text} if key.strip() and equals and not value.startswith("{") else json.loads(value)
+            merged.update(attributes)
         except (ValueError, TypeError):
             raise click.BadParameter("neither KEY=VALUE nor a JSON object.") from None
     return merged
@@ -102,7 +102,7 @@ def sandbox(
     hosts: tuple[str, ...],
     **faults: Any,
 ) -> None:
-    """Play the whole platform on this machine."""
+    """Simulate the whole platform on this machine."""
     if unsigned and keys:
         raise click.UsageError("--unsigned and --signing-secret exclude each other.")
     try:
@@ -180,7 +180,7 @@ def _listen(host: str, port: int) -> socket.socket:
 @click.command()
 @click.argument("event_type", metavar="TYPE", callback=_full_name)
 @click.option("--count", default=1, show_default=True, type=click.IntRange(1, 10_000), help="How many times.")
-@click.option("--resource", help="The issuance or presentation that it happens to; a new one if left out.")
+@click.option("--resource", help="Id of the issuance or presentation. Default: a new one.")
 @click.option(
     "--attributes",
     multiple=True,
@@ -199,12 +199,12 @@ def _listen(host: str, port: int) -> socket.socket:
 def trigger(
     *, event_type: str, count: int, resource: str | None, attributes: dict[str, Any], is_valid: bool | None, url: str
 ) -> None:
-    """Make an event of TYPE happen in a running sandbox, such as `issuance.completed`."""
+    """Make an event of TYPE, such as `issuance.completed`, happen in a running sandbox."""
     body = {"eventType": event_type, "count": count, "resourceId": resource, "isValid": is_valid}
     body |= {"attributes": attributes or None}
-    said = {name: value for name, value in body.items() if value is not None}
+    fields = {name: value for name, value in body.items() if value is not None}
     try:
-        answer = httpx.post(f"{url.rstrip('/')}/sandbox/events", json=said, timeout=60, trust_env=False)
+        answer = httpx.post(f"{url.rstrip('/')}/sandbox/events", json=fields, timeout=60, trust_env=False)
         content = answer.json()
         if answer.is_error:
             raise click.ClickException(content["errors"][0]["detail"])
@@ -213,6 +213,6 @@ def trigger(
         raise click.ClickException(
             f"no sandbox answers at {url} ({problem}): start one with `credhook sandbox`, or name another with --url."
         ) from problem
-    for each in happened:
-        deliveries = " ".join(each["webhookIds"]) or "no endpoint is registered for it"
-        click.echo(f"{each['eventType']}  {each['resourceId']}  {deliveries}")
+    for event in happened:
+        deliveries = " ".join(event["webhookIds"]) or "no endpoint is registered for it"
+        click.echo(f"{event['eventType']}  {event['resourceId']}  {deliveries}")

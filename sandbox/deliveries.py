@@ -28,7 +28,8 @@ logger = logging.getLogger(__name__)
 
 ENDPOINTS = "/me-creds/api/endpoints"
 
-#: Published: it signs for sandboxes alone. It is fixed, so that `credhook sandbox --env` knows that of a running one.
+#: Published, since it signs for sandboxes alone. It is fixed, so that `credhook sandbox --env` prints the key of a
+#: running sandbox.
 SANDBOX_SECRET = "whsec_c2FuZGJveC1vbmx5LXB1Ymxpc2hlZC1ieS1jcmVkaG9vaw=="  # noqa: S105  Published, see above.
 
 #: Length of an HMAC key in bytes (Standard Webhooks, "Symmetric": 24 to 64).
@@ -36,10 +37,10 @@ HMAC_KEY_BYTES = range(24, 65)
 #: An ed25519 private key is its seed, or the seed followed by the public key.
 SEED_BYTES = 32
 
-#: Seconds from a failed attempt to the next, as a common sender has them; multiplied by the time scale.
+#: Seconds from a failed attempt to the next, as common senders wait; multiplied by the time scale.
 RETRY_SECONDS = (5, 5 * 60, 30 * 60, 2 * 3600, 5 * 3600, 10 * 3600, 10 * 3600)
 
-#: Seconds that an endpoint has to answer, as common senders give it. Not scaled: it is the receiver's time.
+#: Seconds that an endpoint has to answer, as at common senders. Not scaled, since a receiver needs real time.
 ANSWER_TIMEOUT_SECONDS = 15
 
 #: Seconds after which deliveries that are held back for reordering are sent, even if there are fewer than wanted.
@@ -211,9 +212,9 @@ class Forgery:
 
 def forge(kind: str, genuine: PendingDelivery, keys: Sequence[SigningKey], now: float) -> Forgery:
     """Return a forgery of a delivery, made without its key."""
-    made_up = f"forged_{secrets.token_hex(8)}"
-    id_, body = f"msg_{made_up}", delivery_body(genuine.event_type, made_up)
-    forged = genuine.model_copy(update={"webhook_id": id_, "resource_id": made_up, "body": body, "attempts": 1})
+    fake_id = f"forged_{secrets.token_hex(8)}"
+    id_, body = f"msg_{fake_id}", delivery_body(genuine.event_type, fake_id)
+    forged = genuine.model_copy(update={"webhook_id": id_, "resource_id": fake_id, "body": body, "attempts": 1})
     match kind:
         case "wrongKey":
             sent = headers([parse_key(f"whsec_{base64.b64encode(secrets.token_bytes(32)).decode()}")], id_, now, body)
@@ -263,13 +264,13 @@ class Sender:
     now: Callable[[], datetime] = utc_now
     post: Post = post_attempt
     _due: asyncio.Queue[str | Forgery] = field(default_factory=asyncio.Queue)
-    _held: list[str] = field(default_factory=list)
-    #: Releases what is held, if too little comes.
+    _held_back: list[str] = field(default_factory=list)
+    #: Releases the deliveries that are held back, even if there are few.
     _timer: asyncio.TimerHandle | None = None
 
     @asynccontextmanager
     async def sending(self) -> AsyncIterator[None]:
-        """Send, beginning with the deliveries that an earlier run left under way. Pending ones stay in the state."""
+        """Send, beginning with the deliveries of an earlier run. Deliveries that are not settled stay in the state."""
         for delivery in self.state.all(PendingDelivery):
             for _ in range(delivery.copies - delivery.acknowledged if delivery.acknowledged else 1):
                 self._due.put_nowait(delivery.webhook_id)
@@ -299,10 +300,10 @@ class Sender:
             self.state.put(delivery.webhook_id, delivery)
             webhook_ids.append(delivery.webhook_id)
             if faults.reorder:
-                self._held.append(delivery.webhook_id)
-                if len(self._held) >= faults.reorder:
+                self._held_back.append(delivery.webhook_id)
+                if len(self._held_back) >= faults.reorder:
                     self._release()
-                elif len(self._held) == 1:
+                elif len(self._held_back) == 1:
                     self._timer = asyncio.get_running_loop().call_later(REORDER_SECONDS, self._release)
             else:
                 self._send_after(faults.delay_ms / 1000, delivery.webhook_id)
@@ -312,17 +313,17 @@ class Sender:
         return webhook_ids
 
     def _release(self) -> None:
-        """Send what is held back, the last first."""
+        """Send the deliveries that are held back, the last first."""
         if self._timer:
             self._timer.cancel()
-        held, self._held = self._held, []
-        for webhook_id in reversed(held):
+        held_back, self._held_back = self._held_back, []
+        for webhook_id in reversed(held_back):
             self._send_after(self.faults.on.delay_ms / 1000, webhook_id)
 
     def _send_after(self, seconds: float, webhook_id: str) -> None:
         if seconds:
             asyncio.get_running_loop().call_later(seconds, self._due.put_nowait, webhook_id)
-        else:  # In order: timers for the same moment have none.
+        else:  # Timers for the same moment would not keep the order.
             self._due.put_nowait(webhook_id)
 
     async def _work(self) -> None:
@@ -342,10 +343,10 @@ class Sender:
             reply = await self.post(client, delivery.url, due.headers, delivery.body.encode())
             outcome: Outcome = "forged"
         else:
-            found = self.state.get(PendingDelivery, due)
-            if found is None:  # Given up, or its endpoint has been removed.
+            pending = self.state.get(PendingDelivery, due)
+            if pending is None:  # Given up, or its endpoint has been removed.
                 return
-            delivery = found.model_copy(update={"attempts": found.attempts + 1})
+            delivery = pending.model_copy(update={"attempts": pending.attempts + 1})
             self.state.put(due, delivery)
             if delivery.attempts <= faults.drop:
                 reply = Reply(error="dropped on the way by the fault `drop`")

@@ -12,12 +12,13 @@ PREFIX = "openid4vc."
 
 @dataclass(frozen=True)
 class EventRule:
-    """What an event means for its resource.
+    """The effect of an event on its resource.
 
     Attributes:
         status: The status of the resource from then on.
         after: The statuses that it may follow. Every event may also begin a resource.
-        credentials: The status of each credential of an issuance. Two is the smallest batch that can be issued in part.
+        credentials: The status of each credential of an issuance. Two credentials are the smallest batch that can be
+            issued in part.
     """
 
     status: str
@@ -43,13 +44,13 @@ EVENTS: Mapping[str, EventRule] = {
 EVENT_TYPES: tuple[str, ...] = tuple(EVENTS)
 
 
-def _known(name: str) -> str:
+def _event_type(name: str) -> str:
     if name not in EVENTS:
         raise ValueError("this is not an event type")
     return name
 
 
-EventType = Annotated[str, AfterValidator(_known), WithJsonSchema({"type": "string", "enum": [*EVENTS]})]
+EventType = Annotated[str, AfterValidator(_event_type), WithJsonSchema({"type": "string", "enum": [*EVENTS]})]
 
 
 def is_issuance(event_type: str) -> bool:

@@ -80,10 +80,10 @@ class SandboxOperation:
         if self.answer is None:
             return Response(status_code=self.status)
         swapped = self.needs_token and tenant.faults.swaps_envelope()
-        found = result if isinstance(result, Listing) else Listing(result)
-        content = _adapter(self.answer).dump_python(found.data, mode="json", by_alias=True, exclude_unset=True)
+        listing = result if isinstance(result, Listing) else Listing(result)
+        content = _adapter(self.answer).dump_python(listing.data, mode="json", by_alias=True, exclude_unset=True)
         if self.enveloped != swapped:
-            beside = {"links": dict(found.links), "meta": dict(found.meta)}
+            beside = {"links": dict(listing.links), "meta": dict(listing.meta)}
             content = {"data": content} | {name: value for name, value in beside.items() if value}
         return JSONResponse(content, self.status)
 
@@ -128,10 +128,10 @@ def operation(method: str, path: str, *, status: int = 200, enveloped: bool = Tr
 
 
 def routes(tenant: Tenant) -> list[Route]:
-    """Return one route for each path, for all its methods. Starlette's `Allow` header names those of one route."""
+    """Return one route for each path. Starlette's `Allow` header names the methods of only one route."""
 
     def route(path: str) -> Route:
-        methods = {each.method: each for each in OPERATIONS if each.path == path}
+        methods = {operation.method: operation for operation in OPERATIONS if operation.path == path}
 
         async def serve(request: Request) -> Response:
             return await methods["GET" if request.method == "HEAD" else request.method].serve(tenant, request)
@@ -139,7 +139,7 @@ def routes(tenant: Tenant) -> list[Route]:
         # An id may hold a slash, which arrives decoded.
         return Route(path.replace("{id}", "{id:path}"), serve, methods=list(methods))
 
-    return [route(path) for path in dict.fromkeys(each.path for each in OPERATIONS)]
+    return [route(path) for path in dict.fromkeys(operation.path for operation in OPERATIONS)]
 
 
 @cache
@@ -154,17 +154,17 @@ def document() -> Json:
     def schema(model: Any) -> Json:
         # In the mode "validation" a field with a default is not required, which holds for answers too: they carry the
         # fields that were set.
-        found = _adapter(model).json_schema(ref_template="#/components/schemas/{model}")
-        definitions.update(found.pop("$defs", {}))
-        return found
+        model_schema = _adapter(model).json_schema(ref_template="#/components/schemas/{model}")
+        definitions.update(model_schema.pop("$defs", {}))
+        return model_schema
 
     def content(model: Any, *, enveloped: bool = False) -> Json:
-        found = schema(model)
+        model_schema = schema(model)
         if enveloped:
             links = {"type": "object", "additionalProperties": {"type": "string"}}
-            properties = {"data": found, "links": links, "meta": {"type": "object"}}
-            found = {"type": "object", "required": ["data"], "properties": properties}
-        return {"content": {"application/json": {"schema": found}}}
+            properties = {"data": model_schema, "links": links, "meta": {"type": "object"}}
+            model_schema = {"type": "object", "required": ["data"], "properties": properties}
+        return {"content": {"application/json": {"schema": model_schema}}}
 
     paths: dict[str, Json] = {}
     for operation in OPERATIONS:
@@ -175,7 +175,9 @@ def document() -> Json:
         ]
         if operation.query is not None:
             properties = schema(operation.query)["properties"]
-            parameters += [{"name": name, "in": "query", "schema": each} for name, each in properties.items()]
+            parameters += [
+                {"name": name, "in": "query", "schema": field_schema} for name, field_schema in properties.items()
+            ]
         answer = {} if operation.answer is None else content(operation.answer, enveloped=operation.enveloped)
         described: Json = {
             "operationId": f"{operation.act.__module__.rpartition('.')[2]}.{operation.act.__name__}",

@@ -93,7 +93,7 @@ class EventRequest(WireModel):
 
     event_type: EventType
     count: Whole = Field(1, ge=1, le=MAX_EVENTS, description="How many times, each to a resource of its own.")
-    resource_id: str = Field(ABSENT, description="The resource that it happens to; a new one if left out.")
+    resource_id: str = Field(ABSENT, description="The resource of the event; a new resource if left out.")
     template_id: str = Field(ABSENT, description="The template of the credential.")
     attributes: dict[str, JsonValue] = Field(ABSENT, repr=False, description="The attributes of the credential.")
     is_valid: bool = Field(ABSENT, description="The validity of the presented credential; true if left out.")
@@ -131,7 +131,7 @@ def _advance(
     event_type: str,
     credential: SandboxCredential | None = None,
 ) -> str:
-    """Let an event happen to a resource, or answer 409. Return the id. A verified presentation shows `credential`."""
+    """Apply an event to a resource, or answer 409. Return the id. A verified presentation shows `credential`."""
     rule = EVENTS[event_type]
     if problem := obstacle(event_type, record.status, record.announced):
         raise HTTPException(409, f"This cannot happen to {record.id}: {problem}.")
@@ -151,20 +151,20 @@ def _presented(status: str, credentials: list[Any]) -> dict[str, Any]:
     return {"status": status, "error": error, "credentials": credentials if status == "verified" else []}
 
 
-def _seen(tenant: Tenant, record: R, before: R | None) -> R:
-    """Return a resource as a read sees it now, or answer 404. `before` is the resource before its latest event."""
+def _as_read(tenant: Tenant, record: R, before: R | None) -> R:
+    """Return a resource as a read shows it now, or answer 404. `before` is the resource before its latest event."""
     age_ms = (tenant.now() - record.updated_at).total_seconds() * 1000
-    seen = before if age_ms < tenant.faults.on.details_stale_ms else record
-    if seen is None or age_ms < tenant.faults.on.details_lag_ms:
+    shown = before if age_ms < tenant.faults.on.details_stale_ms else record
+    if shown is None or age_ms < tenant.faults.on.details_lag_ms:
         raise HTTPException(404, "A fault of the sandbox: these details lag behind their event.")
-    return seen
+    return shown
 
 
 @operation("GET", f"{ISSUANCES}/{{id}}")
 def read_issuance(tenant: Tenant, id_: str) -> SandboxIssuance:
     """Return an issuance as the API shows it."""
     record = tenant.state.find(IssuanceRecord, id_, "issuance")
-    return _seen(tenant, record, record.before)
+    return _as_read(tenant, record, record.before)
 
 
 @operation("GET", ISSUANCES)
@@ -175,13 +175,13 @@ def list_issuances(tenant: Tenant, query: PageQuery) -> Listing[list[SandboxIssu
 
 @operation("GET", f"{PRESENTATIONS}/{{id}}")
 def read_presentation(tenant: Tenant, id_: str) -> SandboxPresentation:
-    """Return a presentation as the API shows it. With the fault `readOnce` a read uses the attributes up."""
+    """Return a presentation as the API shows it. With the fault `readOnce`, the first read deletes the attributes."""
     record = tenant.state.find(PresentationRecord, id_, "presentation")
-    seen = _seen(tenant, record, record.before)
+    shown = _as_read(tenant, record, record.before)
     if tenant.faults.on.read_once:
         emptied = [credential.model_copy(update={"attributes": {}}) for credential in record.credentials]
         tenant.state.put(id_, record.model_copy(update={"credentials": emptied}))
-    return seen
+    return shown
 
 
 @operation("GET", PRESENTATIONS)
@@ -192,7 +192,7 @@ def list_presentations(tenant: Tenant, query: PageQuery) -> Listing[list[Sandbox
 
 @operation("POST", "/sandbox/events", status=201)
 def trigger_events(tenant: Tenant, body: EventRequest) -> list[TriggeredEvent]:
-    """Bring about the state that an event announces, and announce it: all `count` times or not at all.
+    """Put resources into the state that an event announces, and announce it, all `count` times or not at all.
 
     Answer 404 for an unknown resource or template, 400 for attributes that do not fit it, 409 for an impossible event.
     """
@@ -278,7 +278,7 @@ def _offer(tenant: Tenant, id_: str, template_id: str) -> str:
 
 
 def _offered(tenant: Tenant, uri: str) -> str:
-    """Return the id of an offered issuance, or answer 400 for what is no offer. Another issuer's has no id here."""
+    """Return the id of an offered issuance, or answer 400. An offer of another issuer gives an unknown id."""
     query = parse_qs(urlsplit(uri).query)
     try:
         if "credential_offer" in query:
@@ -294,7 +294,7 @@ def _offered(tenant: Tenant, uri: str) -> str:
 def accept_offer(tenant: Tenant, body: CredentialOffer) -> list[AcceptedCredential]:
     """Take an offer of the sandbox. Consent completes its issuance, refused consent fails it, each with its event.
 
-    Answer 404 for an offer of another issuer or an archived template, 400 for one that has been used or has expired.
+    Answer 404 for an offer of another issuer or an archived template, 400 for an offer that was used or has expired.
     """
     record = tenant.state.get(IssuanceRecord, _offered(tenant, body.credential_offer))
     if record is None:

@@ -15,8 +15,9 @@ from credhook.sandbox.wire import ABSENT, StampedModel, Whole, WireModel
 #: The organisation that the sandbox plays, as the first half of every preset's id.
 AUTHOR = "sandbox"
 
-#: The template of an issuance that names none, and its claims by default.
+#: The template of an issuance that names none.
 MEMBERSHIP = f"{AUTHOR}:membership"
+#: The default claims of that template.
 MEMBER: dict[str, Any] = {"givenName": "Ada", "familyName": "Example", "memberSince": "2020-02-20"}
 
 
@@ -81,7 +82,7 @@ class MdocNamespaceDefinition(WireModel):
 
 Definition = SdJwtAttribute | MdocAttribute | MdocNamespaceDefinition
 
-#: Type of an attribute → types of its values, if they are no text.
+#: Type of an attribute → types of its values, if these are not text.
 JSON_TYPES: Mapping[str, tuple[type, ...]] = {"number": (int, float), "boolean": (bool,)}
 
 #: Example values by the type of an attribute.
@@ -96,21 +97,22 @@ EXAMPLES: Mapping[str, Any] = {
 
 def _is_required(definition: Definition) -> bool:
     if isinstance(definition, MdocNamespaceDefinition):
-        return any(_is_required(each) for each in definition.properties.values())
+        return any(_is_required(entry) for entry in definition.properties.values())
     return definition.required is True
 
 
 def fits(value: Any, wanted: Definition | Mapping[str, Definition]) -> bool:
-    """Return True if a value is what is defined, or an object with the attributes that are defined and no others."""
+    """Return True if a value fits its definition: for objects, all required attributes and no unknown attribute."""
     match wanted:
         case SdJwtObjectDefinition() | MdocNamespaceDefinition():
             return fits(value, wanted.properties)
         case SdJwtArrayDefinition() | MdocArrayDefinition():
             items = wanted.items
-            return isinstance(value, list) and (items is None or all(fits(each, items) for each in value))
+            return isinstance(value, list) and (items is None or all(fits(item, items) for item in value))
         case Mapping():
             return (isinstance(value, Mapping) and value.keys() <= wanted.keys()) and all(
-                fits(value[key], each) if key in value else not _is_required(each) for key, each in wanted.items()
+                fits(value[key], definition) if key in value else not _is_required(definition)
+                for key, definition in wanted.items()
             )
     try:
         match wanted.type:
@@ -131,7 +133,7 @@ def example(wanted: Definition | Mapping[str, Definition]) -> Any:
         case SdJwtArrayDefinition() | MdocArrayDefinition():
             return [] if wanted.items is None else [example(wanted.items)]
         case Mapping():
-            return {key: example(each) for key, each in wanted.items()}
+            return {key: example(definition) for key, definition in wanted.items()}
     return EXAMPLES[wanted.type]
 
 
@@ -241,7 +243,7 @@ class SandboxTemplate(StampedModel):
 
 @operation("POST", "/me-creds/api/presets/credentials")
 def create_preset(tenant: Tenant, body: NewPreset) -> CreatedPreset:
-    """Create a preset, or answer 409 if its code is taken: credentials of the old preset may exist."""
+    """Create a preset, or answer 409 if its code is taken, since credentials of the old preset may exist."""
     id_ = f"{AUTHOR}:{body.code}"
     if tenant.state.get(SandboxTemplate, id_):
         raise HTTPException(409, f"There is a preset {id_} already.")
@@ -272,12 +274,12 @@ def create_preset(tenant: Tenant, body: NewPreset) -> CreatedPreset:
 
 @operation("GET", "/me-creds/api/templates/credentials/{id}")
 def read_template(tenant: Tenant, id_: str) -> SandboxTemplate:
-    """Return a template, an archived one as well unless `hideArchived` is on. The specification says both."""
+    """Return a template. With the fault `hideArchived`, answer 404 for an archived one: the specification says both."""
     return find_template(tenant, id_, archived=not tenant.faults.on.hide_archived)
 
 
 def find_template(tenant: Tenant, id_: str, *, archived: bool = True) -> SandboxTemplate:
-    """Return a template or raise a 404. `archived`: also an archived one."""
+    """Return a template or raise a 404. `archived`: also if it is archived."""
     template = tenant.state.find(SandboxTemplate, id_, "template")
     if template.archived_at is not None and not archived:
         raise HTTPException(404, f"The template {template.id} is archived.")

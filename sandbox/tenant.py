@@ -51,7 +51,7 @@ class StateFile:
     """
 
     def __init__(self, path: Path | None = None) -> None:
-        """Open the file, or memory. Raise `sqlite3.Error` if the file is in use or is no database."""
+        """Open the file, or memory. Raise `sqlite3.Error` if the file is in use or not a database."""
         # Autocommit. `check_same_thread` is off because a server may be built in one thread and run in another.
         self._db = sqlite3.connect(path or ":memory:", isolation_level=None, check_same_thread=False, timeout=1)
         self._db.executescript(SCHEMA)
@@ -68,7 +68,7 @@ class StateFile:
         self._db.close()
 
     def put(self, id_: str, record: WireModel) -> None:
-        """Store a record in place of the one of the same model and id."""
+        """Store a record in place of any record of the same model and id."""
         self._db.execute(
             "INSERT INTO records (kind, id, body) VALUES (?, ?, ?)"
             " ON CONFLICT (kind, id) DO UPDATE SET body = excluded.body",
@@ -107,16 +107,16 @@ class StateFile:
 
     def count(self, model: type[WireModel]) -> int:
         """Return the number of records of a model."""
-        found = self._db.execute("SELECT count(*) FROM records WHERE kind = ?", (model.__name__,)).fetchone()
-        return int(found[0])
+        row = self._db.execute("SELECT count(*) FROM records WHERE kind = ?", (model.__name__,)).fetchone()
+        return int(row[0])
 
     def remove(self, model: type[WireModel], id_: str) -> bool:
         """Delete a record and return True if there was one."""
         query = "DELETE FROM records WHERE kind = ? AND id = ?"
         return self._db.execute(query, (model.__name__, id_)).rowcount > 0
 
-    def _read(self, model: type[R], rest: str, *values: object) -> Iterator[R]:
-        query = f"SELECT body FROM records WHERE kind = ? {rest}"  # noqa: S608  `rest` is ours, see above.
+    def _read(self, model: type[R], condition: str, *values: object) -> Iterator[R]:
+        query = f"SELECT body FROM records WHERE kind = ? {condition}"  # noqa: S608  The condition is our own, see above.
         for (body,) in self._db.execute(query, (model.__name__, *values)):
             yield model.model_validate_json(body)
 
@@ -225,11 +225,11 @@ class FaultSwitch:
     _swap: bool = False
 
     def take(self, name: Literal["unauthorized", "server_errors", "rate_limit"]) -> bool:
-        """Use up one of a counted fault and return True if there was one left."""
-        left: int = getattr(self.on, name)
-        if left:
-            self.on = self.on.model_copy(update={name: left - 1})
-        return left > 0
+        """Count a fault down, and return True if it was on."""
+        remaining: int = getattr(self.on, name)
+        if remaining:
+            self.on = self.on.model_copy(update={name: remaining - 1})
+        return remaining > 0
 
     def swaps_envelope(self) -> bool:
         """Return True if the next answer has the other kind of envelope."""
@@ -259,7 +259,7 @@ def utc_now() -> datetime:
 
 @dataclass(frozen=True)
 class Tenant:
-    """What operations work on.
+    """The data and services of the operations.
 
     `announce` sends an event about a resource to every endpoint that wants it, and returns the `webhook-id` of each
     delivery. `base_url` has no trailing slash.

@@ -1,4 +1,4 @@
-"""What goes over the wire: camelCase JSON models, request bodies, and the bodies of errors."""
+"""The wire format: camelCase JSON models, request bodies, and the bodies of errors."""
 
 from datetime import datetime
 from http import HTTPStatus
@@ -24,7 +24,7 @@ Whole = Annotated[int, WHOLE]
 class WireModel(BaseModel):
     """A value that is read from JSON or written as JSON.
 
-    Unknown fields are refused: a mistyped `filterType` would otherwise subscribe to everything in silence.
+    Unknown fields are refused. Otherwise a mistyped `filterType` would subscribe to everything in silence.
     """
 
     model_config = ConfigDict(
@@ -89,7 +89,7 @@ async def answer_error(_: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         error = HTTPException(500, "The sandbox failed; its log says why.")
     status = HTTPStatus(error.status_code)
-    # The specification has names of its own for a 400. Its others are those of HTTP.
+    # The specification has names of its own for a 400. Its other names are HTTP's.
     code, title = status.name, status.phrase
     if status is HTTPStatus.BAD_REQUEST:
         code, title = "VALIDATION_ERROR", "Validation Failed"

@@ -5,7 +5,7 @@
     result = run(activate, event("openid4vc.issuance.completed"))
     assert result.outcome == "done"
 
-Names are imported when they are first used, so that a project's other tests do not wait for them.
+Each name is imported when it is first used, so that a project's other tests do not wait for imports.
 """
 
 from importlib import import_module

@@ -1,6 +1,6 @@
 """`event`: any event as a worker would hand it to a handler, made by the sandbox and read by the worker's models.
 
-`variants` lists awkward forms: what the platform may return, and what a handler rarely sees before its first bad day.
+`variants` lists awkward forms of an event, which the platform may return although tests rarely have them.
 """
 
 import functools
@@ -94,11 +94,11 @@ def event(
         request |= {"attributes": claims if attributes is None else attributes, "is_valid": is_valid}
         read, shown = resources.read_presentation, resources.SandboxPresentation
     elif attributes is not None or not is_valid:
-        raise ValueError("attributes and is_valid are a presentation's; an issuance shows neither")
+        raise ValueError("attributes and is_valid belong to a presentation; an issuance has neither")
     tenant = replace(_organisation(), now=lambda: moment)
-    (happened,) = resources.trigger_events(tenant, resources.EventRequest.model_validate(request))
-    found = read(tenant, happened.resource_id)
-    document = TypeAdapter(shown).dump_python(found, mode="json", by_alias=True, exclude_unset=True)
+    (triggered,) = resources.trigger_events(tenant, resources.EventRequest.model_validate(request))
+    resource = read(tenant, triggered.resource_id)
+    document = TypeAdapter(shown).dump_python(resource, mode="json", by_alias=True, exclude_unset=True)
     if variant is not None:
         _check(f"variant of {type}", variant, variants(type))
         document = _VARIANTS[variant][1](document)
@@ -121,7 +121,7 @@ def load_event(path: str | Path) -> FetchedEvent:
         details = model_of(resource_of(case["type"])).model_validate(case.pop("details"))
         return FetchedEvent(**case | {"received_at": datetime.fromisoformat(case["received_at"]), "details": details})
     except (LookupError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} holds no event as `credhook events export` writes it") from error
+        raise ValueError(f"{path} does not hold an event as `credhook events export` writes it") from error
 
 
 def variants(event_type: str) -> tuple[str, ...]:
@@ -129,28 +129,30 @@ def variants(event_type: str) -> tuple[str, ...]:
     return tuple(name for name, (types, _) in _VARIANTS.items() if event_type in types)
 
 
-def _check(noun: str, wanted: str, known: Collection[str]) -> None:
-    if wanted not in known:
-        raise ValueError(f"{wanted!r} is no {noun}; there is {', '.join(known)}")
+def _check(noun: str, wanted: str, choices: Collection[str]) -> None:
+    if wanted not in choices:
+        raise ValueError(f"{wanted!r} is not a known {noun}; there is {', '.join(choices)}")
 
 
 def _with_attributes(document: Document, attributes: Mapping[str, Any]) -> Document:
-    return document | {"credentials": [one | {"attributes": attributes} for one in document["credentials"]]}
+    return document | {
+        "credentials": [credential | {"attributes": attributes} for credential in document["credentials"]]
+    }
 
 
-_ISSUANCES: Final = tuple(one.name for one in ISSUANCE.event_types)
+_ISSUANCES: Final = tuple(event_type.name for event_type in ISSUANCE.event_types)
 _VERIFIED: Final = "openid4vc.verification.verified"
 _DATA: Final = "openid4vc.verification.data"
 
 #: Awkward form → the event types that may have it, and the function that changes the details.
-#: No form of a `data` event lacks presented data: a worker runs no handler without it.
+#: Each form of a `data` event has presented data, since a worker runs no handler without it.
 _VARIANTS: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Document], Document]]]] = {
     "empty": ((*_ISSUANCES, _VERIFIED), lambda document: document | {"credentials": []}),
     "no_data": ((_VERIFIED,), lambda document: _with_attributes(document, {})),
     "unknown_status": (EVENT_TYPES, lambda document: document | {"status": "notYetInventedWhenThisWasWritten"}),
     "scripts": ((_VERIFIED, _DATA), lambda document: _with_attributes(document, SCRIPTS)),
     "missing": (
-        tuple(one for one in EVENT_TYPES if one != _DATA),
+        tuple(event_type for event_type in EVENT_TYPES if event_type != _DATA),
         lambda document: {name: document[name] for name in ("id", "status")},
     ),
 }

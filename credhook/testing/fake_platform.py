@@ -68,26 +68,26 @@ class FakeApi(AsyncApi):
         self._sandbox = httpx.ASGITransport(assemble(self._tenant), raise_app_exceptions=False)
         self._calls: list[ApiCall] = []
         self._failures: list[httpx.Response | httpx.ReadTimeout] = []
-        #: Path → the details of a resource that the sandbox does not have.
-        self._known: dict[str, bytes] = {}
+        #: Path → the answer in place of the sandbox's.
+        self._answers: dict[str, bytes] = {}
         transport = HttpxTransport(httpx.MockTransport(self._handle), 10.0)
         credentials = ClientCredentials(_URL + tenant.TOKEN_PATH, tenant.CLIENT_ID, tenant.CLIENT_SECRET)
         super().__init__(_URL, credentials, transport=transport)
         #: What an `async def` handler gets: a worker's client has no method of this class.
         self.plain = AsyncApi(_URL, credentials, transport=transport)
-        for noun, operations in vars(self).items():  # So that it has what a test has patched.
+        for noun, operations in vars(self).items():  # Tests may patch these.
             if isinstance(operations, Namespace):
                 setattr(self.plain, noun, operations)
 
     async def _handle(self, request: httpx.Request) -> httpx.Response:
-        """Pass a request to the sandbox and record it, or fail it if told to."""
+        """Pass a request to the sandbox and record it, or fail it if the test asked for that."""
         path, content = request.url.path, request.content
         if path == tenant.TOKEN_PATH:
             return await self._sandbox.handle_async_request(request)
         if self._failures:
             answer = self._failures.pop(0)
-        elif path in self._known:
-            answer = httpx.Response(200, content=self._known[path], headers={"Content-Type": "application/json"})
+        elif path in self._answers:
+            answer = httpx.Response(200, content=self._answers[path], headers={"Content-Type": "application/json"})
         else:
             answer = await self._sandbox.handle_async_request(request)
         status = answer.status_code if isinstance(answer, httpx.Response) else None
@@ -110,7 +110,7 @@ class FakeApi(AsyncApi):
             times: number of calls.
 
         Raises:
-            ValueError: That is no status of a failure.
+            ValueError: The status is not one of a failure.
         """
         if status not in range(300, 600):
             raise ValueError("status= should be a number from 300 to 599")
@@ -131,17 +131,17 @@ class FakeApi(AsyncApi):
         """
         if not path.startswith("/"):
             raise ValueError("the path should begin with /")
-        self._known[path] = to_json(json)
+        self._answers[path] = to_json(json)
 
     def know(self, event: FetchedEvent) -> None:
         """Answer fetches of the event's resource with its details. `run` calls this itself."""
         resource = resource_of(event.type)
         path = self.paths.get(resource.name, resource.path).replace("{id}", event.resource_id)
         written = event.details.model_dump_json(by_alias=True, exclude_unset=True)
-        self._known[path] = b'{"data": %s}' % written.encode()
+        self._answers[path] = b'{"data": %s}' % written.encode()
 
     def effects(self) -> dict[str, list[Any]]:
-        """Return what is on the platform, by noun, in an order independent of time.
+        """Return the platform's records, by noun, in an order independent of time.
 
         Generated ids and times are left out, so that two runs with the same effects compare as equal.
         """
@@ -163,10 +163,10 @@ class FakeApi(AsyncApi):
 def new_tenant() -> tenant.Tenant:
     """Return the state of a new sandbox, in memory. It delivers nothing."""
     state, tokens = tenant.StateFile(), tenant.TokenIssuer(time.time)
-    made = tenant.Tenant(_URL, state, tokens, tenant.FaultSwitch(tenant.Faults()), announce=lambda *_: [])
-    load_fixtures(made)
-    weakref.finalize(made, state.close)
-    return made
+    organisation = tenant.Tenant(_URL, state, tokens, tenant.FaultSwitch(tenant.Faults()), announce=lambda *_: [])
+    load_fixtures(organisation)
+    weakref.finalize(organisation, state.close)
+    return organisation
 
 
 def _stable(value: Any) -> Any:

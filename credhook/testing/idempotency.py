@@ -1,10 +1,10 @@
 """`assert_idempotent`: check that a handler may run again after its process died at any of its awaits.
 
 The handler's coroutine is stepped by hand. Each object that the author's code awaits and that suspends it is one crash
-point. An await that completes without suspending is none: let fakes `await asyncio.sleep(0)`.
+point. An await that completes without suspending is not a crash point, so let fakes `await asyncio.sleep(0)`.
 
 The crash is an exception that `except Exception` does not catch. A real crash runs no `finally` and no `__aexit__`.
-Here they run, as a database rolls back for a lost connection.
+Here they run, which stands for the rollback of a database that lost the connection.
 """
 
 import asyncio
@@ -60,8 +60,8 @@ async def aassert_idempotent(
         handler: as for `arun`.
         event: as for `arun`.
         state: as for `arun`, unless `fresh` makes it. All runs share it.
-        fresh: makes the state before each of these, and returns `context.state`. It gets the `FakeApi` if it takes an
-            argument. May be a coroutine function, like `effects`.
+        fresh: makes the state before each undisturbed or crashed run, and returns `context.state`. It gets the
+            `FakeApi` if it takes an argument. May be a coroutine function, like `effects`.
         effects: returns the effects as a value to compare, such as the rows of a table. It gets the result of `fresh`
             if it takes an argument. Default: `FakeApi.effects`.
 
@@ -74,30 +74,30 @@ async def aassert_idempotent(
 
     async def observe(point: CrashPoint | None) -> tuple[Result, object]:
         api = FakeApi()
-        given = state if fresh is None else await _call(fresh, api)
-        trial = Trial(subject, event, api, state=given)
+        run_state = state if fresh is None else await _call(fresh, api)
+        trial = Trial(subject, event, api, state=run_state)
         if point is not None:
             await trial.crash(replace(subject, function=point.wrap(subject.function)) if subject.is_async else subject)
         result = await trial.settle()
-        # `effects` may return the state itself, which is about to change.
-        return result, copy.deepcopy(api.effects() if effects is None else await _call(effects, given))
+        # `effects` may return the state itself, which the next run changes.
+        return result, copy.deepcopy(api.effects() if effects is None else await _call(effects, run_state))
 
     first, expected = await observe(None)
     if not _is_done(first):
         message = f"{subject.name} did not get done when nothing disturbed it: {_summary(first)}"
         raise AssertionError(message) from first.error
     number, awaits = 0, 0
-    while number <= awaits:  # Number 0 runs to its end, and counts the awaits.
+    while number <= awaits:  # Run 0 reaches its end, and counts the awaits.
         point = CrashPoint(number)
-        result, found = await observe(point)
+        result, run_effects = await observe(point)
         awaits = awaits if number else point.awaits
         died = f"died at its await {number} at {point.at}" if number else "ended without being recorded as done"
         if result.outcome != first.outcome or not _is_done(result):
             raise AssertionError(
                 f"{subject.name} cannot run again: it {died}, and the next run ended as {_summary(result)}"
             ) from result.error
-        if found != expected:
-            once, again = (pprint.pformat(one).splitlines() for one in (expected, found))
+        if run_effects != expected:
+            once, again = (pprint.pformat(value).splitlines() for value in (expected, run_effects))
             changes = "\n".join(difflib.unified_diff(once, again, "once", "again", lineterm=""))
             raise AssertionError(f"{subject.name} is not idempotent: it {died}, ran again, and left\n{changes}")
         number += 1
@@ -114,10 +114,10 @@ def _summary(result: Result) -> str:
 async def _call(function: Callable[..., Any], argument: object) -> Any:
     """Call the function, with the argument if it takes one."""
     try:
-        takes_one = bool(inspect.signature(function).parameters)
+        takes_argument = bool(inspect.signature(function).parameters)
     except ValueError:  # Some built-in functions have no signature, such as `dict.clear`.
-        takes_one = False
-    result = function(argument) if takes_one else function()
+        takes_argument = False
+    result = function(argument) if takes_argument else function()
     return await result if inspect.isawaitable(result) else result
 
 
@@ -175,7 +175,7 @@ class CrashPoint:
                     self.awaits += 1
                     if self.awaits == self.number:
                         self.at = place
-                        raise Crashed  # noqa: TRY301  Below it is thrown into the coroutine, as any error is.
+                        raise Crashed  # noqa: TRY301  Like any error, it is thrown into the coroutine.
                 yield future
             except GeneratorExit:
                 coroutine.close()
@@ -187,7 +187,7 @@ class CrashPoint:
 
 
 def _find_await(coroutine: Coroutine[Any, Any, object]) -> tuple[object, str]:
-    """Return what the innermost function of the author awaits, and its place; (None, "") if there is none."""
+    """Return the object that the author's innermost function awaits, and its place; (None, "") if there is none."""
     awaited: object = None
     inner: object = coroutine
     place = ""

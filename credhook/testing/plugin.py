@@ -1,4 +1,4 @@
-"""Fixtures for pytest. Nothing of credhook is imported before a test uses one: other tests must not become slower."""
+"""Fixtures for pytest. A fixture imports credhook only when a test uses it, so that other tests stay fast."""
 
 from collections.abc import Callable
 from functools import partial

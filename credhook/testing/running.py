@@ -24,7 +24,7 @@ from credhook.worker.handlers.blocking import refuse_blocking_calls
 from credhook.worker.handlers.registry import Context, FetchedEvent, Handler, Handlers, definition, plugins_of
 from credhook.worker.platform.circuit import Circuit, outcome_of
 
-#: Without the second handler, Python would print its lines in test runs that do not capture them.
+#: The null handler keeps Python from printing these lines in test runs that do not capture logs.
 log = logging.getLogger("credhook.testing")
 log.addHandler(logging.NullHandler())
 
@@ -32,9 +32,9 @@ T = TypeVar("T")
 Function: TypeAlias = Callable[..., Any]
 Ending: TypeAlias = Literal["done", "skipped", "waiting", "timed_out", "dead"]
 
-#: No state was given; None is one.
+#: Default of `state`, since None may be a state.
 UNSET: Final = object()
-#: Attempts of "until settled". A platform that stays down defers an event for a day.
+#: Maximum attempts of "until settled". A platform that stays down defers an event for a day.
 _MAX_ATTEMPTS: Final = 10_000
 _MAX_PLACES: Final = 4
 #: Seconds that cancelled tasks get to end.
@@ -43,7 +43,7 @@ _GRACE_SECONDS: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a worker would do. The repr omits everything that the handler wrote, logged or raised.
+    """The outcome of one or more attempts. The repr omits everything that the handler wrote, logged or raised.
 
     Attributes:
         outcome: "done"; "skipped" by its condition; "waiting" for another attempt; "timed_out" and waiting; or "dead".
@@ -111,7 +111,7 @@ async def arun(
         state: `context.state`. Required if the plugin has a start-up function.
 
     Raises:
-        ValueError: the handler is not registered for the event's type, or is no handler; or an option is wrong.
+        ValueError: the function is not a handler, or not for the event's type; or an option is wrong.
     """
     if attempts != "until settled" and (not isinstance(attempts, int) or attempts < 1):
         raise ValueError('attempts= should be a number from 1, or "until settled"')
@@ -129,13 +129,15 @@ def state_for(handler: Function, state: object) -> object:
         return state
     for plugin in plugins_of(handler):
         if plugin.startup_function:
-            raise ValueError(f"{plugin.name} has a start-up function: say state=…, what it would have returned")
+            raise ValueError(
+                f"{plugin.name} has a start-up function: pass the state that it would have returned, as state=…"
+            )
     return None
 
 
 @dataclass
 class Trial:
-    """One event at one handler, over several attempts, on the running event loop: fields and errors are `arun`'s."""
+    """One event at one handler, over several attempts, on the running event loop. Fields and errors are `arun`'s."""
 
     handler: Handler
     event: FetchedEvent
@@ -155,7 +157,7 @@ class Trial:
         loaded_from(definition(self.handler.function).__module__)
 
     async def settle(self, attempts: int = _MAX_ATTEMPTS) -> Result:
-        """Make attempts until the handler is done or given up, but no more than this. Return what came of them."""
+        """Make up to so many attempts, until the handler is done or given up. Return the result."""
         age = 0.0
         for _ in range(attempts):
             outcome, error, wait = await self._attempt(age)
@@ -243,9 +245,9 @@ def _noted_warnings() -> Iterator[None]:
 def _pause(error: Exception) -> float:
     """Return the seconds for which a worker's circuit breaker lets no call through after this error."""
     circuit = Circuit()
-    for one in leaves(error):
-        if isinstance(one, Unavailable):
-            circuit = circuit.after(outcome_of(one.status, one.retry_after, at=0.0)._replace(chance=0.5))
+    for member in leaves(error):
+        if isinstance(member, Unavailable):
+            circuit = circuit.after(outcome_of(member.status, member.retry_after, at=0.0)._replace(chance=0.5))
     return circuit.pause(0.0)
 
 
@@ -273,14 +275,14 @@ def make_context(
 
 
 def handler_of(function: Function) -> Handler:
-    """Return the registered handler of a function; for an undecorated function, one of a plugin `test` for all types.
+    """Return the registered handler of a function. Register an undecorated function for all types in a plugin `test`.
 
     Raises:
         ValueError: the function cannot be a handler.
     """
     for plugin in plugins_of(function):
-        if found := plugin.handler_of(function):
-            return found
+        if handler := plugin.handler_of(function):
+            return handler
     undecorated: Handlers[Any] = Handlers("test")
     undecorated.on("*")(function)
     return next(iter(undecorated))

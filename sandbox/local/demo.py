@@ -65,9 +65,13 @@ def _rows(local: LocalEnvironment, happened: dict[str, str]) -> list[tuple[str, 
     logged: list[dict[str, Any]] = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
     rows: list[tuple[str, ...]] = []
     for webhook_id, event_type in happened.items():
-        mine = [one for one in attempts if one["webhookId"] == webhook_id and one["outcome"] == "acknowledged"]
+        acknowledged = [
+            attempt
+            for attempt in attempts
+            if attempt["webhookId"] == webhook_id and attempt["outcome"] == "acknowledged"
+        ]
         done = [line for line in logged if line["event"] == "event_done" and line["webhook_id"] == webhook_id]
-        duplicates = sum(one["answer"] == "duplicate" for one in mine)
+        duplicates = sum(attempt["answer"] == "duplicate" for attempt in acknowledged)
         ran = ", ".join(name for line in done for name in line["handlers"])
-        rows.append((event_type, str(len(mine)), str(duplicates), ran))
+        rows.append((event_type, str(len(acknowledged)), str(duplicates), ran))
     return rows

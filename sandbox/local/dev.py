@@ -61,7 +61,7 @@ WORKER_SETTINGS: Final = {
     "CREDHOOK_LEASE": "300",
 }
 
-#: Log event → the text that is shown for it. Other log events are shown by their name.
+#: Log event → the text that is shown for it. Any other log event is shown by its name.
 _PHRASES: Final = {
     "worker_started": "ready",
     "plugins_started": "ready",
@@ -75,9 +75,9 @@ _PHRASES: Final = {
     "event_unhandled": "no handler for it",
     "lease_lost": "lost to another worker",
 }
-#: Of no interest while handlers are written.
+#: Log events that do not help an author.
 _SILENT: Final = {"worker_draining", "worker_stopped"}
-#: Fields of the lines with a text of their own that follow it as NAME=VALUE. Other lines show all but `_KNOWN`.
+#: Fields that follow a text of `_PHRASES` as NAME=VALUE. Other lines show all fields that are not in `_KNOWN`.
 _SHOWN: Final = ("handlers", "starting", "seconds", "ms", "skipped", "lacking", "final", "error")
 #: Fields that are shown elsewhere or not at all.
 _KNOWN: Final = {
@@ -116,16 +116,16 @@ def keyboard() -> Iterator[Callable[[], str] | None]:
             termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
-def saved(folders: Sequence[Path]) -> Iterator[list[str]]:
+def saved_files(folders: Sequence[Path]) -> Iterator[list[str]]:
     """Yield the names of the Python files saved in folders, every 50 ms or when there are any, until a signal.
 
-    Tests do not count: a worker does not load them. Raise `CannotStart` if watching fails.
+    Tests are left out, since a worker does not load them. Raise `CannotStart` if watching fails.
     """
     logging.getLogger("watchfiles").setLevel(logging.ERROR)  # It counts changes, and warns of signals.
     is_python = PythonFilter()
     is_test = re.compile(r"(test_.*|.*_test|conftest)\.py").fullmatch
     try:
-        # Filtered here: the filter of `watch` would not yield while other files change, such as our logs.
+        # Filtered below, since `watch` with a filter would not yield while other files change, such as our logs.
         for changes in watch(
             *folders,
             watch_filter=None,
@@ -141,7 +141,7 @@ def saved(folders: Sequence[Path]) -> Iterator[list[str]]:
 
 
 def worker_lines(text: str) -> list[str]:
-    """Return the lines to show for a line of a worker's log: what happened to which event, errors below."""
+    """Return the lines to show for a line of a worker's log: the event and its outcome, errors below."""
     line = _parsed(text)
     if line is None:
         return [text] if text.strip() else []
@@ -184,8 +184,10 @@ def _shown(line: dict[str, Any]) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """Escape characters that a terminal would obey: claims, and ids from anywhere, may hold them."""
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    """Escape characters that a terminal would obey. Claims and ids of strangers may hold such characters."""
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
+    )
 
 
 @dataclass
@@ -210,7 +212,7 @@ class DevSession:
                 self.local.check(but="worker")
                 self.show_logs()
                 if files:
-                    click.echo(f"{', '.join(files)} saved, the worker starts anew")
+                    click.echo(f"{', '.join(files)} saved, the worker restarts")
                     self._stop_worker()
                     self._start_worker()
                 elif (code := self.local.exit_code("worker")) is not None:
@@ -230,7 +232,7 @@ class DevSession:
         self.show_logs()
 
     def show_logs(self) -> None:
-        """Print what the receiver and the worker have logged since the last call."""
+        """Print the lines that the receiver and the worker have logged since the last call."""
         for name, shown in self._shown.items():
             with self.local.logs[name].open("rb") as log:
                 log.seek(shown)
@@ -249,12 +251,12 @@ class DevSession:
                 click.echo(f"try        credhook trigger issuance.completed --url {url}")
             click.echo(f"replay     credhook {REPLAY_COMMAND}")
             return
-        keys = (TRIGGERS if url else {}) | {REPLAY: "replay what has failed", QUIT: "quit", HELP: "show the keys"}
+        keys = (TRIGGERS if url else {}) | {REPLAY: "replay failed events", QUIT: "quit", HELP: "show the keys"}
         for key, does in keys.items():
             click.echo(f"  {key}  {does}")
 
     def obey(self, key: str) -> bool:
-        """Do what a key stands for, and return False for `QUIT`."""
+        """Run the command of a key. Return False for `QUIT`."""
         command = REPLAY_COMMAND if key == REPLAY else ""
         if key in TRIGGERS and self.local.sandbox_url:
             command = f"trigger {TRIGGERS[key]}"
@@ -286,23 +288,23 @@ def debug_worker(local: LocalEnvironment, modules: Sequence[str]) -> None:
 
 @click.command()
 @click.argument("modules", metavar="[MODULE]...", nargs=-1)
-@click.option("--port", default=0, type=click.IntRange(0, 65535), help="The receiver's. Default: a free one.")
+@click.option("--port", default=0, type=click.IntRange(0, 65535), help="Port of the receiver. Default: a free port.")
 @click.option(
     "--to-platform",
     "public_url",
     metavar="URL",
-    help="Leave the sandbox out: register this https URL, which leads to the receiver, with the platform that the "
-    "environment names, and delete it at the end. The receiver then speaks HTTP, for a tunnel that brings TLS.",
+    help="Use the platform that the environment names, without the sandbox. Register this https URL, which leads to "
+    "the receiver, and delete it at the end. The receiver then speaks HTTP, behind a tunnel that ends TLS.",
 )
 @click.option(
-    "--debug", is_flag=True, help="For breakpoint(): one worker has the terminal. Saved files change nothing."
+    "--debug", is_flag=True, help="Give the terminal to one worker, for breakpoint(). Saved files do not restart it."
 )
 def dev(*, modules: tuple[str, ...], port: int, public_url: str | None, debug: bool) -> None:
-    """Run your handlers with everything around them, show the result of each event, restart them when saved.
+    """Run your handlers with everything around them, show the result of each event, reload them when saved.
 
-    MODULE holds a `Handlers`, as in CREDHOOK_HANDLERS. Without one, dev takes the handlers of pyproject.toml or
-    handlers.py in the current folder. Starts a Redis (unless REDIS_URL names one), the sandbox, the receiver on HTTPS,
-    and a worker. Ctrl-C stops them; nothing is left.
+    MODULE holds a `Handlers`, as in CREDHOOK_HANDLERS. Without MODULE, dev takes the handlers of pyproject.toml or
+    handlers.py in the current folder. It starts a Redis (unless REDIS_URL names one), the sandbox, the receiver on
+    HTTPS, and a worker. Ctrl-C stops them all, and nothing is left.
     """
     if debug and not sys.stdin.isatty():
         raise click.UsageError("--debug needs a terminal")
@@ -320,13 +322,13 @@ def dev(*, modules: tuple[str, ...], port: int, public_url: str | None, debug: b
         if public_url:
             stack.enter_context(registered(local, public_url))
         # Without modules there is nothing to watch. The session's own folder holds no Python file.
-        saves = saved(folders(names, Path.cwd()) or [local.folder])
+        saves = saved_files(folders(names, Path.cwd()) or [local.folder])
         session = DevSession(local, names, saves, None if debug else stack.enter_context(keyboard()))
         if names:
-            restarts = "they are not restarted" if debug else "saved, they start anew"
+            restarts = "not restarted when saved" if debug else "restarted when saved"
             click.echo(f"handlers   {', '.join(names)}, named by {source}; {restarts}")
         else:
-            click.echo("handlers   none are named: a built-in one logs each event. Name yours: credhook dev accounts")
+            click.echo("handlers   none named: a built-in handler logs each event. Name yours: credhook dev accounts")
         settings = local.folder / "env"
         ours = {name: value for name, value in local.environment.items() if name.startswith(("CREDHOOK_", "REDIS_"))}
         settings.write_text("".join(f"{name}={shlex.quote(value)}\n" for name, value in ours.items()))
@@ -360,33 +362,33 @@ def registered(local: LocalEnvironment, url: str) -> Iterator[None]:
             local.run(*CREDHOOK, "endpoints", "delete", endpoint_id)
 
 
-def folders(names: Sequence[str], here: Path) -> list[Path]:
-    """Return what to watch for some modules: the current folder, and modules and packages that are elsewhere."""
-    found = [here] if names else []
+def folders(names: Sequence[str], current_folder: Path) -> list[Path]:
+    """Return the paths to watch for these modules: the current folder, and modules and packages elsewhere."""
+    paths = [current_folder] if names else []
     for name in names:
-        if spec := PathFinder.find_spec(re.split(r"[.:]", name)[0], [*sys.path, str(here)]):
-            found += map(Path, spec.submodule_search_locations or filter(None, [spec.origin]))
-    return [place for place in dict.fromkeys(found) if place == here or not place.is_relative_to(here)]
+        if spec := PathFinder.find_spec(re.split(r"[.:]", name)[0], [*sys.path, str(current_folder)]):
+            paths += map(Path, spec.submodule_search_locations or filter(None, [spec.origin]))
+    return [path for path in dict.fromkeys(paths) if path == current_folder or not path.is_relative_to(current_folder)]
 
 
-def choose(named: Sequence[str], environ: Mapping[str, str], here: Path) -> tuple[tuple[str, ...], str]:
+def choose(named: Sequence[str], environ: Mapping[str, str], current_folder: Path) -> tuple[tuple[str, ...], str]:
     """Return the named modules, or else the first that the environment, the folder or the installation offers.
 
-    The second result says who has named them. There may be none: then events are logged.
+    The second result is the place that named them. Without any module, events are only logged.
 
     Raises:
-        click.BadParameter: A name is not that of a module.
+        click.BadParameter: A name is not the name of a module.
         CannotStart: pyproject.toml cannot be read.
     """
     for name in named:
         if name.endswith(".py") or not re.fullmatch(r"\w+(\.\w+)*(:\w+(\.\w+)*)?", name):
-            raise click.BadParameter(f"{name!r} is no module; name it as in an import", param_hint="MODULE")
+            raise click.BadParameter(f"{name!r} is not a module; name it as in an import", param_hint="MODULE")
     variable = environ.get("CREDHOOK_HANDLERS", "").split(",")
     offers = (
         (tuple(named), "the command line"),
         (tuple(filter(None, map(str.strip, variable))), "CREDHOOK_HANDLERS"),
-        (_in_project(here / "pyproject.toml"), "pyproject.toml"),
-        (("handlers",) if (here / "handlers.py").is_file() else (), "handlers.py"),
+        (_in_project(current_folder / "pyproject.toml"), "pyproject.toml"),
+        (("handlers",) if (current_folder / "handlers.py").is_file() else (), "handlers.py"),
         (tuple(entry.value for entry in entry_points(group=_GROUP)), "an installed package"),
     )
     return next((offer for offer in offers if offer[0]), ((), ""))
@@ -398,5 +400,5 @@ def _in_project(path: Path) -> tuple[str, ...]:
         return tuple(project["project"]["entry-points"][_GROUP].values())
     except (FileNotFoundError, KeyError):
         return ()
-    except (OSError, ValueError, TypeError, AttributeError) as error:  # The last two: tables are something else.
+    except (OSError, ValueError, TypeError, AttributeError) as error:  # A value of another type, in place of a table.
         raise CannotStart(f"pyproject.toml cannot be read: {error}") from error

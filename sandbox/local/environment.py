@@ -25,11 +25,12 @@ import click
 import httpx
 import trustme
 
-#: Seconds that one process, or all of them, may take to start and to stop.
+#: Seconds that a process may take to start.
 START_SECONDS: Final = 30.0
+#: Seconds that all processes together may take to stop.
 STOP_SECONDS: Final = 12.0
 
-#: Linux gives 32768 and above to outgoing connections, macOS 49152 and above.
+#: Ports below those of outgoing connections, which begin at 32768 on Linux and at 49152 on macOS.
 PORTS: Final = (20_000, 32_768)
 #: The ports that this process has drawn last: their servers may not have started yet.
 _drawn: Final = deque[int](maxlen=100)
@@ -86,7 +87,7 @@ def start_server(folder: Path, port: int, options: tuple[str, ...] = ()) -> "sub
         [find_server(), *arguments],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C does not reach it: Redis is stopped last.
+        start_new_session=True,  # Ctrl-C does not reach it, so that Redis is stopped last.
     )
     deadline = time.monotonic() + START_SECONDS
     with ExitStack() as stack:
@@ -112,8 +113,8 @@ def _answers(port: int) -> bool:
 def free_port() -> int:
     """Return a loopback port that was free just now.
 
-    It lies below the ports that the system gives to outgoing connections: nothing takes it before its server starts.
-    This process does not draw it again soon, and most others draw from other ports.
+    No outgoing connection takes it before its server starts. This process does not draw it again soon, and most other
+    processes draw from other ports.
     """
     while True:
         port = random.randrange(PORTS[0] + os.getpid() % 8, PORTS[1], 8)  # noqa: S311  No secret.
@@ -137,7 +138,7 @@ class Stopped(BaseException):
 
 
 def catch_signals() -> None:
-    """Raise `Stopped` at the first signal from now on, and ignore later ones: they must not break off the removal."""
+    """Raise `Stopped` at the first signal from now on. Ignore later signals, which would break off the removal."""
 
     def stop(*_: object) -> None:
         _ignore_signals()
@@ -154,7 +155,7 @@ def _ignore_signals() -> None:
 
 @dataclass
 class LocalEnvironment:
-    """The running parts and what points other processes at them.
+    """The running parts, and the settings by which other processes find them.
 
     Attributes:
         folder: Where its files are.
@@ -254,10 +255,10 @@ def started(
     """
     with ExitStack() as stack:
         try:
-            made = TemporaryDirectory(prefix=".credhook-", dir=Path.cwd(), ignore_cleanup_errors=True)
+            temporary_folder = TemporaryDirectory(prefix=".credhook-", dir=Path.cwd(), ignore_cleanup_errors=True)
         except OSError as error:
             raise CannotStart(f"the current folder cannot be written: {error.strerror}") from error
-        folder = Path(stack.enter_context(made))
+        folder = Path(stack.enter_context(temporary_folder))
         redis_url = environ.get("REDIS_URL") or stack.enter_context(
             local_redis(folder, options=("--maxmemory", "512mb"))
         )

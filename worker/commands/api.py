@@ -1,7 +1,7 @@
 """`credhook api`: every operation of the platform from the command line, JSON in and JSON out.
 
-Standard output is the answer, whole: whoever runs an operation has asked for it, temporary passwords and claims
-included. What goes wrong is one line on standard error; exit code 1 is the platform's refusal, 2 a mistake in the call.
+Standard output is the whole answer, temporary passwords and claims included, since the operator has asked for it. An
+error is one line on standard error. Exit code 1 means that the platform refused, 2 that the call is wrong.
 """
 
 import asyncio
@@ -35,12 +35,12 @@ from credhook.worker.api.operations import Call
 
 T = TypeVar("T")
 
-#: Seconds that a command repeats what the platform refuses for a moment. Specification: Errors, rule 3.
+#: Seconds for which a command repeats a request that may soon succeed. Specification: Errors, rule 3.
 PATIENCE: Final = 3.0
 
 
 class WrongInput(click.ClickException):
-    """A file does not hold what the operation needs."""
+    """A file does not hold the fields that the operation needs."""
 
     exit_code = 2
 
@@ -53,7 +53,7 @@ def api() -> None:
     standard output as JSON. A list is printed whole; a refusal that may pass, such as a 500, is retried for 3 seconds.
     Exit codes: 0 done, 1 the platform refused or did not answer, 2 the call is wrong.
 
-    CREDHOOK_API_URL, CREDHOOK_TOKEN_URL, CREDHOOK_CLIENT_ID and CREDHOOK_CLIENT_SECRET say where and as whom.
+    CREDHOOK_API_URL, CREDHOOK_TOKEN_URL, CREDHOOK_CLIENT_ID and CREDHOOK_CLIENT_SECRET name platform and client.
     """
 
 
@@ -87,14 +87,14 @@ _COMMANDS: Final = {
     "templates get ID": "Print a credential template.",
     "trusted-entities create FILE": 'Register a trusted entity. FILE: {"name", "dids": [{"did", "name"}], '
     '"certificates"}, name is needed.',
-    "endpoints list": "Print the organisation's webhook endpoints, URLs whole.",
+    "endpoints list": "Print the organisation's webhook endpoints with their whole URLs.",
     "endpoints create FILE": 'Register a webhook endpoint. FILE: {"url", "id", "filterTypes": [event types]}, url is '
     "needed.",
     "endpoints delete ID": "Remove a webhook endpoint. Nothing is printed.",
     "issuances get ID": "Print an issuance.",
     "issuances list": "Print all issuances.",
-    "presentations get ID": "Print a presentation, claims included. A verifier can be set up so that they are readable "
-    "only once.",
+    "presentations get ID": "Print a presentation, claims included. With some verifiers, claims are readable only "
+    "once.",
     "presentations list": "Print all presentations, claims included.",
 }
 _OPERATIONS: Final = {
@@ -102,7 +102,7 @@ _OPERATIONS: Final = {
     "users external-id": "users.external_identifier",
 }
 
-#: Operation → what its FILE holds.
+#: Operation → the type of its FILE.
 _FILES: Final[Mapping[str, TypeAdapter[Any]]] = {
     "users.create": TypeAdapter(UserRequest),
     "presets.create": TypeAdapter(PresetRequest),
@@ -148,14 +148,14 @@ def link_user(*, username: str, unlink: bool) -> None:
     "parents",
     type=click.File("rb"),
     multiple=True,
-    help="Intermediate certificates, PEM. Repeat it from leaf-adjacent to root-adjacent.",
+    help="PEM file of an intermediate certificate. Repeat it, from the leaf's issuer towards the root.",
 )
 def import_certificate(*, csr_id: str, file: IO[bytes], parents: Sequence[IO[bytes]]) -> None:
     """Import a certificate for the signing request CSR_ID.
 
-    FILE is PEM: the certificate, and after it its intermediates, if they are in the same file.
+    FILE is PEM: the certificate, and its intermediates after it if they are in the same file.
     """
-    files = (_read(each, lambda pem: certificates_in(pem.decode(errors="replace"))) for each in (file, *parents))
+    files = (_read(file_, lambda pem: certificates_in(pem.decode(errors="replace"))) for file_ in (file, *parents))
     leaf, *chain = itertools.chain.from_iterable(files)
     request = CertificateRequest(certificate=leaf, parent_certificates=tuple(chain) or None)
     _print(lambda platform: platform.certificates.import_(csr_id, request))
@@ -169,8 +169,8 @@ def accept_offer(offer: str) -> None:
     _print(lambda platform: platform.wallet.accept(credential_offer=credential_offer))
 
 
-class _Telling(AsyncApi):
-    """Says on standard error that a POST may have worked although its answer was a 500: it is sent again."""
+class _ReportingApi(AsyncApi):
+    """Reports a POST whose answer was a 500. It may have worked, and is sent again."""
 
     async def _send(self, call: Call[T]) -> T:
         try:
@@ -187,21 +187,23 @@ def call(operation: Callable[[AsyncApi], Coroutine[Any, Any, T]]) -> T:
     """Return the platform's answer. A refusal is one line and exit code 1; a wrong call is one line and exit code 2."""
 
     async def run() -> T:
-        async with _Telling.from_settings(PlatformSettings(), patience=PATIENCE) as platform:
+        async with _ReportingApi.from_settings(PlatformSettings(), patience=PATIENCE) as platform:
             return await operation(platform)
 
     try:
         return asyncio.run(run())
     except ApiError as error:
         unsendable = isinstance(error, InvalidRequest) and error.status is None
-        raise (WrongInput if unsendable else click.ClickException)(_told(error)) from None
+        raise (WrongInput if unsendable else click.ClickException)(_with_detail(error)) from None
 
 
 def _print(operation: Callable[[AsyncApi], Coroutine[Any, Any, Wire | Sequence[Wire] | None]]) -> None:
     answer = call(operation)
     if answer is not None:
-        # Escaped to ASCII: no encoding of the terminal matters, and no value can act on it.
-        click.echo(json.dumps(answer, indent=2, default=lambda one: one.model_dump(mode="json", exclude_unset=True)))
+        # ASCII suits every encoding, and no value can act on the terminal.
+        click.echo(
+            json.dumps(answer, indent=2, default=lambda model: model.model_dump(mode="json", exclude_unset=True))
+        )
 
 
 def _request(shape: TypeAdapter[T], document: bytes) -> T:
@@ -210,7 +212,7 @@ def _request(shape: TypeAdapter[T], document: bytes) -> T:
 
 
 def _read(file: IO[bytes], parse: Callable[[bytes], T]) -> T:
-    """Return what the file holds, or raise an error that names the file."""
+    """Return the parsed content of the file, or raise an error that names the file."""
     try:
         return parse(file.read())
     except ValueError as error:
@@ -220,14 +222,14 @@ def _read(file: IO[bytes], parse: Callable[[bytes], T]) -> T:
 
 
 def _mistakes(error: ValidationError) -> str:
-    """Say what is wrong where, without repeating what was given."""
+    """Return place and message of each mistake, without the values."""
     return "; ".join(
-        ": ".join([".".join(map(str, each["loc"])), each["msg"].removeprefix("Value error, ")]).removeprefix(": ")
-        for each in error.errors(include_input=False, include_url=False)
+        ": ".join([".".join(map(str, mistake["loc"])), mistake["msg"].removeprefix("Value error, ")]).removeprefix(": ")
+        for mistake in error.errors(include_input=False, include_url=False)
     )
 
 
-def _told(error: ApiError) -> str:
-    """Add the platform's own words, which are about the operator's own request and may be read here."""
+def _with_detail(error: ApiError) -> str:
+    """Add the platform's own words. They are about the operator's own request, so the operator may read them."""
     words = " ".join((error.errors[0].detail or "").split()) if error.errors else ""
     return f"{error}: {plain(words)}" if words else str(error)

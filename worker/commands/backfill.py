@@ -1,4 +1,4 @@
-"""`credhook events backfill`: compare the platform's lists with the store, and accept what no delivery has brought.
+"""`credhook events backfill`: compare the platform's lists with the store, and accept events that never arrived.
 
 Which events must have happened follows from the status and the times of an issuance or a presentation. The platform's
 words for a status differ in case between pages, so case is ignored.
@@ -40,12 +40,12 @@ from credhook.worker.platform.circuit_breaker import CircuitBreaker
 _DURATION: Final = timedelta(hours=1)
 #: Seconds that one page of the platform may take, pauses and retries included.
 _PAGE_SECONDS: Final = 600.0
-#: Events that one script accepts, about: Redis does nothing else for two milliseconds.
+#: Events that one script accepts, about. They block Redis for two milliseconds.
 _BATCH: Final = 100
 
 
 class MissableEvent(NamedTuple):
-    """An event that must have happened. It has arrived if any of its types has."""
+    """An event that must have happened. It has arrived if an event of any of its types has."""
 
     resource: str
     types: Announced
@@ -58,8 +58,8 @@ class Window(NamedTuple):
     until: datetime
 
 
-class Untold(Exception):
-    """A resource does not tell what has happened to it. The argument is a word for counting."""
+class UnclearHistory(Exception):
+    """A resource does not show which events it had. The argument is a word for counting."""
 
 
 def must_have_happened(
@@ -67,27 +67,27 @@ def must_have_happened(
 ) -> list[MissableEvent]:
     """Return the wanted events of the window that must have happened to the resource, in the order of its states.
 
-    A resource came into its present state when it was last updated. The times of earlier states are unknown: they
+    A resource came into its present state when it was last updated. The times of earlier states are unknown, so they
     count if the resource was created in the window. A resource that was never updated had no earlier state.
 
     Raises:
-        Untold: the resource has no time, an invalid id, or an unknown status.
+        UnclearHistory: the resource has no time, an invalid id, or an unknown status.
     """
     if not is_resource_id(resource.id):
-        raise Untold("unreadable_id")
+        raise UnclearHistory("unreadable_id")
     gone_through = kind.states.get(resource.status.casefold())
     if gone_through is None:
-        raise Untold("unknown_status")
+        raise UnclearHistory("unknown_status")
     times = resource.created_at, resource.updated_at
     created, updated = (at if isinstance(at, datetime) else None for at in times)
     if updated is None:
-        raise Untold("undated")
+        raise UnclearHistory("undated")
     if not window.since <= updated < window.until:
         return []
     if created is None or not window.since <= created < updated:
         gone_through = gone_through[-1:]
-    found = (tuple(name for name in announced if name in wanted) for announced in gone_through)
-    return [MissableEvent(resource.id, types) for types in found if types]
+    wanted_states = (tuple(name for name in announced if name in wanted) for announced in gone_through)
+    return [MissableEvent(resource.id, types) for types in wanted_states if types]
 
 
 class TooLate(Exception):
@@ -99,11 +99,11 @@ class Backfill:
     """One comparison of the platform's lists with the store of one queue, and what it has found so far.
 
     Attributes:
-        advance: gets the number of resources listed, and of events compared, since.
+        advance: called with the number of resources listed, or of events compared, since its last call.
         listed: resources that the platform has listed.
         happened: events that must have happened.
-        missing: event type → how many had not arrived; they were accepted unless this is a dry run.
-        untold: why a resource was left → how many such resources.
+        missing: event type → number of events that had not arrived. They were accepted, except in a dry run.
+        untold: reason to leave a resource → number of such resources.
     """
 
     store: AsyncStore
@@ -116,22 +116,22 @@ class Backfill:
     async def run(self, api: AsyncApi, window: Window, wanted: Collection[str], *, dry: bool) -> None:
         """Accept the wanted events of the window that have not arrived, or only count them.
 
-        A list that no wanted type is about is not read.
+        Only lists of resources that have wanted types are read.
 
         Raises:
             ApiError: the platform refuses a page, or does not send it in time.
-            TooLate: it has taken too long.
+            TooLate: the backfill has taken too long.
         """
         happened = dict[MissableEvent, None]()
-        for kind in [one for one in RESOURCES if one in map(resource_of, wanted)]:
+        for kind in [kind for kind in RESOURCES if kind in map(resource_of, wanted)]:
             async for resource in self._listed(api, kind):
                 try:
                     happened |= dict.fromkeys(must_have_happened(resource, kind, window, wanted))
-                except Untold as untold:
-                    self.untold[untold.args[0]] += 1
+                except UnclearHistory as unclear:
+                    self.untold[unclear.args[0]] += 1
         self.happened = len(happened)
         if time.time() > window.since.timestamp() + self.store.retention:
-            raise TooLate("it took so long that the store may have forgotten events at --since")
+            raise TooLate("the backfill took so long that the store may have forgotten events at --since")
         for batch in _batches(list(happened)):
             await (self.count_missing if dry else self.accept_missing)(batch)
             self.advance(len(batch))
@@ -202,8 +202,8 @@ def _batches(events: Sequence[MissableEvent]) -> Iterator[list[MissableEvent]]:
     "--since",
     type=MOMENT,
     required=True,
-    help="Only events that happened since then: ISO 8601, or an age: 2h, 6d. Less than CREDHOOK_RETENTION ago: "
-    "forgotten events would be accepted again.",
+    help="Only events that happened since then: ISO 8601, or an age: 2h, 6d. It must be less than CREDHOOK_RETENTION "
+    "ago, since forgotten events would be accepted again.",
 )
 @click.option(
     "--until",
@@ -217,7 +217,8 @@ def _batches(events: Sequence[MissableEvent]) -> Iterator[list[MissableEvent]]:
     "types",
     multiple=True,
     type=TYPE,
-    help="Only events of this type, such as verification.data; repeat it for several. Default: the handlers'.",
+    help="Only events of this type, such as verification.data; repeat it for several. Default: the types "
+    "that handlers want.",
 )
 @click.option("--dry-run", is_flag=True, help="Only count the missing events; write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
@@ -228,7 +229,7 @@ def backfill(*, since: datetime, until: datetime, types: tuple[str, ...], dry_ru
     each status implies, in the order of the states, and marks them as backfilled. Workers handle them like any other
     event. A late delivery of such an event is a duplicate.
 
-    You may run it as often as you like, on several hosts at once, and again after an interruption: no event is accepted
+    You may run it as often as you like, on several hosts at once, and again after an interruption. No event is accepted
     twice. Erased events count as never arrived.
     """
     settings = WorkerSettings()
@@ -242,50 +243,57 @@ def backfill(*, since: datetime, until: datetime, types: tuple[str, ...], dry_ru
         )
     wanted = frozenset(types) or frozenset(load(settings.handlers).types)
     if not wanted:
-        raise click.UsageError("the loaded handlers want no event type; name some with --type")
-    found, stopped = Backfill(settings.open_store()), ""
+        raise click.UsageError("the loaded handlers want no event type; name types with --type")
+    comparison, stopped = Backfill(settings.open_store()), ""
     with open_store():
         try:
-            asyncio.run(_run(found, settings, Window(since, until), wanted, dry_run=dry_run))
+            asyncio.run(_run(comparison, settings, Window(since, until), wanted, dry_run=dry_run))
         except KeyboardInterrupt:
             stopped = "stopped by Ctrl-C"
         except (ApiError, TooLate) as error:
             stopped = str(error)
         except StoreError as error:
-            # The reply of the last step may have been lost after it was done.
+            # The last step may have been done, and only its reply lost.
             stopped = unanswered(error)
-    _report(found, stopped, dry_run=dry_run, as_json=as_json)
-    sys.exit(int(bool(stopped or found.untold)))
+    _report(comparison, stopped, dry_run=dry_run, as_json=as_json)
+    sys.exit(int(bool(stopped or comparison.untold)))
 
 
 async def _run(
-    found: Backfill, settings: WorkerSettings, window: Window, wanted: frozenset[str], *, dry_run: bool
+    comparison: Backfill, settings: WorkerSettings, window: Window, wanted: frozenset[str], *, dry_run: bool
 ) -> None:
     """Run the backfill within the fleet's rate limit, and call nothing during a pause of the platform."""
-    breaker = CircuitBreaker.from_settings(found.store, settings)
+    breaker = CircuitBreaker.from_settings(comparison.store, settings)
     try:
         with bar("listing and comparing") as progress:
-            found.advance = progress.update
+            comparison.advance = progress.update
             async with AsyncApi.from_settings(settings, guard=breaker.acquire) as api:
-                await found.run(api, window, wanted, dry=dry_run)
+                await comparison.run(api, window, wanted, dry=dry_run)
     finally:
         await breaker.aclose()
-        await found.store.redis.aclose()
+        await comparison.store.redis.aclose()
 
 
-def _report(found: Backfill, stopped: str, *, dry_run: bool, as_json: bool) -> None:
+def _report(comparison: Backfill, stopped: str, *, dry_run: bool, as_json: bool) -> None:
     """Print one line about the accepted events, and one about each problem."""
-    missing = found.missing.total()
+    missing = comparison.missing.total()
     verb = "missing" if dry_run else "accepted"
     if as_json:
-        facts = {"listed": found.listed, "happened": found.happened, verb: missing, "types": dict(found.missing)}
-        click.echo(json.dumps({**facts, "untold": dict(found.untold), "complete": not stopped}))
+        facts = {
+            "listed": comparison.listed,
+            "happened": comparison.happened,
+            verb: missing,
+            "types": dict(comparison.missing),
+        }
+        click.echo(json.dumps({**facts, "untold": dict(comparison.untold), "complete": not stopped}))
     else:
-        by_type = ", ".join(f"{number} {kind.removeprefix('openid4vc.')}" for kind, number in found.missing.items())
-        line = f"{verb} {missing} of {found.happened} events of {found.listed} issuances and presentations"
+        by_type = ", ".join(
+            f"{number} {kind.removeprefix('openid4vc.')}" for kind, number in comparison.missing.items()
+        )
+        line = f"{verb} {missing} of {comparison.happened} events of {comparison.listed} issuances and presentations"
         click.echo(line + (f": {by_type}" if by_type else ""))
-    if found.untold:
-        left = ", ".join(f"{number} {why}" for why, number in found.untold.items())
-        click.echo(f"left {found.untold.total()} issuances and presentations: {left}", err=True)
+    if comparison.untold:
+        reasons = ", ".join(f"{number} {reason}" for reason, number in comparison.untold.items())
+        click.echo(f"left {comparison.untold.total()} issuances and presentations: {reasons}", err=True)
     if stopped:
         click.echo(f"Error: {stopped}; accepted events stay, run the command again for the rest", err=True)

@@ -44,12 +44,12 @@ _BULK: Final = (
     help="Run this handler for events of the types that it wants. For a done event it runs alone, even if it is new. "
     "For any other event, the handlers that have not ended run as well. `credhook handlers list` prints the names.",
 )
-@click.option("--by", metavar="NAME", help="Who replays, for the event's history; by default user@host.")
+@click.option("--by", metavar="NAME", help="Who replays, for the event's history. Default: user@host.")
 @click.option("--now", "hurry", is_flag=True, help="Also make waiting events due at once, as --cause alone does.")
 @click.option(
     "--renamed",
     is_flag=True,
-    help="A handler was renamed or removed: no longer wait for it, and run the handlers that workers have now.",
+    help="Do not wait for a handler that was renamed or removed. Run the handlers that workers have now.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask before all handlers of a done event run again.")
 def replay(
@@ -60,7 +60,7 @@ def replay(
     as_json: bool,
     only_handler: str | None,
     by: str | None,
-    hurry: bool,
+    due_now: bool,
     renamed: bool,
     yes: bool,
 ) -> None:
@@ -75,8 +75,8 @@ def replay(
     - unhandled: replayed without this command, once a worker has the handler; or with --renamed
     - unreadable: all handlers, once you have repaired the record
     - open: not changed, but due at once with --cause or --now
-    """  # noqa: D301  Click wants the character itself.
-    if (only_handler is not None) + hurry + renamed > 1:
+    """  # noqa: D301  Click needs the backspace character.
+    if (only_handler is not None) + due_now + renamed > 1:
         raise click.UsageError("--handler, --now and --renamed exclude each other")
     with options.open_store() as store:
         wanted = frozenset[str]() if only_handler is None else _types_wanted(only_handler)
@@ -91,16 +91,16 @@ def replay(
         if again and only_handler is None and not yes:
             ask(f"Done already: {again} of the {len(events)} selected; all their handlers would run again.")
         events += absent(store, selection)
-        how: How = ""
+        mode: How = ""
         if renamed:
-            how = "renamed"
-        elif hurry or (selection.cause and only_handler is None):  # After a cause is fixed, waiting events are due.
-            how = "now"
+            mode = "renamed"
+        elif due_now or (selection.cause and only_handler is None):  # After a cause is fixed, waiting events are due.
+            mode = "now"
         put_back = Replay(store, by=_user() if by is None else by)
 
         def step(batch: Sequence[EventSummary]) -> Sequence[bytes]:
             settled = [Settled(event.webhook_id, event.state) for event in batch]
-            return put_back(settled, how=how, handler=only_handler or "", types=wanted)
+            return put_back(settled, how=mode, handler=only_handler or "", types=wanted)
 
         with bar("replaying", len(events)) as progress:
             result = work_through(events, step, progress.update)
@@ -130,12 +130,14 @@ def _user() -> str:
 
 def _types_wanted(handler: str) -> frozenset[str]:
     """Return the types that the handler wants; none if it is not loaded here."""
-    from credhook.worker.handlers.loading import load  # It takes longer than finding a selection.
+    from credhook.worker.handlers.loading import load  # Its import takes longer than a selection.
 
-    loaded = {one.name: one.types for one in load(HandlerSettings().handlers).handlers}
+    loaded = {entry.name: entry.types for entry in load(HandlerSettings().handlers).handlers}
     if handler not in loaded:
-        known = f"loaded are {', '.join(sorted(loaded))}" if loaded else "no handlers are loaded"
-        click.echo(f"{handler} is not loaded here, so only events that it has handled are replayed; {known}", err=True)
+        loaded_names = f"loaded are {', '.join(sorted(loaded))}" if loaded else "no handlers are loaded"
+        click.echo(
+            f"{handler} is not loaded here, so only events that it has handled are replayed; {loaded_names}", err=True
+        )
     return loaded.get(handler, frozenset())
 
 
@@ -164,24 +166,26 @@ def erase(*, selection: Selection, dry_run: bool, expect: int | None, as_json: b
         report(result, "erased", ERASED, NOT_ERASED, as_json=as_json)
 
 
-def bar(what: str, total: int | None = None) -> AbstractContextManager[Any]:
+def bar(label: str, total: int | None = None) -> AbstractContextManager[Any]:
     """Return a progress bar, hidden unless standard error is a terminal. Its `update` advances it by a number."""
-    steps = count() if total is None else None  # click wants to know how far it is, or else something to count.
+    steps = count() if total is None else None  # click needs the length, or else an iterable.
     hidden = not sys.stderr.isatty()
-    return click.progressbar(steps, length=total, label=what, show_pos=True, file=sys.stderr, hidden=hidden)
+    return click.progressbar(steps, length=total, label=label, show_pos=True, file=sys.stderr, hidden=hidden)
 
 
-def report(result: BulkResult, verb: str, done: Mapping[str, str], left: Mapping[str, str], *, as_json: bool) -> None:
-    """Print the number of events that were done and left, with the verb in the past tense. Exit if none could.
+def report(
+    result: BulkResult, verb: str, done: Mapping[str, str], not_done: Mapping[str, str], *, as_json: bool
+) -> None:
+    """Print how many events were done and not done, with the verb in the past tense. Exit with 1 if none were done.
 
-    `done` and `left` map outcomes to words that follow their number, or "".
+    `done` and `not_done` map outcomes to words that follow their number, or "".
     """
     finished = sum(result.outcomes[name] for name in done)
-    remaining = {name: result.outcomes[name] for name in left if result.outcomes[name]}
+    remaining = {name: result.outcomes[name] for name in not_done if result.outcomes[name]}
     if as_json:
         click.echo(json.dumps({verb: finished, "left": remaining, "complete": not result.stopped}))
     elif not result.stopped:
-        click.echo(sentence(result.outcomes, verb, done, left))
+        click.echo(sentence(result.outcomes, verb, done, not_done))
     if result.stopped:
         # The last batch may have been done, and its reply lost.
         raise click.ClickException(
@@ -194,5 +198,5 @@ def report(result: BulkResult, verb: str, done: Mapping[str, str], left: Mapping
 def ask(consequence: str) -> None:
     """Return if the operator agrees to the consequence. Otherwise exit."""
     if not sys.stdin.isatty():
-        raise click.UsageError(f"{consequence} There is no terminal to ask at: say --yes if that is meant")
+        raise click.UsageError(f"{consequence} There is no terminal to ask at; add --yes to confirm")
     click.confirm(f"{consequence} Go on?", abort=True, err=True)

@@ -1,10 +1,10 @@
 """`credhook endpoints` and `credhook handlers`: the event types that handlers want and the platform delivers.
 
-The platform cannot update an endpoint, so it is replaced. The new one is created before the old one is deleted, so that
-no event is lost. While both exist, the platform may deliver one event twice, under two webhook-ids.
+The platform cannot update an endpoint, so it is replaced. The new endpoint is created before the old one is deleted, so
+that no event is lost. While both exist, the platform may deliver an event twice, under two webhook-ids.
 
-An endpoint that we create gets an id with the name of our queue. So we know it again when its URL has changed, and
-leave those of other deployments alone. Two deployments may have left the name at its default, so endpoints at other
+An endpoint that we create gets an id with the name of our queue. So we recognise it when its URL has changed, and leave
+the endpoints of other deployments alone. Two deployments may have left the name at its default, so endpoints at other
 hosts are replaced only with `--moved`.
 """
 
@@ -31,7 +31,7 @@ from credhook.worker.handlers.loading import load
 
 #: No filter: the endpoint receives every event, also of future types.
 ALL: Final = frozenset[str]()
-_KNOWN: Final = frozenset(EVENT_TYPES)
+_ALL_TYPES: Final = frozenset(EVENT_TYPES)
 #: The ids that we choose: `credhook-3-inbox` for the queue `inbox`, `credhook-all-4-inbox` without a filter.
 _OUR_ID: Final = re.compile(r"credhook-(?P<all>all-)?(?P<number>[1-9]\d{0,8})-(?P<queue>[A-Za-z0-9_-]{1,64})")
 #: A last path segment that may be the path secret.
@@ -45,7 +45,7 @@ class Plan:
     """The steps after which exactly one endpoint of ours receives the `wanted` types, or `ALL`, at `url`.
 
     Attributes:
-        new_id: the id of the endpoint to create, unless there is one to keep.
+        new_id: the id of the endpoint to create, unless there is an endpoint to keep.
         keep: the endpoint that is right already.
         doubtful: endpoints that may be ours or another deployment's: at another host with our queue's name in the id,
             or at our URL with another path secret and an id that we have not set.
@@ -65,19 +65,19 @@ class Plan:
 
 
 def plan(url: str, wanted: frozenset[str], registered: Iterable[Endpoint], queue: str, *, moved: bool = False) -> Plan:
-    """Compare the registered endpoints with the wanted types. `moved`: those in doubt are ours. Pure."""
+    """Compare the registered endpoints with the wanted types. `moved`: doubtful endpoints are ours."""
     ours: list[Endpoint] = []
     doubtful: list[Endpoint] = []
     numbers, wanted_place = [0], _place(url)
     for endpoint in registered:
-        found = _OUR_ID.fullmatch(endpoint.id)
-        is_named = found is not None and found["queue"] == queue
-        if found and is_named:
-            numbers.append(int(found["number"]))
+        our_id = _OUR_ID.fullmatch(endpoint.id)
+        is_named = our_id is not None and our_id["queue"] == queue
+        if our_id and is_named:
+            numbers.append(int(our_id["number"]))
         place = _place(endpoint.url)
         if is_at(endpoint, url) or (is_named and place.netloc == wanted_place.netloc):
             ours.append(endpoint)
-        elif is_named or (found is None and place == wanted_place):
+        elif is_named or (our_id is None and place == wanted_place):
             (ours if moved else doubtful).append(endpoint)
     right = [endpoint for endpoint in ours if _is_right(endpoint, url, wanted)]
     keep = max(right, key=lambda endpoint: _OUR_ID.fullmatch(endpoint.id) is not None, default=None)
@@ -87,14 +87,14 @@ def plan(url: str, wanted: frozenset[str], registered: Iterable[Endpoint], queue
 
 
 async def apply(api: AsyncApi, steps: Plan) -> None:
-    """Take the steps, creation first. A failure in between leaves one endpoint too many, never one too few."""
+    """Take the steps, creation first. A failure in between leaves an old endpoint, but never deletes the only one."""
     deletions = [Endpoints.delete(endpoint.id) for endpoint in steps.delete]  # An id that cannot be sent fails here.
     if steps.keep is None:
         types = tuple(sorted(steps.wanted)) or None
         try:
             await api.endpoints.create(EndpointRequest(url=steps.url, id=steps.new_id, filter_types=types))
         except InvalidRequest as error:
-            # An earlier try may have created it, although it was answered with a 500.
+            # An earlier try may have created the endpoint although its answer was a 500.
             if error.status != HTTPStatus.CONFLICT or not any(
                 endpoint.id == steps.new_id and _is_right(endpoint, steps.url, steps.wanted)
                 for endpoint in await api.endpoints.list()
@@ -111,17 +111,17 @@ async def apply(api: AsyncApi, steps: Plan) -> None:
 
 
 def is_at(endpoint: Endpoint, url: str) -> bool:
-    """Return True if the endpoint is registered for this URL, however the platform writes it. Pure."""
+    """Return True if the endpoint is registered for this URL, however the platform writes it."""
     return _normal(endpoint.url) == _normal(url)
 
 
 def _is_right(endpoint: Endpoint, url: str, wanted: frozenset[str]) -> bool:
     receives = filter_of(endpoint)
-    return is_at(endpoint, url) and (receives == wanted or (receives == ALL and wanted == _KNOWN))
+    return is_at(endpoint, url) and (receives == wanted or (receives == ALL and wanted == _ALL_TYPES))
 
 
 def _split(url: str) -> SplitResult:
-    """Return the parts of the URL. What is no URL is all path."""
+    """Return the parts of the URL. A text that is not a URL is all path."""
     try:
         return urlsplit(url)
     except ValueError:
@@ -141,20 +141,20 @@ def _place(url: str) -> SplitResult:
 
 
 def filter_of(endpoint: Endpoint) -> frozenset[str]:
-    """Return the types that an endpoint is registered for, or `ALL` if it has no filter. Pure.
+    """Return the types that an endpoint is registered for, or `ALL` if it has no filter.
 
-    The platform may answer with all types where no type was named. Then our id tells.
+    The platform may list all types for an endpoint without a filter. Then our id tells that there is none.
     """
     types, ours = frozenset(endpoint.filter_types or ALL), _OUR_ID.fullmatch(endpoint.id)
-    return ALL if ours and ours["all"] and types >= _KNOWN else types
+    return ALL if ours and ours["all"] and types >= _ALL_TYPES else types
 
 
 def described(types: frozenset[str]) -> str:
-    """Return the names of the types; "all events" if there is no filter. Pure."""
+    """Return the names of the types; "all events" if there is no filter."""
     if types == ALL:
         return "all events"
-    known = (f"all {len(_KNOWN)} event types",) if types >= _KNOWN else sorted(types & _KNOWN)
-    return ", ".join([*known, *sorted(types - _KNOWN)])
+    names = (f"all {len(_ALL_TYPES)} event types",) if types >= _ALL_TYPES else sorted(types & _ALL_TYPES)
+    return ", ".join([*names, *sorted(types - _ALL_TYPES)])
 
 
 @click.group()
@@ -193,13 +193,13 @@ _WANTED: Final = [
         type=click.Choice(EVENT_TYPES),
         multiple=True,
         metavar="TYPE",
-        help="An event type, repeated. Default: the handlers'.",
+        help="Event type; repeat it for several. Default: the types that handlers want.",
     ),
     click.Option(["--all", "everything"], is_flag=True, help="No filter: every event, also of future types."),
     click.Option(
         ["--moved"],
         is_flag=True,
-        help="This deployment was at another host: replace the endpoints that `plan` notes, too.",
+        help="Also replace the endpoints that `plan` notes, because this deployment was at another host.",
     ),
 ]
 
@@ -218,8 +218,8 @@ def plan_endpoints(*, types: tuple[str, ...], everything: bool, moved: bool) -> 
 def apply_endpoints(*, types: tuple[str, ...], everything: bool, moved: bool) -> None:
     """Register CREDHOOK_PUBLIC_URL for the event types that the handlers want, unless it is registered.
 
-    Replaces this deployment's earlier endpoint: the new one is created before the old one is deleted. Deployments on
-    one platform are told apart by CREDHOOK_QUEUE and the URL's host.
+    The command replaces this deployment's earlier endpoint. It creates the new endpoint before it deletes the old one.
+    Deployments on one platform are told apart by CREDHOOK_QUEUE and the URL's host.
     """
     steps = _planned(types, everything=everything, moved=moved)
     if not steps.empty:
@@ -248,7 +248,7 @@ def _planned(types: tuple[str, ...], *, everything: bool, moved: bool) -> Plan:
         raise click.UsageError("--all and --type exclude each other")
     wanted = ALL if everything else frozenset(types) or frozenset(load(HandlerSettings().handlers).types)
     if not (wanted or everything):
-        raise click.UsageError("the loaded handlers want no event type; name some with --type, or use --all")
+        raise click.UsageError("the loaded handlers want no event type; name types with --type, or use --all")
     registered = call(lambda api: api.endpoints.list())
     steps = plan(settings.public_url, wanted, registered, settings.queue, moved=moved)
     click.echo("\n".join(lines(steps)))
@@ -256,7 +256,7 @@ def _planned(types: tuple[str, ...], *, everything: bool, moved: bool) -> Plan:
 
 
 def lines(steps: Plan) -> Iterator[str]:
-    """Yield one line for each step, in order. Pure."""
+    """Yield one line for each step, in order."""
     yield f"{shown(steps.url)}: {described(steps.wanted)}"
     if _normal(steps.url).path == "/":
         yield "  note    the URL has no path. Receivers take deliveries at CREDHOOK_WEBHOOK_PATH: /webhooks by default"
@@ -270,10 +270,10 @@ def lines(steps: Plan) -> Iterator[str]:
     if steps.keep is None and steps.delete:
         yield "  note    while both exist, the platform may deliver one event twice, under two webhook-ids"
     if steps.empty:
-        yield "nothing to do: the platform has it so already"
+        yield "nothing to do: the endpoint is up to date"
 
 
 def shown(url: str) -> str:
-    """Hide most of a long last path segment: it may be the path secret. Pure."""
+    """Hide most of a long last path segment, which may be the path secret."""
     parts = _split(url)
     return parts._replace(path=_SECRET.sub(r"/\1…", parts.path)).geturl()

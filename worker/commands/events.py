@@ -1,10 +1,10 @@
-"""`credhook events` and `credhook causes`: show what the store remembers, for people and (`--json`) for programs."""
+"""`credhook events` and `credhook causes`: show the store's events, for people and (`--json`) for programs."""
 
 import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace as but
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import import_module
 from typing import Final
@@ -24,7 +24,7 @@ from credhook.worker.commands.bulk import erase, replay
 
 #: Events that `list` prints without --limit.
 _LIMIT: Final = 100
-#: Events that `list` reads for a table before it says how far it has come: a few tenths of a second.
+#: Events that `list` reads for a table before it reports how far it has looked back, after a few tenths of a second.
 _READ_LIMIT: Final = 20_000
 #: The fields of an event that its row shows.
 _COLUMNS: Final = ("webhook_id", "type", "resource_id", "state", "received_at", "attempts", "error")
@@ -34,7 +34,7 @@ _CAUSE_COLUMNS: Final = (
 )
 #: Seconds between two tries to reach Redis.
 _RETRY_SECONDS: Final = 0.5
-#: Seconds of silence after which Redis is pinged, and then counts as gone.
+#: Seconds of silence after which Redis is pinged. After the same time without a reply, the connection counts as lost.
 _SILENT_SECONDS: Final = 5.0
 
 
@@ -76,20 +76,20 @@ def events() -> None:
 )
 def list_events(*, selection: Selection, as_json: bool) -> None:
     """Print events, newest first; 100 of them unless --limit says otherwise."""
-    limited = but(selection, limit=selection.limit or _LIMIT)
+    limited = replace(selection, limit=selection.limit or _LIMIT)
     with options.open_store() as store:
         page = read_page(store, limited, patience=None if as_json else _READ_LIMIT)
         cursors = {event.webhook_id: str(event.cursor) for event in page.events}
-        found = list(records(store, cursors))
+        shown = list(records(store, cursors))
     if as_json:
-        for record in found:
+        for record in shown:
             click.echo(json.dumps({**record, "cursor": cursors[record["webhook_id"]]}))
         return
-    if found or page.after is None:
-        rows = [["" if record[name] is None else str(record[name]) for name in _COLUMNS] for record in found]
+    if shown or page.after is None:
+        rows = [["" if record[name] is None else str(record[name]) for name in _COLUMNS] for record in shown]
         print_table(_COLUMNS, rows, "no events")
     if page.looked_back_to is not None:
-        click.echo(f"looked back to {(time_of(page.looked_back_to) or '')[:19]} UTC, and found {len(found)}")
+        click.echo(f"looked back to {(time_of(page.looked_back_to) or '')[:19]} UTC, and found {len(shown)}")
     if page.after is not None:
         click.echo(f"for earlier events, repeat the command with --after {page.after}")
 
@@ -98,7 +98,7 @@ def list_events(*, selection: Selection, as_json: bool) -> None:
 @click.argument("webhook_id", type=options.AN_ID)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def show_event(webhook_id: str, *, as_json: bool) -> None:
-    """Print everything known about one event: deliveries, attempts, handlers, replays, deaths of its workers.
+    """Print everything that the store has about one event: attempts, handlers, replays, deaths of its workers.
 
     An event that was done at the first attempt has no history. Times are in UTC.
     """
@@ -115,7 +115,7 @@ class EventChange(BaseModel):
 
     Attributes:
         at: when it happened by Redis's clock, in ms since the epoch.
-        attempt: the number of the attempt that has ended, if one has.
+        attempt: the number of the attempt that has ended, if any.
         milliseconds: time since the event was received, if an attempt has ended.
         retry_in: ms until the next attempt, if the event waits for one.
     """
@@ -143,7 +143,7 @@ def tail(*, selection: Selection, as_json: bool) -> None:
 
     There is a line for each event that is accepted, replayed or quarantined, and for each attempt: its result, the time
     since the event was received, the error, and when the next attempt is. Changes are not stored. If
-    the connection to Redis is lost, changes in between are not shown, and a line tells you.
+    the connection to Redis is lost, changes in between are not shown, and a line reports that.
     """
     with options.open_store() as store, suppress(KeyboardInterrupt):
         click.echo(f"watching {store.keys.queue}; Ctrl-C ends it", err=True)
@@ -179,7 +179,7 @@ def _is_selected(change: EventChange, selection: Selection) -> bool:
 
 
 def changes(store: SyncStore) -> Iterator[EventChange]:
-    """Yield the changes for ever. Outages of Redis are reported on standard error."""
+    """Yield the changes for ever. Report outages of Redis on standard error."""
     lost = False
     while True:
         try:

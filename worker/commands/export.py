@@ -17,8 +17,8 @@ from credhook.worker.attempt.details import Snapshots, from_bytes
 from credhook.worker.commands.api import PATIENCE
 from credhook.worker.commands.options import AN_ID, open_store
 
-#: Fields of an issuance, a presentation and a credential that hold no personal data. All others are redacted.
-_KEPT: Final = {
+#: Fields of an issuance, a presentation and a credential without personal data. All other fields are redacted.
+_NOT_PERSONAL: Final = {
     *("id", "status", "format", "exchange", "type", "isValid", "revocable", "presentationTemplateId"),
     *("createdAt", "updatedAt", "expiresAt"),
 }
@@ -31,7 +31,7 @@ def export(webhook_id: str) -> None:
     """Print an event as a test case without personal data: JSON for credhook.testing.load_event.
 
     The details come from the sealed snapshot, or from the platform as it describes them now. Ids, states, times and the
-    names of attributes stay. Every other value is replaced by one of its type.
+    names of attributes stay. Every other value is replaced by a value of the same type.
     """
     settings = WorkerSettings()
     with open_store() as store:
@@ -56,8 +56,8 @@ async def _details(
     store = settings.open_store()
     async with store.redis:
         sealed = await Snapshots(store, settings.snapshot_key).find(webhook_id)
-    if sealed and (kept := from_bytes(sealed, event_type)):
-        return kept
+    if sealed and (snapshot := from_bytes(sealed, event_type)):
+        return snapshot
     async with AsyncApi.from_settings(settings, patience=PATIENCE) as api:
         details: Issuance | Presentation = await getattr(api, resource_of(event_type).namespace).get(resource_id)
         return details
@@ -66,20 +66,20 @@ async def _details(
 def redacted(details: dict[str, Any]) -> dict[str, Any]:
     """Return the details without personal data."""
     shown = {
-        name: value if name in _KEPT and isinstance(value, str | bool | None) else _blank(value)
+        name: value if name in _NOT_PERSONAL and isinstance(value, str | bool | None) else _blank(value)
         for name, value in details.items()
     }
     if isinstance(credentials := details.get("credentials"), list):
-        shown["credentials"] = [redacted(one) if isinstance(one, dict) else _blank(one) for one in credentials]
+        shown["credentials"] = [redacted(item) if isinstance(item, dict) else _blank(item) for item in credentials]
     return shown
 
 
 def _blank(value: Any) -> Any:
-    """Return a value of the same type that says nothing."""
+    """Return a neutral value of the same type."""
     if isinstance(value, dict):
-        return {name: _blank(one) for name, one in value.items()}
+        return {name: _blank(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [_blank(one) for one in value]
+        return [_blank(item) for item in value]
     if isinstance(value, str):
         return "2000-01-01" if _DATE.fullmatch(value) else "redacted" if value else ""
     return value if value is None else type(value)()

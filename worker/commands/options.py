@@ -39,7 +39,7 @@ _STATES: Final = [state.value for state in State]
 _STATE_HELP: Final = "Only events in this state; repeat it for several."
 _TYPE_HELP: Final = "Only events of this type, such as verification.data; repeat it for several."
 _SINCE_HELP: Final = "Only events received since then: ISO 8601, or an age: 2h, 7d."
-#: Options about facts that never change, which `tail` takes as well.
+#: Options that `tail` takes as well, since each change of an event shows what they compare.
 WATCHING: Final = (
     click.option("--state", "states", multiple=True, type=click.Choice(_STATES), help=_STATE_HELP),
     click.option("--type", "types", multiple=True, type=TYPE, help=_TYPE_HELP),
@@ -54,34 +54,34 @@ OPTIONS: Final = (
     click.option("--limit", type=click.IntRange(1), help="At most this many, the newest."),
     click.option("--after", type=_Parsed("cursor", Cursor.read), help="Continue where an earlier page ended."),
 )
-ALL: Final = click.option("--all", "everything", is_flag=True, help="Every event, if no other option selects some.")
+ALL: Final = click.option("--all", "everything", is_flag=True, help="Every event, unless other options select events.")
 #: `replay` has an option of the same name that does more.
 BY_HANDLER: Final = click.option(
     "--handler",
     metavar="NAME",
-    help="Only events that this handler has ended for, or is awaited for, such as accounts.open_account.",
+    help="Only events that this handler, such as accounts.open_account, has ended, or that wait for it.",
 )
 
 
 def selecting(*options: Callable[..., Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator that gives a command these options. The command receives a `selection` instead of them.
 
-    With the option `--all`, an empty selection is refused without it.
+    If the command has the option `--all`, an empty selection is refused unless `--all` is set.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
-        def decorated(**given: Any) -> None:
-            selected = {field.name: given.pop(field.name) for field in fields(Selection) if field.name in given}
+        def decorated(**values: Any) -> None:
+            selected = {field.name: values.pop(field.name) for field in fields(Selection) if field.name in values}
             selected |= {"states": frozenset(map(State, selected["states"])), "types": frozenset(selected["types"])}
-            selection, everything = Selection(**selected), given.pop("everything", True)
+            selection, everything = Selection(**selected), values.pop("everything", True)
             if selection.since and selection.until and selection.since >= selection.until:
                 raise click.UsageError("--since should be earlier than --until")
             if selection.is_empty and not everything:
                 raise click.UsageError(
-                    "say which events, or --all; `credhook events list` with the same options shows them"
+                    "select events, or add --all; `credhook events list` with the same options shows them"
                 )
-            command(selection=selection, **given)
+            command(selection=selection, **values)
 
         return functools.reduce(lambda inner, option: option(inner), reversed(options), decorated)
 
@@ -92,7 +92,7 @@ def selecting(*options: Callable[..., Any]) -> Callable[[Callable[..., None]], C
 def open_store() -> Iterator[SyncStore]:
     """Open the store that the settings name.
 
-    A failed command is not sent again: if only its reply was lost, the second try would find the work done already.
+    A failed command is not sent again. If only its reply was lost, a second try would find the work done already.
 
     Raises:
         click.ClickException: Redis does not answer, or the store does not have the selected cause.

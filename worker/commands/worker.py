@@ -1,4 +1,4 @@
-"""`credhook worker`: keep worker processes running. What one process does is in worker/process/main.py."""
+"""`credhook worker`: keep worker processes running. Each process runs worker/process/main.py."""
 
 import functools
 import os
@@ -11,7 +11,7 @@ from credhook.store import Death
 from credhook.supervisor import FOLDER
 from credhook.worker.process.supervisor import Supervision, WorkerSupervisor, process_names
 
-#: The place in the metrics of the supervisor itself, beside those of its workers.
+#: The supervisor's own place in the metrics, beside the places of its workers.
 _SUPERVISOR_PLACE = "supervisor"
 
 
@@ -19,7 +19,9 @@ _SUPERVISOR_PLACE = "supervisor"
 @click.option("--processes", type=click.IntRange(1, 64), default=1, show_default=True, help="Worker processes to run.")
 @click.option("--burst", is_flag=True, help="Stop when the queue is empty.")
 @click.option("--debug", is_flag=True, hidden=True, help="Work in this process, for `credhook dev --debug`.")
-@click.option("--supervised", type=(int, int, str), hidden=True, help="Two pipes of the supervisor, and our name.")
+@click.option(
+    "--supervised", type=(int, int, str), hidden=True, help="Two pipes of the supervisor, and this worker's name."
+)
 def worker(*, processes: int, burst: bool, debug: bool, supervised: tuple[int, int, str] | None) -> None:
     """Fetch the details of each event and run the handlers.
 
@@ -57,10 +59,10 @@ def _supervise(settings: WorkerSettings, processes: int, *, burst: bool) -> int:
         return supervisor.run()
 
 
-def _reclaim(settings: WorkerSettings, name: str, how: Death) -> bool:
+def _reclaim(settings: WorkerSettings, name: str, death: Death) -> bool:
     """Put back the events of a dead worker. Most supervisors never see a death, and stay small without this module."""
     from credhook.worker.queue.leases import reclaim
 
     store = settings.open_store_sync()
     with store.redis:
-        return reclaim(store, name, how)
+        return reclaim(store, name, death)

@@ -159,7 +159,7 @@ def test_a_page_that_found_no_event_leads_further_back(monkeypatch: pytest.Monke
     assert f'rel="next" href="/events?{query}&after={Cursor(7)}">Look further back<' in unescape(text)
     inputs = re.findall(r'<input (?:type="(checkbox)" )?name="(\w+)" value="(?:openid4vc\.)?([^"]+)"([^>]*)>', text)
     assert [(name, value) for box, name, value, rest in inputs if not box or "checked" in rest] == parse_qsl(query)
-    assert b"\\udcff" in page(request, "problem.html", title="", what="\udcff").body  # Redis may hold any bytes.
+    assert b"\\udcff" in page(request, "problem.html", title="", problem="\udcff").body  # Redis may hold any bytes.
 
 
 def test_times_are_in_utc_and_numbers_in_groups() -> None:

@@ -97,7 +97,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("events.quarantined", {"counts": EventCounts(quarantined=1)}, "replay --state quarantined"),
     ("events.conflicts", {"receivers": tuple(receiver(conflicts=3, conflicted=ago) for ago in (86_400.0, 9.0, 86_401.0))}, "6 deliveries had the"),
     ("events.dead", {"counts": EventCounts(dead=9, dead_recently=1)}, "1 event was given up"),
-    ("events.unreadable", {"counts": EventCounts(unreadable=1)}, "something else"),
+    ("events.unreadable", {"counts": EventCounts(unreadable=1)}, "another program"),
 ]  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from credhook.sandbox.local.dev import saved
+from credhook.sandbox.local.dev import saved_files
 from credhook.sandbox.local.environment import CannotStart
 from support.process.dev_process import MODULE, developing
 from support.process.growing_files import whole_lines
@@ -42,10 +42,10 @@ def test_saves_while_events_come_lose_none_and_repeat_none_that_is_done(folder: 
 
 
 def test_a_test_that_is_saved_is_no_reason_to_start_anew(tmp_path: Path) -> None:
-    saves = saved([tmp_path])
+    saves = saved_files([tmp_path])
     assert next(saves) == []
     for name in ("test_accounts.py", "accounts_test.py", "conftest.py", "notes.txt", "contest.py"):
         (tmp_path / name).touch()
     assert until(lambda: next(saves), what="the last") == ["contest.py"]
     with pytest.raises(CannotStart, match="files cannot be watched"):
-        next(saved([tmp_path / "nowhere"]))
+        next(saved_files([tmp_path / "nowhere"]))

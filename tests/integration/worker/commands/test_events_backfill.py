@@ -111,7 +111,7 @@ def test_ctrl_c_ends_it_with_what_it_has_found(lossy: Scene) -> None:
         (("--since", "604000s"), "the store forgets settled events after CREDHOOK_RETENTION, 604800 s"),
         (("--since", "5m"), "--since should be earlier than --until; the default"),
         ((), "Missing option '--since'"),
-        (("--since", "1d"), "the loaded handlers want no event type; name some with --type"),
+        (("--since", "1d"), "the loaded handlers want no event type; name types with --type"),
         (("--since", "1d", "--type", "issuance.complete"), "did you mean issuance.completed?"),
     ],
 )

@@ -107,7 +107,7 @@ def test_delivery_of_an_erased_event_is_accepted_as_new(redis_client: Redis, red
     plant(redis_client, "m1", State.DONE, ended=HANDLED)
     refused = events("erase", "--id", "m1")
     assert refused.exit_code == 2
-    assert "say --yes if that is meant" in " ".join(refused.stderr.split())
+    assert "add --yes to confirm" in " ".join(refused.stderr.split())
     assert record(redis_client, "m1")
     erased = json.loads(events("erase", "--id", "m1", "--yes", "--json").stdout)
     assert erased == {"erased": 1, "left": {}, "complete": True}

@@ -62,5 +62,7 @@ def test_only_what_is_known_to_be_harmless_stays(details: dict[str, Any], shown:
 def test_a_file_that_holds_no_event_is_named(tmp_path: Path) -> None:
     for text in ("", "[]", "{}", '{"type": "x", "details": {}}', '{"type": "openid4vc.issuance.failed"}'):
         (tmp_path / "case.json").write_text(text)
-        with pytest.raises(ValueError, match=r"case\.json holds no event as `credhook events export` writes it"):
+        with pytest.raises(
+            ValueError, match=r"case\.json does not hold an event as `credhook events export` writes it"
+        ):
             load_event(tmp_path / "case.json")

@@ -10,7 +10,7 @@ from credhook.worker.api.client import pages
 from credhook.worker.api.errors import InvalidResponse
 from credhook.worker.api.models import ListedResource
 from credhook.worker.api.operations import Page
-from credhook.worker.commands.backfill import Untold, Window, must_have_happened
+from credhook.worker.commands.backfill import UnclearHistory, Window, must_have_happened
 
 
 @pytest.mark.parametrize(("last", "said"), [(3, "leads in a circle"), (999, "after 101 pages without an element")])
@@ -82,7 +82,7 @@ def test_status_tells_which_events_must_have_happened(
     ],
 )
 def test_backfill_says_why_it_cannot_judge_a_resource(resource: ListedResource, why: str) -> None:
-    with pytest.raises(Untold, match=f"^{why}$"):
+    with pytest.raises(UnclearHistory, match=f"^{why}$"):
         list(must_have_happened(resource, ISSUANCE, WINDOW, EVENT_TYPES))
 
 
