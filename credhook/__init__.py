@@ -36,7 +36,7 @@ __all__ = [
     "TrustedEntityRequest", "Unauthorized", "Unavailable", "User", "UserRequest", "WalletCredential",
 ]  # fmt: skip
 
-#: The modules that define these names. Those that cost less to import come first.
+#: The modules that define these names, the cheapest imports first.
 _HOMES = (
     "credhook.backoff",
     "credhook.events",

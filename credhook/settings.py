@@ -226,7 +226,7 @@ class QueueSettings(Settings):
     queue: str = Field(
         "credhook",
         pattern=r"^[A-Za-z0-9_-]{1,64}$",
-        description="Name of the RQ queue between receiver and workers. Each deployment needs one of its own.",
+        description="Name of the RQ queue between receiver and workers. Each deployment needs its own queue.",
     )
 
 
@@ -239,8 +239,10 @@ class StoreSettings(QueueSettings):
         description="The Redis that holds the store and the queue: `redis://`, `rediss://`, `unix://`, or "
         "`redis+sentinel://host:port,host:port/service/db`.",
     )
-    redis_certfile: ExistingFile | None = Field(None, description="PEM certificates for a Redis that asks for one.")
-    redis_keyfile: ExistingFile | None = Field(None, description="Its PEM private key, if it is not in the same file.")
+    redis_certfile: ExistingFile | None = Field(None, description="PEM certificate chain for a Redis that asks for it.")
+    redis_keyfile: ExistingFile | None = Field(
+        None, description="PEM private key of that chain, if not in the same file."
+    )
     retention: int = Field(
         7 * 86_400,
         ge=3_600,
@@ -440,7 +442,7 @@ class PlatformSettings(Settings):
         description="Root of the platform's API, `{base_url}` in its specification.",
     )
     token_url: HttpUrl = Field(
-        description="The identity provider's token endpoint, whole.",
+        description="Whole URL of the identity provider's token endpoint.",
     )
     client_id: str = Field(description="OAuth 2.0 client id.")
     client_secret: SecretStr = Field(description="OAuth 2.0 client secret.")
@@ -451,23 +453,23 @@ class PlatformSettings(Settings):
     )
     scope: Scope | None = Field(
         None,
-        description="Scopes that the token is asked for, separated by spaces. Default: what the server gives.",
+        description="Scopes to request for the token, separated by spaces. Default: the server decides.",
     )
     audience: str | None = Field(
         None,
-        description="Audience that the token is asked for, where the server wants one.",
+        description="Audience to request for the token, if the server needs it.",
     )
     resource: Annotated[tuple[ResourceUri, ...], NoDecode, _WORDS, _separated_by(None)] = Field(
         (),
-        description="Absolute URIs that the token is asked for (RFC 8707), separated by spaces.",
+        description="Resources to request for the token: absolute URIs (RFC 8707), separated by spaces.",
     )
     client_certfile: ExistingFile | None = Field(
         None,
-        description="PEM certificate chain that the platform and its token endpoint are shown, where they ask for one.",
+        description="PEM certificate chain for the platform and its token endpoint, if they ask for it.",
     )
     client_keyfile: ExistingFile | None = Field(
         None,
-        description="PEM private key of that certificate, not encrypted, if it is not in the same file.",
+        description="PEM private key of that chain, not encrypted, if it is not in the same file.",
     )
     issuance_path: DetailPath = Field(
         ISSUANCE.path,
@@ -486,8 +488,8 @@ class PlatformSettings(Settings):
     )
     match_ids: bool = Field(
         True,
-        description="`0` accepts details that carry another id than the one asked for, "
-        "from a platform that names them otherwise.",
+        description="`0` accepts details that carry another id than the requested id, "
+        "from a platform that writes ids in another form there.",
     )
 
     @model_validator(mode="after")
@@ -541,7 +543,7 @@ class WorkerSettings(PlatformSettings, HandlerSettings, StoreSettings):
         100,
         ge=1,
         le=1_000,
-        description="Events that one worker process has under way at most.",
+        description="Events that one worker process has in flight, at most.",
     )
     grace: float = Field(
         20.0,
@@ -554,14 +556,14 @@ class WorkerSettings(PlatformSettings, HandlerSettings, StoreSettings):
         ge=1,
         le=300,
         description="Seconds that a claim lasts unless renewed. The events of a dead process are requeued sooner: when "
-        "its supervisor sees it die, or after 6 seconds of silence (0.4 of this if that is more).",
+        "its supervisor sees it die, or after 6 seconds of silence (0.4 of the lease if that is longer).",
     )
     rate: float | None = Field(
         None,
         gt=0,
         allow_inf_nan=False,
-        description="Requests that all workers together make to the platform in any second, at most; while Redis does "
-        "not answer, no new ones. Default: no limit until the platform answers 429, and then a rate found by trial.",
+        description="Requests that all workers together send to the platform in any second, at most. While Redis does "
+        "not answer, they send none. Default: no limit until the platform answers 429, and then a rate found by trial.",
     )
     snapshot_key: Annotated[
         SecretStr | None,
@@ -591,8 +593,8 @@ class ConsoleSettings(StoreSettings):
     ] = Field(
         None,
         validation_alias="CREDHOOK_CONSOLE_PASSWORD",
-        description="Password of the console: 16 or more random characters. Default: the console makes one and prints "
-        "a link that holds it.",
+        description="Password of the console: 16 or more random characters. Default: a new password at each start, in "
+        "a link that the console prints.",
     )
     url: Annotated[str, AfterValidator(_origin)] | None = Field(
         None,

@@ -84,7 +84,7 @@ _REFUSABLE: Final = tuple(_REFUSALS)
 
 
 class RefusalLog:
-    """Logs refusals, limited for each reason, and counts those that a wrong setting or sender causes.
+    """Logs refusals, limited for each reason, and counts the refusals that a wrong setting or sender causes.
 
     Attributes:
         counts: deliveries by the rule for which they were refused, such as `signature`.

@@ -44,7 +44,7 @@ def selection(query: Sequence[tuple[str, str]], now: datetime) -> Selection:
     Ages count from `now`.
 
     Raises:
-        ValueError: a value is invalid; the message names it and says what is expected.
+        ValueError: a value is invalid; the message names it and the expected form.
     """
     filters = [(name, value.strip()) for name, value in query if value.strip()]
     read: dict[str, Callable[[str], Any]] = {

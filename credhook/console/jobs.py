@@ -159,7 +159,7 @@ class Jobs:
         self._thread = ThreadPoolExecutor(max_workers=1)
 
     def add(self, job: Job) -> None:
-        """Run the job after those that were added before it."""
+        """Run the job after all earlier jobs."""
         for job_id in [job.id for job in self._jobs.values() if job.ended][:-_MAX_FINISHED]:
             del self._jobs[job_id]
         self._jobs[job.id] = job

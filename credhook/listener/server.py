@@ -147,7 +147,7 @@ class Server(uvicorn.Server):
         yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept no more connections, answer those that were just accepted, then drain.
+        """Accept no more connections, answer the connections that were just accepted, then drain.
 
         Another process may go on with the same socket, so that senders notice no restart. But only this process can
         answer a connection that it has accepted.

@@ -67,7 +67,7 @@ _OF_WORKERS: Final = (
     "CREDHOOK_HANDLERS",
     *(str(field.validation_alias) for field in WorkerSettings.model_fields.values() if field.is_required()),
 )
-#: Name of a check → the class of settings; variables, one of which is set where these apply; why they do not apply.
+#: Name of a check → the class of settings; variables that show that these apply to this host; why they do not apply.
 _SETTINGS: Final[Mapping[str, tuple[type[Any], tuple[str, ...], str]]] = {
     "settings.store": (StoreSettings, (), ""),
     "settings.receiver": (

@@ -88,10 +88,10 @@ class Row(NamedTuple):
 
     Attributes:
         name: its stable name, as in `Finding`.
-        reads: returns what is wrong, one item for each sentence, or nothing.
-        sentence: returns what is wrong with an item.
-        remedy: what to do about it, or a function that returns that for an item.
-        alert: the alert of deploy/alerts.yaml about the same, or "".
+        reads: returns an item for each problem, or no item.
+        sentence: returns the problem of an item in words.
+        remedy: what to do, or a function that returns what to do about an item.
+        alert: the alert of deploy/alerts.yaml about the same problem, or "".
     """
 
     name: str
@@ -277,7 +277,7 @@ def _settings(fleet: Fleet) -> Iterator[Problem]:
 def _settled_groups(
     processes: Iterable[FleetProcess], value: Callable[[FleetProcess], str]
 ) -> dict[str, list[FleetProcess]]:
-    """Group the processes by a value. Leave out those that are younger than a deploy, which may differ for a while."""
+    """Group the processes by a value. Leave out processes younger than a deploy, which may differ for a while."""
     groups: dict[str, list[FleetProcess]] = {}
     for process in processes:
         if process.age >= DEPLOY_SECONDS:

@@ -124,7 +124,7 @@ class FakeApi(AsyncApi):
         self._failures.append(httpx.ReadTimeout("The test asked for a time-out."))
 
     def answer(self, path: str, json: Any) -> None:
-        """Answer requests to this path with JSON, whatever their query, for operations that the sandbox does not have.
+        """Answer requests to this path, with any query, with JSON. Use this for operations that the sandbox lacks.
 
         Raises:
             ValueError: The path does not begin with `/`.

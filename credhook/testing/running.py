@@ -48,7 +48,7 @@ class Result:
     Attributes:
         outcome: "done"; "skipped" by its condition; "waiting" for another attempt; "timed_out" and waiting; or "dead".
         retry_in: seconds until the next attempt, or None.
-        attempts: number of runs, including those that crashed.
+        attempts: number of runs, including crashed runs.
         cause: the error as a worker stores it: its class, or the reason of a `GiveUp`. Empty if done.
         at: the last places of the error's traceback, `folder/file:line function`, innermost last. Before them, class
             and place of each member if the error is an exception group.
@@ -289,7 +289,7 @@ def handler_of(function: Function) -> Handler:
 
 
 async def end_tasks(tasks: Collection["asyncio.Task[Any]"]) -> None:
-    """End the tasks, including those that swallow their cancellation."""
+    """End the tasks, even tasks that swallow their cancellation."""
     for task in tasks:
         task.cancel()
     if tasks:

@@ -72,7 +72,7 @@ _GROUPS: Final = {
 #: Group, command and argument → help. A command has the name of its operation, unless `_OPERATIONS` says otherwise.
 _COMMANDS: Final = {
     "users list": "Print the tenant's users.",
-    "users create FILE": """Create a user, or resolve one that exists.
+    "users create FILE": """Create a user, or resolve an existing user.
 
         FILE: {"email", "username", "firstName", "lastName", "externalIdentifier"}, with an email or a username.
         The answer's tempPassword is empty if the account existed before; otherwise it is shown here and nowhere else.
