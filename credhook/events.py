@@ -212,7 +212,7 @@ def rank_of(event_type: str) -> int:
 
 
 def is_resource_id(value: object) -> bool:
-    """Return True if the value can be the id of a resource: it can be fetched by that id."""
+    """Return True if the value can be the id of a resource, so that the resource can be fetched by it."""
     return isinstance(value, str) and bool(_SEGMENT.fullmatch(value)) and len(value.encode()) <= LONGEST_ID
 
 

@@ -364,7 +364,7 @@ class ReceiverSettings(StoreSettings):
         return value
 
     @model_validator(mode="after")
-    def _protects(self) -> Self:
+    def _strangers_are_refused(self) -> Self:
         # A timestamp may also lie in the future, so a delivery may be valid for twice the tolerance.
         if 2 * self.tolerance >= self.retention:
             raise ValueError(

@@ -69,7 +69,7 @@ class End(Enum):
     IN_ORDER = auto()
     #: Another child takes its place.
     DEATH = auto()
-    #: Its settings or handlers are wrong: all children stop.
+    #: Its settings or handlers are wrong, so all children stop.
     FATAL = auto()
 
 

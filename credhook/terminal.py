@@ -5,7 +5,7 @@ import sys
 
 
 def plain(text: str) -> str:
-    """Escape characters that a terminal would obey or not show: they could forge a line or repaint the screen."""
+    """Escape characters that a terminal would obey or not show. They could forge a line or repaint the screen."""
     if text.isprintable():
         return text
     return "".join(

@@ -1,4 +1,4 @@
 from typing import Final
 
 #: The user agent of `credhook doctor`. The receiver refuses its request, and status does not report that refusal.
-PROBE: Final = "credhook-doctor"
+DOCTOR_AGENT: Final = "credhook-doctor"

@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from credhook.events import Event, Malformed
 from credhook.listener.server import RETRY_AFTER, errors_body
 from credhook.logs import FloodGuard
-from credhook.receiver import PROBE, metrics
+from credhook.receiver import DOCTOR_AGENT, metrics
 from credhook.receiver.inbox import Inbox, Outcome, StoreUnavailable
 from credhook.receiver.signature import (
     ID,
@@ -100,7 +100,7 @@ class RefusalLog:
         """Count a refusal, and log it unless that reason floods the log. Return the response. `sent`: the headers."""
         rule, status, detail, headers = _REFUSALS[type(refusal)]
         metrics.REFUSALS.add(rule, str(status))
-        if not (isinstance(refusal, StoreUnavailable) or (b"user-agent", PROBE.encode()) in sent):
+        if not (isinstance(refusal, StoreUnavailable) or (b"user-agent", DOCTOR_AGENT.encode()) in sent):
             self.last = time.monotonic()
             self.counts[rule] += 1
         reason = str(refusal)

@@ -217,7 +217,7 @@ def _reason(error: Exception) -> str:
 
 def _log(outcome: Outcome, deliveries: list[Delivery]) -> None:
     """Log one line for many deliveries that went as expected, and one for each other delivery."""
-    ids = [_ids(delivery) for delivery in deliveries]
+    ids = [_log_fields(delivery) for delivery in deliveries]
     if outcome in {Outcome.ACCEPTED, Outcome.DUPLICATE}:
         for first in range(0, len(ids), _MAX_LOGGED):
             log.info("events_" + outcome.value, events=ids[first : first + _MAX_LOGGED])
@@ -229,7 +229,7 @@ def _log(outcome: Outcome, deliveries: list[Delivery]) -> None:
             log.warning("event_" + outcome.value, **fields)
 
 
-def _ids(delivery: Delivery) -> dict[str, str]:
+def _log_fields(delivery: Delivery) -> dict[str, str]:
     event = delivery.event
     ids = event_ids(delivery.id, event.type, event.resource_id)
     if delivery.trace is not None and (trace := trace_id(delivery.trace)):

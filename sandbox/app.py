@@ -1,4 +1,4 @@
-"""The sandbox, assembled: its routes, its faults, and its start page. The page is plain HTML without JavaScript."""
+"""Assemble the sandbox: its routes, its faults, and its start page. The page is plain HTML without JavaScript."""
 
 import time
 from collections.abc import AsyncIterator, Sequence

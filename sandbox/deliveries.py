@@ -121,7 +121,7 @@ class DeliveryAttempt(DeliveryFields, Reply):
 
 @operation("POST", ENDPOINTS, status=201)
 def register(tenant: Tenant, body: NewEndpoint) -> SandboxEndpoint:
-    """Register an endpoint, or answer 409 for a taken id: a DELETE must free it before another URL gets the events."""
+    """Register an endpoint, or answer 409 for a taken id. A DELETE must free it before another URL gets the events."""
     id_, now = body.id or str(uuid4()), tenant.now()
     if tenant.state.get(SandboxEndpoint, id_):
         raise HTTPException(409, f"There is an endpoint {id_} already; delete it first to replace it.")

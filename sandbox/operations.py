@@ -152,7 +152,7 @@ def document() -> Json:
     definitions: Json = {}
 
     def schema(model: Any) -> Json:
-        # In the mode "validation" a field with a default is not required, which holds for answers too: they carry the
+        # In the mode "validation" a field with a default is not required. That suits answers, which carry only the
         # fields that were set.
         model_schema = _adapter(model).json_schema(ref_template="#/components/schemas/{model}")
         definitions.update(model_schema.pop("$defs", {}))

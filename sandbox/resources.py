@@ -140,13 +140,13 @@ def _advance(
         pairs = zip(record.credentials, rule.credentials, strict=True)
         changes["credentials"] = [credential.model_copy(update={"status": status}) for credential, status in pairs]
     else:
-        changes |= _presented(rule.status, [*record.credentials, credential][:1])
+        changes |= _presentation_fields(rule.status, [*record.credentials, credential][:1])
     changes |= {"before": record, "announced": [*record.announced, event_type]}
     tenant.state.put(record.id, record.model_copy(update=changes))
     return record.id
 
 
-def _presented(status: str, credentials: list[Any]) -> dict[str, Any]:
+def _presentation_fields(status: str, credentials: list[Any]) -> dict[str, Any]:
     error = "The holder declined the request." if status == "rejected" else None
     return {"status": status, "error": error, "credentials": credentials if status == "verified" else []}
 
@@ -259,7 +259,7 @@ def _trigger_presentation(tenant: Tenant, body: EventRequest) -> str:
         authorization_request_qr_uri=uri,
         before=None,
         announced=[body.event_type],
-        **_presented(EVENTS[body.event_type].status, [credential]),
+        **_presentation_fields(EVENTS[body.event_type].status, [credential]),
     )
     tenant.state.put(id_, record)
     return id_
@@ -277,7 +277,7 @@ def _offer(tenant: Tenant, id_: str, template_id: str) -> str:
     return f"{OFFER_SCHEME}?credential_offer={quote(to_json(offer), safe='')}"
 
 
-def _offered(tenant: Tenant, uri: str) -> str:
+def _offered_issuance(tenant: Tenant, uri: str) -> str:
     """Return the id of an offered issuance, or answer 400. An offer of another issuer gives an unknown id."""
     query = parse_qs(urlsplit(uri).query)
     try:
@@ -296,7 +296,7 @@ def accept_offer(tenant: Tenant, body: CredentialOffer) -> list[AcceptedCredenti
 
     Answer 404 for an offer of another issuer or an archived template, 400 for an offer that was used or has expired.
     """
-    record = tenant.state.get(IssuanceRecord, _offered(tenant, body.credential_offer))
+    record = tenant.state.get(IssuanceRecord, _offered_issuance(tenant, body.credential_offer))
     if record is None:
         raise HTTPException(404, "This sandbox has not made this offer.")
     template = templates.find_template(tenant, record.template_id, archived=False)

@@ -274,7 +274,7 @@ def create_preset(tenant: Tenant, body: NewPreset) -> CreatedPreset:
 
 @operation("GET", "/me-creds/api/templates/credentials/{id}")
 def read_template(tenant: Tenant, id_: str) -> SandboxTemplate:
-    """Return a template. With the fault `hideArchived`, answer 404 for an archived one: the specification says both."""
+    """Return a template. With the fault `hideArchived`, answer 404 if it is archived. The specification says both."""
     return find_template(tenant, id_, archived=not tenant.faults.on.hide_archived)
 
 

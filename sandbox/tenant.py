@@ -22,7 +22,7 @@ R = TypeVar("R", bound=WireModel)
 
 TOKEN_PATH = "/realms/sandbox/protocol/openid-connect/token"  # noqa: S105  A path.
 CLIENT_ID = "sandbox"
-CLIENT_SECRET = "sandbox"  # noqa: S105  Published: it opens nothing but a sandbox.
+CLIENT_SECRET = "sandbox"  # noqa: S105  Published, since it opens only sandboxes.
 
 TOKEN_LIFETIME_SECONDS = 300
 

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 #: Default of an optional field. Pydantic does not validate it, and `plain` does not write it. So a field may be
-#: left out but not be null: the specification names no nullable field of a request.
+#: left out but not be null, since the specification names no nullable field of a request.
 ABSENT: Any = None
 
 #: Accepts 1.0 for 1, since JSON has one type of number. In a field's metadata it stands after the bounds.

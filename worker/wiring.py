@@ -175,7 +175,7 @@ async def _restarted(work: Callable[[], Awaitable[None]]) -> None:
         try:
             await work()
         except STORE_ERRORS:
-            pass  # Whoever takes events logs it.
+            pass  # The loop that claims events logs the outage.
         except Exception as error:
             log.error("background_task_failed", exc_info=error)  # noqa: TRY400  Our processor keeps the message out.
         await asyncio.sleep(_RESTART_SECONDS)

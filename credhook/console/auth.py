@@ -75,7 +75,7 @@ class Guard:
         await answer(scope, receive, send_with_headers)
 
     async def _refusal(self, request: Request) -> Response | None:
-        if problem := objection(request.method, request.headers, self._url):
+        if problem := refusal_reason(request.method, request.headers, self._url):
             self._warn("console_refused", problem, path=request.scope["path"])
             return PlainTextResponse(f"{problem}\n", HTTPStatus.FORBIDDEN)
         credentials = request.headers.get("authorization", "")
@@ -108,7 +108,7 @@ def authenticated(credentials: str, password: str) -> str | None:
     return name.decode(errors="replace").strip()[:_MAX_NAME_CHARACTERS] or OPERATOR
 
 
-def objection(method: str, headers: Headers, url: str | None) -> str | None:
+def refusal_reason(method: str, headers: Headers, url: str | None) -> str | None:
     """Return why a request is refused, or None.
 
     DNS rebinding shows a foreign name in `Host`. A cross-site form shows itself in `Origin` or `Sec-Fetch-Site`;

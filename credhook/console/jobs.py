@@ -41,7 +41,7 @@ Step = Callable[[Sequence[EventSummary]], Sequence[bytes]]
 
 
 class EventsChanged(Exception):
-    """The selected events are no longer the counted events."""
+    """The selection matches other events than when it was counted."""
 
 
 class Stage(StrEnum):
@@ -241,7 +241,7 @@ def routes(store: SyncStore, jobs: Jobs) -> list[Route]:
 
 
 def _chosen(query: Sequence[tuple[str, str]]) -> Selection:
-    """Return the selection to work on, or raise a 400. An empty selection is refused: it would mean every event."""
+    """Return the selection to work on, or raise a 400. Refuse an empty selection, which would mean every event."""
     try:
         chosen = selection(query, datetime.now(UTC))
     except ValueError as error:

@@ -143,7 +143,7 @@ class Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals to the command: a process may have two servers, and both must stop."""
+        """Leave signals to the command, since a process may have two servers, and both must stop."""
         yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -30,7 +30,7 @@ class Running(Protocol):
 
     @property
     def at(self) -> str:
-        """Return the place of the function. Python reports some mistakes only after its end, at a line of ours."""
+        """Return the place of the function. Python reports some mistakes only after its end, at a line of our code."""
 
     def fields(self) -> Mapping[str, Any]:
         """Return the fields of each log line that is written while the function runs."""

@@ -43,7 +43,7 @@ class QueueFigures:
         memory: dict[str, Any] = {}
         forsaken: dict[tuple[str, ...], float] = {}
         try:
-            pipeline = redis.pipeline()  # A transaction: the counts are subtracted from each other.
+            pipeline = redis.pipeline()  # In a transaction, since the counts are subtracted from each other.
             request_counts(pipeline, keys, now=time.time())
             pipeline.hgetall(keys.announcements)
             pipeline.time()
@@ -141,7 +141,7 @@ class TargetFigures:
         passed: dict[tuple[str, ...], float] = {
             (check.name, "warning" if check.warning else "critical"): check.passed
             for check in checks
-            if check.name not in {"redis", "workers"}  # These two are no settings of Redis.
+            if check.name not in {"redis", "workers"}  # These two do not check the settings of Redis.
         }
         if passed:
             meaning = "1 if the check of Redis passes, else 0; see /readyz."

@@ -33,7 +33,7 @@ from credhook.ops.findings import (
     warn,
 )
 from credhook.ops.fleet import read_fleet, read_server
-from credhook.receiver import PROBE
+from credhook.receiver import DOCTOR_AGENT
 from credhook.settings import (
     EndpointSettings,
     ReceiverSettings,
@@ -63,7 +63,7 @@ _ANSWER_BYTES: Final = 65_536
 _CLOCK_SECONDS: Final = 5.0
 
 #: Variables that are set on a worker's host, and on no other host.
-_OF_WORKERS: Final = (
+_WORKER_VARIABLES: Final = (
     "CREDHOOK_HANDLERS",
     *(str(field.validation_alias) for field in WorkerSettings.model_fields.values() if field.is_required()),
 )
@@ -75,12 +75,12 @@ _SETTINGS: Final[Mapping[str, tuple[type[Any], tuple[str, ...], str]]] = {
         ("CREDHOOK_WEBHOOK_SECRETS", "CREDHOOK_PATH_SECRET", "CREDHOOK_INSECURE"),
         "this host has no receiver's secrets",
     ),
-    "settings.worker": (WorkerSettings, _OF_WORKERS, "this host knows no platform"),
+    "settings.worker": (WorkerSettings, _WORKER_VARIABLES, "this host knows no platform"),
     "settings.endpoint": (EndpointSettings, ("CREDHOOK_PUBLIC_URL",), "CREDHOOK_PUBLIC_URL is not set here"),
 }
 
 #: A certificate that expires within this time is a warning.
-SOON: Final = timedelta(days=14)
+_EXPIRES_SOON: Final = timedelta(days=14)
 _RENEW: Final = "renew the certificate of the proxy or receiver that ends TLS there"
 _OTHER_NAME: Final = "use a certificate for CREDHOOK_PUBLIC_URL's host, or correct that setting"
 #: OpenSSL's error number for a certificate → what to do.
@@ -170,7 +170,7 @@ def check_certificate(name: str, until: datetime, remedy: str) -> Finding:
     end = until.astimezone(UTC).isoformat(timespec="minutes")
     if remaining.total_seconds() <= 0:
         return fail(name, f"the certificate has expired at {end}", remedy)
-    if remaining < SOON:
+    if remaining < _EXPIRES_SOON:
         return warn(name, f"the certificate expires at {end} (days left: {remaining.days})", remedy)
     return ok(name, f"the certificate is valid until {end}")
 
@@ -208,7 +208,7 @@ def _check_public_url(url: str) -> Iterator[Finding]:
     A delivery without headers is posted. A receiver refuses it before it asks Redis. Nothing is stored; the receiver's
     log has one more line.
     """
-    parts, name, headers = urlsplit(url), "public_url.reached", {"User-Agent": PROBE, "Connection": "close"}
+    parts, name, headers = urlsplit(url), "public_url.reached", {"User-Agent": DOCTOR_AGENT, "Connection": "close"}
     connection = http.client.HTTPSConnection(
         str(parts.hostname), parts.port or 443, timeout=_ANSWER_SECONDS, context=shared_ssl_context()
     )

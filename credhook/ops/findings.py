@@ -84,7 +84,7 @@ def split_remedy(text: str) -> Problem:
 
 
 class Row(NamedTuple):
-    """A finding about the fleet. It is a warning: only checks of Redis fail.
+    """A finding about the fleet. It is a warning, since only checks of Redis fail.
 
     Attributes:
         name: its stable name, as in `Finding`.

@@ -34,7 +34,7 @@ class _WrongName(click.ClickException):
 def new(name: str) -> None:
     """Create the folder NAME with a working handler, its test, and a README."""
     if not _NAME.fullmatch(name) or keyword.iskeyword(name):
-        raise _WrongName(f"{name!r} is no name of a module: use letters, digits and _, such as my_handlers")
+        raise _WrongName(f"{name!r} is not a name for a module: use letters, digits and _, such as my_handlers")
     spec = importlib.util.find_spec(name)
     if spec is not None and spec.origin is not None:  # A plain folder has no origin and does not count.
         raise _WrongName(f"{name!r} is a module that is installed here, which yours would hide: choose another name")

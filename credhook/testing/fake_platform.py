@@ -73,7 +73,7 @@ class FakeApi(AsyncApi):
         transport = HttpxTransport(httpx.MockTransport(self._handle), 10.0)
         credentials = ClientCredentials(_URL + tenant.TOKEN_PATH, tenant.CLIENT_ID, tenant.CLIENT_SECRET)
         super().__init__(_URL, credentials, transport=transport)
-        #: What an `async def` handler gets: a worker's client has no method of this class.
+        #: The client for `async def` handlers. It has no method of this class, as in a worker.
         self.plain = AsyncApi(_URL, credentials, transport=transport)
         for noun, operations in vars(self).items():  # Tests may patch these.
             if isinstance(operations, Namespace):

@@ -10,7 +10,14 @@ import click
 import httpx
 
 from credhook.sandbox.events import EVENT_TYPES
-from credhook.sandbox.local.environment import CREDHOOK, CannotStart, LocalEnvironment, Stopped, catch_signals, started
+from credhook.sandbox.local.environment import (
+    CREDHOOK,
+    CannotStart,
+    LocalEnvironment,
+    Stopped,
+    catch_signals,
+    local_environment,
+)
 
 
 @click.command()
@@ -24,7 +31,7 @@ def demo() -> None:
     environ["CREDHOOK_HANDLERS"] = "credhook.worker.handlers.logging_handler"
     catch_signals()
     try:
-        with started(environ, sandbox=("--duplicate", "2")) as local:
+        with local_environment(environ, sandbox=("--duplicate", "2")) as local:
             _play(local)
     except Stopped:
         click.echo("stopped; nothing is left running")

@@ -1,6 +1,6 @@
 """`credhook dev`: Redis, the platform, receiver and worker around the author's handlers, from any folder.
 
-A session shows events, obeys keys, and restarts the worker when a file is saved.
+A session shows events, runs commands for keys, and restarts the worker when a file is saved.
 """
 
 import json
@@ -34,7 +34,7 @@ from credhook.sandbox.local.environment import (
     LocalEnvironment,
     Stopped,
     catch_signals,
-    started,
+    local_environment,
 )
 
 REPLAY, QUIT, HELP = "r", "q", "?"
@@ -76,11 +76,11 @@ _PHRASES: Final = {
     "lease_lost": "lost to another worker",
 }
 #: Log events that do not help an author.
-_SILENT: Final = {"worker_draining", "worker_stopped"}
-#: Fields that follow a text of `_PHRASES` as NAME=VALUE. Other lines show all fields that are not in `_KNOWN`.
-_SHOWN: Final = ("handlers", "starting", "seconds", "ms", "skipped", "lacking", "final", "error")
+_HIDDEN_EVENTS: Final = {"worker_draining", "worker_stopped"}
+#: Fields that follow a text of `_PHRASES` as NAME=VALUE. Other lines show all fields that are not in `_HIDDEN_FIELDS`.
+_PHRASE_FIELDS: Final = ("handlers", "starting", "seconds", "ms", "skipped", "lacking", "final", "error")
 #: Fields that are shown elsewhere or not at all.
-_KNOWN: Final = {
+_HIDDEN_FIELDS: Final = {
     *("event", "level", "logger", "timestamp", "webhook_id", "event_type", "resource_id", "attempt", "handler"),
     *("message", "frames", "members", "at", "exc_info", "hint"),
 }
@@ -145,7 +145,7 @@ def worker_lines(text: str) -> list[str]:
     line = _parsed(text)
     if line is None:
         return [text] if text.strip() else []
-    return [] if line["event"] in _SILENT else _shown(line)
+    return [] if line["event"] in _HIDDEN_EVENTS else _shown(line)
 
 
 def warnings_of(text: str) -> list[str]:
@@ -168,7 +168,7 @@ def _shown(line: dict[str, Any]) -> list[str]:
     phrase = _PHRASES.get(line["event"])
     if phrase == "ready" and line.get("starting"):
         phrase = "starting"
-    names = [name for name in line if (name in _SHOWN and line[name] if phrase else name not in _KNOWN)]
+    names = [name for name in line if (name in _PHRASE_FIELDS and line[name] if phrase else name not in _HIDDEN_FIELDS)]
     parts = [
         f"{datetime.fromisoformat(line['timestamp']).astimezone():%H:%M:%S}",
         line.get("event_type", "").removeprefix("openid4vc."),
@@ -207,7 +207,7 @@ class DevSession:
         self._start_worker()
         try:
             for files in self.saves:
-                if not self.obey(self.key() if self.key else ""):
+                if not self.run_key(self.key() if self.key else ""):
                     break
                 self.local.check(but="worker")
                 self.show_logs()
@@ -255,7 +255,7 @@ class DevSession:
         for key, does in keys.items():
             click.echo(f"  {key}  {does}")
 
-    def obey(self, key: str) -> bool:
+    def run_key(self, key: str) -> bool:
         """Run the command of a key. Return False for `QUIT`."""
         command = REPLAY_COMMAND if key == REPLAY else ""
         if key in TRIGGERS and self.local.sandbox_url:
@@ -313,8 +313,8 @@ def dev(*, modules: tuple[str, ...], port: int, public_url: str | None, debug: b
     environ = {name: value for name, value in os.environ.items() if not name.startswith("CREDHOOK_TLS_")}
     if public_url:
         environ["CREDHOOK_PUBLIC_URL"] = public_url
-    with suppress(Stopped), ExitStack() as stack:  # Stops in the reverse order: the worker first, Redis last.
-        local = stack.enter_context(started(environ, sandbox=None if public_url else (), port=port))
+    with suppress(Stopped), ExitStack() as stack:  # It stops the worker first, Redis last.
+        local = stack.enter_context(local_environment(environ, sandbox=None if public_url else (), port=port))
         local.start("receiver", *CREDHOOK, "receiver", CREDHOOK_LOG="json")
         if public_url is None:
             local.run(*CREDHOOK, "endpoints", "apply", "--all")  # While the receiver starts.

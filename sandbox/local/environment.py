@@ -32,7 +32,7 @@ STOP_SECONDS: Final = 12.0
 
 #: Ports below those of outgoing connections, which begin at 32768 on Linux and at 49152 on macOS.
 PORTS: Final = (20_000, 32_768)
-#: The ports that this process has drawn last: their servers may not have started yet.
+#: The ports that this process has drawn last, whose servers may not have started yet.
 _drawn: Final = deque[int](maxlen=100)
 
 
@@ -240,7 +240,7 @@ class LocalEnvironment:
 
 
 @contextmanager
-def started(
+def local_environment(
     environ: Mapping[str, str], *, sandbox: Sequence[str] | None = (), port: int = 0
 ) -> Iterator[LocalEnvironment]:
     """Start Redis and the sandbox, and remove everything at the end.
@@ -274,7 +274,7 @@ def started(
                 "REDIS_URL": redis_url,
                 "HOST": "127.0.0.1",
                 "PORT": str(port),
-                # A queue of its own: with a shared REDIS_URL, other workers do not take these events.
+                # A queue of its own, so that other workers at the same REDIS_URL do not take these events.
                 "CREDHOOK_QUEUE": folder.name.removeprefix("."),
                 "PYTHONUNBUFFERED": "1",
             },
@@ -293,5 +293,5 @@ def started(
             local.wait_for("sandbox", f"{local.sandbox_url}/sandbox/deliveries")
             printed = local.logs["sandbox"].read_text().splitlines()  # Settings that point workers at it come first.
             local.environment |= dict(line.split("=", 1) for line in printed if line.startswith("CREDHOOK_"))
-        stack.callback(_ignore_signals)  # Called first: a late Ctrl-C must not break off the removal.
+        stack.callback(_ignore_signals)  # Called first, since a late Ctrl-C must not break off the removal.
         yield local

@@ -42,7 +42,7 @@ DIFFERENCE: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The steps after which exactly one endpoint of ours receives the `wanted` types, or `ALL`, at `url`.
+    """The steps after which exactly one of our endpoints receives the `wanted` types, or `ALL`, at `url`.
 
     Attributes:
         new_id: the id of the endpoint to create, unless there is an endpoint to keep.

@@ -14,7 +14,7 @@ import tomllib
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from credhook.sandbox.local.environment import started
+from credhook.sandbox.local.environment import local_environment
 from support.checkout import ROOT
 
 DEPLOY = ROOT / "deploy"
@@ -107,7 +107,7 @@ def follow_install(folder: Path) -> None:
     *steps, start = blocks("sh")[0].splitlines()
     for step in steps:
         take_step(step, folder)
-    with started({}) as local:
+    with local_environment({}) as local:
         said = take_step(f"{start} --burst", folder, **local.environment)
     if '"handlers":["accounts.' not in said:
         raise SystemExit(f"the worker has not loaded the handlers:\n{said}")

@@ -5,7 +5,7 @@ from base64 import b64encode
 import pytest
 from starlette.datastructures import Headers
 
-from credhook.console.auth import authenticated, is_loopback, objection
+from credhook.console.auth import authenticated, is_loopback, refusal_reason
 from credhook.settings import ConsoleSettings
 
 URL = "https://console.example"
@@ -88,13 +88,13 @@ def test_only_addresses_of_this_machine_need_no_encryption() -> None:
 def test_console_serves_only_its_own_hosts_and_origins(
     method: str, headers: dict[str, str], url: str | None, refused: bool
 ) -> None:
-    assert bool(objection(method, Headers({"host": "localhost:8060"} | headers), url)) == refused
+    assert bool(refusal_reason(method, Headers({"host": "localhost:8060"} | headers), url)) == refused
 
 
 @pytest.mark.parametrize(("url", "told"), [(None, "is not set"), (URL, f"says {URL}")])
 def test_a_proxy_that_hides_its_own_name_is_told_what_to_set(url: str | None, told: str) -> None:
     headers = Headers({"host": "127.0.0.1:8060", "origin": "https://ops.example"})
-    assert f"CREDHOOK_CONSOLE_URL {told}" in str(objection("POST", headers, url))
+    assert f"CREDHOOK_CONSOLE_URL {told}" in str(refusal_reason("POST", headers, url))
 
 
 def test_url_is_an_origin_and_16_characters_are_a_password() -> None:

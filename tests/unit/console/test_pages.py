@@ -110,7 +110,7 @@ SHOWN: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"platforms": (PlatformState(open_breakers=0, paused=0, cause="", rate=None, passed=None),)},
-        "Pause none Open breakers 0 Rate no limit of ours",
+        "Pause none Open breakers 0 Rate no limit set",
     ),
     ({}, "Memory 5 MiB, without a limit Fsync always"),
     ({"server": {"maxmemory": 9 << 20, "appendonly": False}}, "Memory 5 MiB, of 9 MiB Fsync no append-only file"),

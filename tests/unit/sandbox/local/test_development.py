@@ -236,7 +236,7 @@ def test_dev_names_processes_that_ended_with_the_reason(folder: Path, monkeypatc
         local.check(but="worker")
     assert (local.exit_code("gone"), local.exit_code("gone")) == (3, None)
     monkeypatch.chdir("/proc")
-    with pytest.raises(CannotStart, match="the current folder cannot be written"), environment.started({}):
+    with pytest.raises(CannotStart, match="the current folder cannot be written"), environment.local_environment({}):
         pass
 
 
@@ -262,7 +262,7 @@ def test_a_line_is_shown_once_as_soon_as_it_is_whole(folder: Path, capsys: pytes
 def test_a_key_that_does_not_work_ends_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for url, said in ("", ""), ("http://127.0.0.1:9", "this did not work: "):
         session = dev.DevSession(LocalEnvironment(folder, {"CREDHOOK_SANDBOX_URL": url}, url, ""), (), iter(()), None)
-        assert session.obey("i")
+        assert session.run_key("i")
         assert capsys.readouterr().out[:19] == said
     assert all(trigger.make_context("trigger", does.split()) for does in dev.TRIGGERS.values())
 
@@ -272,7 +272,7 @@ def test_failed_command_does_not_end_the_session(
 ) -> None:
     monkeypatch.setattr(LocalEnvironment, "run", Mock(side_effect=CannotStart("no Redis")))
     session = dev.DevSession(LocalEnvironment(folder, {}, "", ""), (), iter(()), str)
-    assert [session.obey(key) for key in "ir?q"] == [True, True, True, False]
+    assert [session.run_key(key) for key in "ir?q"] == [True, True, True, False]
     shown = capsys.readouterr().out
     assert (shown.count("this did not work: no Redis\n"), "issuance" in shown) == (1, False)
 
