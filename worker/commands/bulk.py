@@ -45,7 +45,7 @@ _BULK: Final = (
     "For any other event, the handlers that have not ended run as well. `credhook handlers list` prints the names.",
 )
 @click.option("--by", metavar="NAME", help="Who replays, for the event's history. Default: user@host.")
-@click.option("--now", "hurry", is_flag=True, help="Also make waiting events due at once, as --cause alone does.")
+@click.option("--now", "due_now", is_flag=True, help="Also make waiting events due at once, as --cause alone does.")
 @click.option(
     "--renamed",
     is_flag=True,

@@ -9,11 +9,11 @@ COMPLETED = "openid4vc.issuance.completed"
 
 
 def test_a_completed_issuance_has_a_user(credhook_run: Run, credhook_api: FakeApi) -> None:
-    made = event(COMPLETED)
-    assert credhook_run(create_user, made).outcome == "done"
-    assert credhook_run(link_user, made).outcome == "done"
+    completed = event(COMPLETED)
+    assert credhook_run(create_user, completed).outcome == "done"
+    assert credhook_run(link_user, completed).outcome == "done"
     (user,) = credhook_api.effects()["users"]
-    assert (user["externalIdentifier"], user["linked"]) == (made.resource_id, True)
+    assert (user["externalIdentifier"], user["linked"]) == (completed.resource_id, True)
 
 
 def test_details_that_lag_behind_are_looked_at_again() -> None:

@@ -35,9 +35,9 @@ def test_its_own_tests_pass_and_notice_a_handler_that_may_not_run_again(accounts
 
 
 @pytest.mark.parametrize(("name", "said"), [
-    ("my-handlers", "such as my_handlers"), ("class", "no name of a module"), ("../away", "no name of a module"),
-    ("ä", "no name of a module"), ("accounts_", "no name of a module"), ("json", "installed here"),
-    ("time", "installed here"), ("a" * 65, "no name of a module"),
+    ("my-handlers", "such as my_handlers"), ("class", "not a name for a module"), ("../away", "not a name for a module"),
+    ("ä", "not a name for a module"), ("accounts_", "not a name for a module"), ("json", "installed here"),
+    ("time", "installed here"), ("a" * 65, "not a name for a module"),
 ])  # fmt: skip
 def test_a_name_that_no_module_may_have_is_refused_in_one_line(tmp_path: Path, name: str, said: str) -> None:
     refused = new(tmp_path, name)
