@@ -35,7 +35,8 @@ def test_its_own_tests_pass_and_notice_a_handler_that_may_not_run_again(accounts
 
 
 @pytest.mark.parametrize(("name", "said"), [
-    ("my-handlers", "such as my_handlers"), ("class", "not a name for a module"), ("../away", "not a name for a module"),
+    ("my-handlers", "such as my_handlers"), ("class", "not a name for a module"),
+    ("../away", "not a name for a module"),
     ("ä", "not a name for a module"), ("accounts_", "not a name for a module"), ("json", "installed here"),
     ("time", "installed here"), ("a" * 65, "not a name for a module"),
 ])  # fmt: skip
