@@ -93,7 +93,6 @@ class Attempt:
         given_up: why the whole event is given up, whatever its handlers did; or "".
         data_gone: True if the presented data is gone.
         failures: the failures of this attempt.
-        counted: handlers whose failures were written with their status.
     """
 
     claim: Claim
@@ -113,7 +112,6 @@ class Attempt:
     given_up: str = ""
     data_gone: bool = False
     failures: list[Failure] = field(default_factory=list)
-    counted: set[str] = field(default_factory=set)
     _task: "asyncio.Task[object] | None" = None
     _over: bool = False
 
@@ -165,7 +163,7 @@ class Attempt:
 
     def settlement(self) -> Settlement:
         """Return the event's state after this attempt, with the wait if it is tried again."""
-        if self.interruption is Interruption.DRAINED:
+        if self.interruption is not None:  # If the lease is lost, the claim may still stand: Redis was away.
             return Settlement(State.ACCEPTED)
         given_up = self.given_up
         if not given_up:
@@ -200,11 +198,6 @@ class Attempt:
             return None
         self.failures.append(failure)
         return failure.cause
-
-    @property
-    def uncounted(self) -> dict[str, Failure]:
-        """Return the failures that are not written yet, by who failed."""
-        return {failure.who: failure for failure in self.failures if failure.who not in self.counted}
 
     @property
     def open_errors(self) -> dict[str, str]:

@@ -310,16 +310,12 @@ class Processor:
             status = attempt.unwritten.get(name)
             if status is None:
                 continue
-            failure = attempt.uncounted.get(name)
-            attempt.counted.add(name)  # Noted first: a cancelled write may still take place.
+            failure = next((failure for failure in attempt.failures if failure.who == name), None)
             await self.claims.record(attempt.claim, name, status, attempt.pending, failure)
             attempt.unwritten.pop(name, None)
 
     async def _settle(self, attempt: Attempt, *, follow: bool) -> tuple[Settlement | None, Claim | None]:
         claim, fetched = attempt.claim, attempt.fetched
-        if attempt.interruption is Interruption.LEASE_LOST:
-            await self._record(attempt, *attempt.unwritten)
-            return _lost(attempt)
         settlement = attempt.settlement()
         is_done = settlement.state is State.DONE
         sealed = claim.seen or (fetched is not None and fetched.has_data)
@@ -332,13 +328,15 @@ class Processor:
                 fetched=fetched is not None and FETCH in claim.schedules,
                 sealed=sealed,
                 latest=attempt.version if is_done or attempt.durations else None,
-                failures=tuple(attempt.uncounted.values()),
+                failures=tuple(attempt.failures),
                 causes={} if is_done else attempt.open_errors,
                 history=_history_entry(attempt, settlement),
             )
         is_ours, following = await self.claims.settle(claim, settlement, follow=follow)
         if not is_ours:
-            return _lost(attempt)
+            metrics.LEASES_LOST.add()
+            log.warning("lease_lost", **attempt.ids)
+            return None, None
         metrics.ATTEMPTS.add(settlement.state)
         if is_done:
             metrics.DELIVERY_TO_DONE.observe(claim.age + time.monotonic() - attempt.began)
@@ -408,9 +406,3 @@ def _failure_entry(attempt: Attempt, failure: Failure) -> dict[str, Any]:
     if wait := attempt.waits.get(failure.who):
         entry["wait"] = int(wait.seconds * 1_000)
     return entry
-
-
-def _lost(attempt: Attempt) -> tuple[None, None]:
-    metrics.LEASES_LOST.add()
-    log.warning("lease_lost", **attempt.ids)
-    return None, None

@@ -90,12 +90,14 @@ function write.settle(id, fence, job, state, latest, follow, sealed, rest, ...)
     local last_fence, lapses, locked
     if record.resource then last_fence, lapses, locked = last_claim(id, record) end
     if last_fence ~= fence then
-        local failed = {}
+        local schedules, failed, has_ended, pending = details.schedules or {}, {}, {[$FETCH] = true}, {}
         for _, failure in ipairs(details.failures or {}) do failed[failure.who] = cjson.encode(failure) end
+        for i = 1, #records, 2 do has_ended[records[i]] = true end
+        for name in pairs(schedules) do if not has_ended[name] then pending[#pending + 1] = name end end
         for i = 1, #records, 2 do
             local name = records[i]
-            local attempts = ((details.schedules or {})[name] or {1})[1]
-            write.record(id, name, records[i + 1], attempts, '', failed[name] or '')
+            local attempts = (schedules[name] or {1})[1]
+            write.record(id, name, records[i + 1], attempts, table.concat(pending, ' '), failed[name] or '')
         end
         -- If it has this state and was not claimed since, an earlier run settled it and the reply was lost.
         local next_fence = string.format('%.0f', fence + 1)

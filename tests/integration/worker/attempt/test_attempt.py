@@ -22,13 +22,14 @@ from credhook.worker.attempt.details import Snapshots
 from credhook.worker.attempt.retry import GiveUp, Retry
 from credhook.worker.handlers.registry import Handlers, Registry
 from credhook.worker.platform.circuit import PlatformPaused, outcome_of
-from credhook.worker.queue.claims import Claims
+from credhook.worker.queue.claims import Claims, Settlement
 from credhook.worker.wiring import build_worker
 from support.platform.token_endpoint import behind
 from support.store.accepting import record
 from support.store.stores import EVENT, INDEX, SNAPSHOT, store_on
 from support.worker.attempts import Attempts, Planned, attempts
 from support.worker.attempts import told as settings_of
+from support.worker.claiming import lapse
 from support.worker.fleet_harness import Answer, Call, Stub, presentation
 from support.worker.harness import DATA
 
@@ -66,22 +67,34 @@ async def made(idle: Attempts) -> Attempts:
     return idle
 
 
-@pytest.mark.parametrize(("why", "said"), [
-    (Interruption.LEASE_LOST, "lease_lost"), (Interruption.DRAINED, "event_handed_back"),
-])  # fmt: skip
-async def test_interrupted_attempt_records_the_handlers_that_ended(
-    made: Attempts, told: Planned, stub: Stub, redis_client: Redis, why: Interruption, said: str
+@pytest.mark.parametrize("why", Interruption)
+async def test_interrupted_attempt_records_what_has_run_and_hands_the_event_back(
+    made: Attempts, told: Planned, stub: Stub, redis_client: Redis, why: Interruption
 ) -> None:
     attempt = Attempt(await made.claim(), unwritten={"test.first": DONE})
     attempt.interrupt(why)
     with capture_logs() as lines:
-        settlement, _ = await made.make(attempt)
-    assert (lines[-1]["event"], stub.calls) == (said, [])
+        await made.make(attempt)
+    assert (lines[-1]["event"], stub.calls) == ("event_handed_back", [])
     assert record(redis_client, "e1")["h:test.first"] == "done"
-    assert (settlement is None) == (why is Interruption.LEASE_LOST)
-    if settlement is not None:
-        await made.next()
-        assert told.ran == ["second"]
+    await made.next()
+    assert told.ran == ["second"]
+
+
+async def test_attempt_that_lost_its_event_records_what_has_run_and_what_is_pending(
+    made: Attempts, redis_client: Redis
+) -> None:
+    attempt = Attempt(await made.claim(), unwritten={"test.first": DONE}, dispatched=("test.first", "test.second"))
+    attempt.statuses["test.first"] = DONE
+    lapse(redis_client)
+    later = await made.claim_of("e1")
+    attempt.interrupt(Interruption.LEASE_LOST)
+    with capture_logs() as lines:
+        assert await made.make(attempt) == (None, None)
+    assert lines[-1]["event"] == "lease_lost"
+    fields = record(redis_client, "e1")
+    assert (fields["state"], fields["h:test.first"], fields["p:test.second"]) == ("accepted", "done", "0 0")
+    assert (await made.claims.settle(later, Settlement(State.DONE)))[0]
 
 
 async def test_event_that_redis_does_not_settle_is_not_renewed(made: Attempts, redis_client: Redis) -> None:

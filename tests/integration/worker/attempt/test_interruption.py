@@ -55,7 +55,7 @@ class Notes:
 
 
 #: What each interruption makes of the event; a plain cancellation writes nothing down.
-ENDS = {Interruption.DRAINED: State.ACCEPTED, Interruption.LEASE_LOST: None, None: None}
+ENDS = {Interruption.DRAINED: State.ACCEPTED, Interruption.LEASE_LOST: State.ACCEPTED, None: None}
 
 
 async def broken_off(

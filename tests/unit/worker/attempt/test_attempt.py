@@ -24,7 +24,6 @@ from credhook.worker.handlers.registry import Handler, Handlers, Registry
 from credhook.worker.platform.circuit import PlatformPaused
 from credhook.worker.queue.claims import Claim, Settlement
 from credhook.worker.queue.failure import Failure
-from support.waiting import until_async
 from support.worker.attempts import Planned
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
@@ -174,19 +173,6 @@ async def test_end_of_each_of_many_handlers_is_written_once() -> None:
     assert sorted({*store.written, *attempt.unwritten}) == sorted(one.name for one in handlers)
     assert len(store.written) == 99
     assert len(attempt.unwritten) == 1  # Written together with the event's end.
-
-
-async def test_failure_whose_record_was_cancelled_is_not_counted_again() -> None:
-    planned, store, attempt = Planned("f"), Store(), Attempt(CLAIM)
-    planned.add("g", gated=True)
-    planned.ends["f"] = GiveUp("no")
-    handlers = planned.handlers
-    running = asyncio.create_task(processor(store, handlers).run_handlers(attempt, NOTHING, list(handlers)))
-    await until_async(lambda: store.written == ["test.f"])  # The write has begun.
-    running.cancel()
-    await asyncio.wait({running})
-    assert [failure.who for failure in attempt.failures] == ["test.f"]
-    assert (attempt.uncounted, list(attempt.unwritten)) == ({}, ["test.f"])
 
 
 async def test_event_that_waits_for_a_place_keeps_its_lease_until_handed_back() -> None:
