@@ -36,9 +36,9 @@ and the sweeper removes it after the retention time.
 An open record (accepted, waiting) does not expire. Other records expire after the retention time. The webhook-id is
 then forgotten.
 
-A script that fails half way keeps its writes, and so does a power cut. Each script therefore writes last what makes a
-repetition do nothing: accept.lua the record, a settlement and an erasure the removal from the open events. The sender's
-retry or the sweeper completes it. A key gets its expiry before or with its content; see expiring.lua.
+Redis keeps the writes of a script that fails half way, or that a power cut ends. Each script therefore writes last what
+makes a repetition do nothing: accept.lua the record, a settlement and an erasure the removal from the open events. The
+sender's retry or the sweeper completes it. A key gets its expiry before or with its content; see expiring.lua.
 
 When the keys after `credhook:<queue>:` expire. The sweeper removes old entries of sorted sets that never do. Tests read
 this table:
@@ -99,8 +99,9 @@ ONLY: Final = "only"
 PENDING: Final = "p:"
 #: Field of an event's hash with the id of an open cause. The handler's name follows, or `FETCH`, or `WORKER`.
 BLAMED: Final = "c:"
-#: The fetch of the details, and the worker process, where a handler's name could stand. Names of handlers have a dot.
+#: Stands for the fetch of the details where a handler's name could stand. Names of handlers have a dot.
 FETCH: Final = "fetch"
+#: Stands for the worker process there.
 WORKER: Final = "worker"
 #: Field of an event's hash with its trace context; see credhook/tracing.
 TRACE: Final = "trace"

@@ -130,10 +130,10 @@ def host_of(name: str) -> str:
     return family_of(name).rpartition(".")[0]
 
 
-def missing(known: Sequence[Announced], now: float) -> list[Announced]:
-    """Return the silent workers, but those for which another one started later. `now`: Redis's clock, in ms. Pure."""
-    silent = sorted((one for one in known if not one.is_alive(now)), key=lambda one: one.renewed)
-    for since in sorted(one.since for one in known if one.is_alive(now)):
+def missing(workers: Sequence[Announced], now: float) -> list[Announced]:
+    """Return the silent workers, except as many as others have started later. `now`: Redis's clock, in ms."""
+    silent = sorted((worker for worker in workers if not worker.is_alive(now)), key=lambda worker: worker.renewed)
+    for since in sorted(worker.since for worker in workers if worker.is_alive(now)):
         if silent and since > silent[0].renewed:
             del silent[0]
     return silent

@@ -50,12 +50,12 @@ def work_through(
 
 
 def sentence(outcomes: Counter[str], verb: str, done: Mapping[str, str], left: Mapping[str, str]) -> str:
-    """Return the result as one line, such as `replayed 190, left 10 (7 open, 3 changed meanwhile)`. Pure."""
+    """Return the result as one line, such as `replayed 190, left 10 (7 open, 3 changed meanwhile)`."""
     line = f"{verb} {sum(outcomes[name] for name in done)}" + _in_brackets(outcomes, done)
     remaining = sum(outcomes[name] for name in left)
     return f"{line}, left {remaining}{_in_brackets(outcomes, left)}" if remaining else line
 
 
 def _in_brackets(outcomes: Counter[str], words: Mapping[str, str]) -> str:
-    said = [f"{outcomes[name]} {why}" for name, why in words.items() if why and outcomes[name]]
-    return f" ({', '.join(said)})" if said else ""
+    parts = [f"{outcomes[name]} {why}" for name, why in words.items() if why and outcomes[name]]
+    return f" ({', '.join(parts)})" if parts else ""

@@ -94,8 +94,8 @@ def open_redis(address: RedisAddress | str, **options: Any) -> redis.asyncio.Red
     if not address.service:
         return _cancellable(redis.asyncio.Redis(**options))
     sentinel = redis.asyncio.sentinel.Sentinel(address.hosts, sentinel_kwargs=of_sentinels, **options)  # type: ignore[no-untyped-call]  # redis-py's gap
-    for each in sentinel.sentinels:
-        _cancellable(each)
+    for client in sentinel.sentinels:
+        _cancellable(client)
     master = sentinel.master_for(address.service, connection_pool_class=_SentinelConnectionPool)
     return _cancellable(cast(redis.asyncio.Redis, master))
 
@@ -134,7 +134,8 @@ class RedisConnection:
             self._connection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
         else:
             await self._connection.connect()  # type: ignore[no-untyped-call]
-        self._connection.socket_timeout = None  # `send` has one: redis-py would create a task for each write.
+        # `send` has a time limit. With this, redis-py would create a task for each write.
+        self._connection.socket_timeout = None
 
     async def send(self, *commands: Command) -> list[Any]:
         """Send commands and return their replies. After any error the connection is closed.

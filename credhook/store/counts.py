@@ -53,7 +53,7 @@ class EventCounts:
 
 
 def counted(number: int, one: str, many: str) -> str:
-    """Return the number with the words that fit it: `1 event waits`, `2 events wait`. Pure."""
+    """Return the number with the words that fit it: `1 event waits`, `2 events wait`."""
     return f"{number} {one if number == 1 else many}"
 
 
@@ -79,7 +79,7 @@ def counts_of(store: SyncStore, keys: Keys, *, now: float) -> EventCounts:
 
 
 def read_counts(replies: Sequence[Any], *, now: float) -> EventCounts:
-    """Return the counts from the replies to `request_counts`; `now` is by Redis's clock. Pure."""
+    """Return the counts from the replies to `request_counts`; `now` is by Redis's clock."""
     ages = [max(0.0, now - score / 1_000) for oldest in replies[8:10] for _, score in oldest]
     by_type = zip(EVENT_TYPES, replies[10:], strict=True)
     unhandled = {event_type: count for event_type, count in by_type if count}

@@ -42,7 +42,7 @@ class Erasure:
     def _forget(self, strays: Collection[str]) -> None:
         """Remove the events from the index and from RQ's started jobs, and free their locks."""
         store, redis = self._store, self._store.redis
-        names, jobs = {one.encode() for one in strays}, {job_id(store.queue, one).encode() for one in strays}
+        names, jobs = {stray.encode() for stray in strays}, {job_id(store.queue, stray).encode() for stray in strays}
         pipeline = redis.pipeline(transaction=False)
         start = "-"
         while entries := cast(Any, redis.xrange(store.keys.by_time, start, count=PAGE)):

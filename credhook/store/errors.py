@@ -171,29 +171,29 @@ def _of_certificate(error: ssl.SSLCertVerificationError) -> str:
 
 def _advice(error: BaseException) -> str:
     """Return what to do about this error, or "" if that is unknown."""
-    said = str(error)
+    message = str(error)
     if isinstance(error, ssl.SSLCertVerificationError):
         return _of_certificate(error)
     if is_denied(error):
-        return _of_permission(said)
-    if absent := _ABSENT.search(said):
+        return _of_permission(message)
+    if absent := _ABSENT.search(message):
         return f"Redis has no command {absent[1].upper()}: remove its rename-command from Redis's configuration"
     if isinstance(error, ssl.SSLError) and _OUR_CERTIFICATE.search(error.reason or ""):
         return f"Redis seems to {_NO_CERTIFICATE}"
     of_class = (advice for kind, advice in _BY_CLASS if isinstance(error, kind))
-    of_word = (advice for word, advice in _BY_WORD.items() if word in said)
-    if schema := _FOUND.search(said):
+    of_word = (advice for word, advice in _BY_WORD.items() if word in message)
+    if schema := _FOUND.search(message):
         return wrong_schema(*schema.groups())
     return next(chain(of_class, of_word), "")
 
 
-def _of_permission(said: str) -> str:
-    refused = _COMMAND.search(said)
+def _of_permission(message: str) -> str:
+    refused = _COMMAND.search(message)
     if refused:
         command = refused[1].lower()
         return f"REDIS_URL's user may not run {command.upper()}: allow +{command}, as {USERS} does"
-    if "channel" in said:
+    if "channel" in message:
         return f"REDIS_URL's user may not use our channels: allow the patterns with & in {USERS}"
-    if "run this command" in said:
+    if "run this command" in message:
         return f"REDIS_URL's user may not run a command of our scripts: ACL LOG names it; allow what {USERS} does"
     return f"REDIS_URL's user may not use our keys: allow the patterns with ~ in {USERS}, or correct CREDHOOK_QUEUE"

@@ -38,7 +38,7 @@ def records(store: SyncStore, webhook_ids: Iterable[str]) -> Iterator[dict[str, 
 
 
 def describe(webhook_id: str, fields: dict[str, str], *, lease: float | None = None) -> dict[str, Any]:
-    """Return a record as people read it. Pure."""
+    """Return a record as people read it."""
     received, settled = number_of(fields.get("received")), number_of(fields.get("settled"))
     ended = {name.removeprefix(HANDLER): ending(how) for name, how in fields.items() if name.startswith(HANDLER)}
     schedules = {
@@ -127,7 +127,7 @@ def _entry(line: bytes) -> dict[str, Any]:
 
 
 def lines(record: Mapping[str, Any]) -> Iterator[str]:
-    """Yield lines about the event for people. Times are in UTC. Pure.
+    """Yield lines about the event for people. Times are in UTC.
 
     `record` is what `credhook events show --json` prints.
     """
@@ -143,7 +143,7 @@ def lines(record: Mapping[str, Any]) -> Iterator[str]:
 
 
 def heading(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the present state as pairs of name and text. Pure."""
+    """Yield the present state as pairs of name and text."""
     yield "event", record["webhook_id"]
     yield "type", record["type"] or ""
     yield "resource", record["resource_id"] or ""
@@ -180,7 +180,7 @@ def _handler_lines(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def entry_lines(entry: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line that says what happened, and a line for each handler. Pure."""
+    """Yield a line that says what happened, and a line for each handler."""
     if "replayed" in entry:
         replayed = entry["replayed"]
         handler = _after(", handler ", replayed.get("handler"))

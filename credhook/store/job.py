@@ -93,11 +93,11 @@ def accept_arguments(
     """
     fields = job_fields(queue, now)
     each = 4 if not events or events[0][2] is None else 5
-    found: list[str | int | bytes] = [since, retention, each, len(fields)]
+    arguments: list[str | int | bytes] = [since, retention, each, len(fields)]
     for name, value in fields.items():
-        found += name, value
+        arguments += name, value
     for id_, event, trace in events:
-        found += id_, event.type, event.resource_id, job_id(queue, id_) if event.fetchable else ""
+        arguments += id_, event.type, event.resource_id, job_id(queue, id_) if event.fetchable else ""
         if trace is not None:
-            found.append(trace)
-    return found
+            arguments.append(trace)
+    return arguments

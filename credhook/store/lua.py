@@ -46,4 +46,4 @@ def _literal(value: str | int | Iterable[str]) -> str:
         return f"'{value}'"
     if isinstance(value, int):
         return str(value)
-    return f"{{{', '.join(f'[{_literal(each)}] = true' for each in value)}}}"
+    return f"{{{', '.join(f'[{_literal(item)}] = true' for item in value)}}}"

@@ -33,7 +33,7 @@ log = structlog.get_logger("credhook.worker")
 SETTLE_WINDOW_SECONDS: Final = 0.005
 #: Redis truncates time-outs: 0.001 s becomes 0, and 0 waits for ever.
 _SHORTEST_WAIT_SECONDS: Final = 0.01
-#: Of four events, the number of urgent ones that go before all others, while there are any.
+#: Share of the urgent events in what a worker claims, while there are any: three of four.
 URGENT_SHARE: Final = 3, 4
 #: Most refused jobs that one log line names.
 _MOST_NAMED: Final = 10
@@ -47,11 +47,11 @@ Operation = tuple[str | int | bytes, ...]
 #: Ranks of states are lower. A resource's latest state is `<updatedAt> * 100 + <rank>`: Redis stores an integer in 24
 #: bytes less than a text.
 _RANKS: Final = 100
-#: Claims and settlements are tuples: frozen dataclasses take three times as long to make, and each event has both.
 _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
-
-
+#: The schedule of a handler that was not tried yet.
 _NEW: Final = Schedule()
+
+# Claims and settlements are tuples. Frozen dataclasses take three times as long to make, and each event has both.
 
 
 class Claim(NamedTuple):
@@ -371,7 +371,10 @@ def operation(name: str, *arguments: str | int | Mapping[str, Any]) -> Operation
     return (
         name,
         len(arguments),
-        *[one if type(one) is int or (type(one) is str and one.isascii()) else _encoded(one) for one in arguments],
+        *[
+            value if type(value) is int or (type(value) is str and value.isascii()) else _encoded(value)
+            for value in arguments
+        ],
     )
 
 

@@ -67,21 +67,22 @@ class Leases:
         """Renew all claims once."""
         asked_at, held = self._clock(), list(self._held.values())
         try:
-            lost = {claim.event_id for claim in await self._claims.renew([one.claim for one in held])}
+            lost = {claim.event_id for claim in await self._claims.renew([lease.claim for lease in held])}
         except STORE_ERRORS as error:
             log.warning("leases_not_renewed", error=type(error).__name__, held=len(held))
-            lost = {one.claim.event_id for one in held if one.until <= self._clock()}
+            lost = {lease.claim.event_id for lease in held if lease.until <= self._clock()}
         else:
-            for one in held:
-                one.until = asked_at + self._claims.lease
-        for one in held:
-            if one.claim.event_id in lost and self._held.get(one.claim.event_id) is one:
-                del self._held[one.claim.event_id]
-                one.lost()
+            for lease in held:
+                lease.until = asked_at + self._claims.lease
+        for lease in held:
+            if lease.claim.event_id in lost and self._held.get(lease.claim.event_id) is lease:
+                del self._held[lease.claim.event_id]
+                lease.lost()
 
 
-#: Leases that one script looks at, and deaths that one script notes.
+#: Leases that one script looks at.
 PAGE: Final = 500
+#: Events in which one script notes a death.
 BATCH: Final = 200
 #: Time that an event may be in no list: popped by RQ but not claimed yet, settled but not scheduled yet.
 IN_TRANSIT_MS: Final = 5_000
@@ -120,16 +121,18 @@ def reclaim(store: SyncStore, name: str, how: Death) -> bool:
     try:
         store.redis.zrem(store.keys.heartbeats, name)
         held = note_death(store, name, how)
-        became = [put_back(store, one.decode(errors="surrogateescape"), in_transit=0, first=True) for one in held]
+        outcomes = [
+            put_back(store, event_id.decode(errors="surrogateescape"), in_transit=0, first=True) for event_id in held
+        ]
     except STORE_ERRORS as error:
         log.warning("death_not_noted", error=type(error).__name__)
         return False
     if how != "host":  # Its supervisor replaces it. A host's workers are missed until others start.
         with suppress(*STORE_ERRORS):  # It lapses by itself.
             store.redis.hdel(store.keys.announcements, name)
-    log.info("death_noted", events=len(held), put_back=became.count(1), own_fault=how == "own")
+    log.info("death_noted", events=len(held), put_back=outcomes.count(1), own_fault=how == "own")
 
     from credhook.worker import metrics
 
-    metrics.RECLAIMED.add(by=became.count(1))
+    metrics.RECLAIMED.add(by=outcomes.count(1))
     return True

@@ -80,10 +80,10 @@ class Sweeper:
         requeued: list[str] = []
         unreadable: dict[str, str] = {}
         for event_id in self._orphans(now):
-            became = put_back(self._store, event_id)
-            if isinstance(became, bytes):
-                unreadable[event_id.encode("ascii", "backslashreplace").decode()] = became.decode()
-            elif became:
+            outcome = put_back(self._store, event_id)
+            if isinstance(outcome, bytes):
+                unreadable[event_id.encode("ascii", "backslashreplace").decode()] = outcome.decode()
+            elif outcome:
                 requeued.append(event_id)
         self._start = max(0, self._start - len(requeued) - len(unreadable))  # These have left their places.
         if requeued:
@@ -156,27 +156,27 @@ class Sweeper:
         # A job that is overdue has no scheduler: RQ lets the lock of a dead scheduler stand for a minute.
         overdue = (now - IN_TRANSIT_MS) / 1_000
         queued = set(jobs)
-        found: list[str] = []
+        orphans: list[str] = []
         size = self._page
         for start in itertools.count(self._start, size):
             page = cast(list[bytes], redis.zrangebyscore(keys.open, 0, until, start=start, num=size))
-            ids = [one.decode(errors="surrogateescape") for one in page]
-            theirs = [job_id(keys.queue, one).encode() for one in ids]
-            due = redis.zmscore(keys.scheduled, cast(list[str], theirs)) if theirs else []
-            found += (
-                one
-                for one, job, at in zip(ids, theirs, due, strict=True)
+            ids = [name.decode(errors="surrogateescape") for name in page]
+            job_ids = [job_id(keys.queue, event_id).encode() for event_id in ids]
+            due = redis.zmscore(keys.scheduled, cast(list[str], job_ids)) if job_ids else []
+            orphans += (
+                event_id
+                for event_id, job, at in zip(ids, job_ids, due, strict=True)
                 if job not in queued and (at is None or at < overdue)
             )
-            if len(page) < size or len(found) >= size:
+            if len(page) < size or len(orphans) >= size:
                 # Events that stay where they are must not hide the events behind them.
                 self._start = 0 if len(page) < size else start + size
                 break
-        return found
+        return orphans
 
     def _oldest(self, jobs: list[bytes]) -> float:
         """Return when the first of these jobs' events moved, in ms; 0 if none of them is open."""
-        named = (event_of(self._store.queue, job.decode(errors="surrogateescape")) for job in jobs)
-        ids = [one.encode(errors="surrogateescape") for one in named if one is not None]
+        events = (event_of(self._store.queue, job.decode(errors="surrogateescape")) for job in jobs)
+        ids = [event_id.encode(errors="surrogateescape") for event_id in events if event_id is not None]
         moved = self._store.redis.zmscore(self._store.keys.open, cast(list[str], ids)) if ids else []
         return min((score for score in moved if score is not None), default=0.0)

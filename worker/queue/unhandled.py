@@ -16,8 +16,9 @@ from credhook.store.store import SyncStore
 
 log = structlog.get_logger("credhook.worker")
 
-#: Events of one type in one round at most; and events in one script, which keeps Redis busy for a few milliseconds.
+#: Maximum number of events of one type in one round.
 PAGE: Final = 2_000
+#: Events that one script puts back. It blocks Redis for a few milliseconds.
 BATCH: Final = 200
 
 
@@ -55,13 +56,13 @@ class Unhandled:
             self._start[event_type] = 0 if is_whole else self._start[event_type] + PAGE - put_back[event_type]
         return put_back.total()
 
-    def _ours(self, found: Sequence[tuple[bytes, str]]) -> list[tuple[bytes, str]]:
+    def _ours(self, events: Sequence[tuple[bytes, str]]) -> list[tuple[bytes, str]]:
         """Return those of the events, with their types, that a handler is here for, by when they came."""
         pipeline = self._store.redis.pipeline(transaction=False)
-        for name, _ in found:
+        for name, _ in events:
             pipeline.hgetall(self._store.keys.event.encode() + name)
         ours: list[tuple[int, bytes, str]] = []
-        for (name, event_type), fields in zip(found, pipeline.execute(raise_on_error=False), strict=True):
+        for (name, event_type), fields in zip(events, pipeline.execute(raise_on_error=False), strict=True):
             record = fields if isinstance(fields, dict) else {}  # A damaged record is no hash.
             names = _awaited(record)
             if not names or not self._wanted[event_type].isdisjoint(names):

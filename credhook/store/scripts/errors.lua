@@ -6,7 +6,7 @@
 
 --! include keys.lua
 
-local found = {}
+local reply = {}
 for place, id in ipairs(ARGV) do
     local record = by_field(if_hash('HGETALL', EVENT .. id) or {})
     local at = record.settled or redis.call('ZSCORE', open, id) or '0'
@@ -16,6 +16,6 @@ for place, id in ipairs(ARGV) do
             errors[#errors + 1], errors[#errors + 2] = string.sub(field, #$BLAMED + 1), cause
         end
     end
-    if #errors > 3 then found[#found + 1] = errors end
+    if #errors > 3 then reply[#reply + 1] = errors end
 end
-return found
+return reply

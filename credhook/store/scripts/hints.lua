@@ -1,5 +1,5 @@
--- Two things that help and that no event depends on: the list of urgent jobs, and changes for `credhook events tail`. If
--- Redis refuses them, nothing else changes.
+-- Hints: the list of urgent jobs, and changes for `credhook events tail`. No event depends on them. If Redis refuses a
+-- hint, the script goes on.
 
 --! include keys.lua
 --! include expiring.lua

@@ -26,10 +26,10 @@ local known_types = $EVENT_TYPES
 local schema = redis.call('GET', prefix .. 'schema')
 if schema and schema ~= '$SCHEMA' then return redis.error_reply('WRONGSCHEMA ' .. queue .. ' ' .. schema) end
 
--- Two hexadecimal digits -> their byte. Filled at need: a function called for each byte of long ids took most of a script.
-local bytes = setmetatable({}, {__index = function(known, digits)
-    known[digits] = string.char(tonumber(digits, 16))
-    return known[digits]
+-- Two hexadecimal digits -> their byte. A table, because a function called for each byte of long ids took most of a script.
+local bytes = setmetatable({}, {__index = function(filled, digits)
+    filled[digits] = string.char(tonumber(digits, 16))
+    return filled[digits]
 end})
 
 -- Return the webhook-id that a job's id names, or nil if the job is not one of this queue's.

@@ -34,10 +34,10 @@ end
 
 -- Keep in the event's record what its lock says of a claim that has lapsed, unless the record knows of a later one.
 local function remember(id)
-    local state, resource, known = unpack(redis.call('HMGET', EVENT .. id, 'state', 'resource', 'fence'))
+    local state, resource, last_fence = unpack(redis.call('HMGET', EVENT .. id, 'state', 'resource', 'fence'))
     if state ~= $ACCEPTED then return end
     local locked_by, fence, lapses, holder = lock_of(resource)
-    if locked_by == id and tonumber(fence) > tonumber(known or 0) then
+    if locked_by == id and tonumber(fence) > tonumber(last_fence or 0) then
         redis.call('HSET', EVENT .. id, 'fence', fence, 'lapses', lapses, 'holder', holder)
     end
 end

@@ -1,7 +1,7 @@
 -- Put an open event back into RQ's queue if no worker has it and nothing else would bring it there.
 --
--- Whether the job is in the queue is not judged here: that would take a walk through the queue for each event, so the
--- caller has looked. A record that cannot be read is set aside, and a settlement that was broken off is completed.
+-- The caller has checked that the job is not in the queue, because a script would walk through the queue for each event.
+-- A record that cannot be read is set aside, and a settlement that was broken off is completed.
 --
 -- ARGV: webhook-id; job's id; ms that an event may be on its way from one place to the next; a number from 0 to 1, the
 --   part of its delay that an event waits after its workers have died; retention in s; LPUSH or RPUSH; then the fields
@@ -30,7 +30,7 @@ local record, reason = record_of(id)
 local fence, lapses
 if record then fence, lapses = last_claim(id, record) end
 
--- The event is open no longer.
+-- Remove the event from the open ones, and release its claim.
 local function leave()
     if fence then call('ZREM', started, job .. ':' .. fence) end
     call('DEL', 'rq:job:' .. job)

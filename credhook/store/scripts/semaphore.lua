@@ -1,6 +1,6 @@
 -- Give an event a place with a handler that may have only so many runs at a time.
 --
--- An event keeps its place no longer than its lease: the dead give theirs up by themselves.
+-- An event keeps its place no longer than its lease, so that the places of dead workers become free.
 --
 -- KEYS: leases; the set of the handler's events.
 -- ARGV: webhook-id; ms that the set lasts; the handler's limit.
