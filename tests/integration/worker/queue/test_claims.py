@@ -388,6 +388,15 @@ async def test_foreign_job_is_refused_alone(queue: EventQueue) -> None:
     assert queue.redis.exists(b"credhook:credhook:refused:\xff\xfe")
 
 
+async def test_foreign_job_in_the_schedule_is_refused_when_due(queue: EventQueue) -> None:
+    await queue.accept("e1")
+    queue.redis.hset("rq:job:foreign", "data", "x")
+    queue.redis.zadd(INDEX.scheduled, {"foreign": 1})
+    assert (await queue.take_one()).event_id == "e1"
+    assert queue.redis.exists(INDEX.refused + "foreign")
+    assert not queue.redis.exists("rq:job:foreign", INDEX.scheduled, INDEX.jobs)
+
+
 @pytest.mark.parametrize("updated_at", [datetime.min, None, "yesterday"])  # noqa: DTZ901  As a platform may write it.
 def test_impossible_time_counts_as_the_earliest(updated_at: datetime | str | None) -> None:
     assert state_of(COMPLETED, updated_at) == (3, 0)
