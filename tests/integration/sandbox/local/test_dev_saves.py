@@ -16,7 +16,7 @@ SLOW = MODULE.replace("import pathlib, time", "import asyncio, pathlib, time") +
 
 
 @pytest.mark.parametrize(
-    ("saves", "events"), [(3, 30), pytest.param(50, 1_000, marks=[pytest.mark.soak, pytest.mark.timeout(1_800)])]
+    ("saves", "events"), [(2, 20), pytest.param(50, 1_000, marks=[pytest.mark.soak, pytest.mark.timeout(1_800)])]
 )
 def test_saves_while_events_come_lose_none_and_repeat_none_that_is_done(folder: Path, saves: int, events: int) -> None:
     (folder / "accounts.py").write_text(SLOW)

@@ -103,10 +103,10 @@ async def test_compressed_answer_that_is_cut_is_not_json() -> None:
 
 
 async def test_answer_may_have_any_number_of_values_within_its_bytes() -> None:
-    body = b'{"data":{"id":"p","status":"x","credentials":[' + b",".join([b"{}"] * 100_000) + b"]}}"
+    body = b'{"data":{"id":"p","status":"x","credentials":[' + b",".join([b"{}"] * 20_000) + b"]}}"
     listed = b"[" + b",".join([b'{"id":"p","status":"x"}'] * 150_000) + b"]"
     async with sending(lambda *_: ok(body)) as (server, api):
-        assert len((await api.presentations.get("p")).credentials) == 100_000
+        assert len((await api.presentations.get("p")).credentials) == 20_000
         server.script = lambda *_: ok(listed)
         assert len(await api.issuances.list()) == 150_000
         server.script = lambda *_: ok(listed * 2)

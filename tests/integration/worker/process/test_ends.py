@@ -63,9 +63,8 @@ def kept(event, context):
 """
 
 
-@pytest.mark.parametrize("code", [0, 2])
-def test_worker_whose_handler_ends_it_is_replaced(harness: Harness, code: int) -> None:
-    harness.plugin(ENDING.format(end=f"os._exit({code})"))
+def test_worker_whose_handler_ends_it_is_replaced(harness: Harness) -> None:
+    harness.plugin(ENDING.format(end="os._exit(0)"))
     harness.happens("m1")
     with harness.worker() as worker:
         harness.reaches("m1", "done")
