@@ -8,7 +8,7 @@ DELIVERIES: Final = Count(
     "credhook_deliveries",
     "Authentic deliveries, by outcome; all but `unreadable` were acknowledged.",
     ["outcome"],
-    known=[("accepted",), ("duplicate",), ("conflict",), ("quarantined",), ("unreadable",)],
+    initial=[("accepted",), ("duplicate",), ("conflict",), ("quarantined",), ("unreadable",)],
 )
 
 ACKNOWLEDGED: Final = Distribution(
@@ -23,7 +23,7 @@ REFUSALS: Final = Count(
     "credhook_refusals",
     "Deliveries that were refused, by the rule that they broke, and status.",
     ["rule", "status"],
-    known=[("signature", "401"), ("clock", "401"), ("storage", "503")],
+    initial=[("signature", "401"), ("clock", "401"), ("storage", "503")],
 )
 
 TURNED_AWAY: Final = Count(

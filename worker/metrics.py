@@ -9,7 +9,7 @@ ATTEMPTS: Final = Count(
     "credhook_attempts",
     "Attempts, by the state of the event afterwards.",
     ["state"],
-    known=[("done",), ("waiting",), ("dead",), ("data_gone",), ("unhandled",), ("accepted",)],
+    initial=[("done",), ("waiting",), ("dead",), ("data_gone",), ("unhandled",), ("accepted",)],
 )
 
 DELIVERY_TO_DONE: Final = Distribution(
@@ -58,7 +58,7 @@ TOKEN_FETCHES: Final = Count(
     "credhook_token_fetches",
     "Requests for an access token, by outcome.",
     ["outcome"],
-    known=[("granted",), ("refused",), ("unanswered",)],
+    initial=[("granted",), ("refused",), ("unanswered",)],
 )
 
 

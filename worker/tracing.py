@@ -1,8 +1,8 @@
 """Traces of a worker as OpenTelemetry spans: attempts, handlers, and requests to the platform.
 
-An attempt continues the trace of its delivery. A replayed event may be a week old: each of its attempts is a new trace
-with a link to the delivery's span. Request spans hold neither URL nor body, which may name a person, and the trace
-context is not sent to the platform. Imported only if tracing is on.
+An attempt continues the trace of its delivery. A replayed event may be a week old, so each of its attempts is a new
+trace with a link to the delivery's span. Request spans hold neither URL nor body, which may name a person. The trace
+context is not sent to the platform. This module is imported only if tracing is on.
 """
 
 from collections.abc import Iterator, Sequence
@@ -84,7 +84,7 @@ class AttemptTracer:
 
 def _parent(recorded: str | None) -> tuple[Context, list[Link]]:
     """Return the parent of an attempt's span, and its links, from the event's record."""
-    if recorded == NOT_CHOSEN:  # The receiver did not sample the delivery: sampling here would export partial traces.
+    if recorded == NOT_CHOSEN:  # The receiver did not sample the delivery. Sampling here would export partial traces.
         return extract(f"00-{token_hex(16)}-{token_hex(8)}-00"), []
     sender = extract((recorded or "").removeprefix(REPLAYED))
     return (Context(), link(sender)) if recorded and recorded.startswith(REPLAYED) else (sender, [])

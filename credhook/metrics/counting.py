@@ -78,14 +78,14 @@ unread: Final = threading.Event()
 class Count:
     """A counter."""
 
-    def __init__(self, name: str, meaning: str, labels: Sequence[str] = (), *, known: Iterable[Labels] = ()) -> None:
+    def __init__(self, name: str, meaning: str, labels: Sequence[str] = (), *, initial: Iterable[Labels] = ()) -> None:
         """Start at 0; `name` is without `_total`.
 
-        `known`: label values whose series exist before the first count. Otherwise Prometheus sees no increase.
+        `initial`: label values whose series exist before the first count. Otherwise Prometheus sees no increase.
         """
         self.metric = Counter(name, meaning, labels)
         self._series = cache(self.metric.labels if labels else lambda: self.metric)
-        for values in known:
+        for values in initial:
             self._series(*values)
 
     def add(self, *labels: str, by: float = 1) -> None:

@@ -6,10 +6,10 @@ from typing import Any, Final
 
 from credhook.logs.places import runs_now
 
-#: Functions that blockbuster replaces too, and that may block: files and SQLite answer within a moment. A debugger
-#: asks for input.
+#: Functions that blockbuster would replace, but that may block. Files and SQLite answer within a moment. A debugger
+#: waits for input.
 _ALLOWED: Final = ("os.", "io.", "sqlite3.", "builtins.")
-#: Where asyncio starts a process that it will not wait for.
+#: The functions in which asyncio starts a process without waiting for its end.
 _ASYNCIO: Final = ("asyncio/base_events.py", {"subprocess_exec", "subprocess_shell"})
 
 
@@ -24,7 +24,7 @@ def refuse_blocking_calls() -> None:
     """
     from blockbuster import BlockBuster, BlockBusterFunction
 
-    functions = {name: each for name, each in BlockBuster().functions.items() if not name.startswith(_ALLOWED)}
+    functions = {name: function for name, function in BlockBuster().functions.items() if not name.startswith(_ALLOWED)}
     processes = BlockBusterFunction(None, "subprocess.Popen.__init__", can_block_functions=[_ASYNCIO])
     for function in (*functions.values(), processes):
         function.can_block_predicate = partial(_may_block, function.can_block_predicate)

@@ -20,7 +20,7 @@ from credhook.worker.handlers.registry import Handlers, Registry
 #: Entry point group under which a package offers its `Handlers`.
 ENTRY_POINTS: Final = "credhook.handlers"
 _BUILT_IN: Final = "credhook.worker.handlers.logging_handler"
-#: Seconds after which an import is slow. It may wait for another system, and nothing else would say so.
+#: Seconds after which an import is slow. It may wait for another system, and nothing else would report that.
 SLOW_SECONDS: Final = 5.0
 
 log = structlog.get_logger("credhook.worker")
@@ -29,7 +29,7 @@ log = structlog.get_logger("credhook.worker")
 class CannotLoad(click.ClickException):
     """A plugin is missing, does not import, or offers no handlers. The message says where, in one line.
 
-    Exit code 2, like any wrong setting: a worker without the plugin would settle its events unhandled.
+    Exit code 2, as for any wrong setting, since a worker without the plugin would settle its events unhandled.
     """
 
     exit_code = 2
@@ -44,16 +44,18 @@ def load(names: Iterable[str] = ()) -> Registry:
         CannotLoad: a plugin cannot be loaded.
     """
     if references := {name: name for name in names}:
-        here = str(Path.cwd())
-        if here not in sys.path:  # Beside its libraries, a module finds what lies beside it.
-            sys.path.append(here)
-        finder = _CurrentFolder(here, references)
+        current_folder = str(Path.cwd())
+        if current_folder not in sys.path:  # A module may import other modules of this folder.
+            sys.path.append(current_folder)
+        finder = _CurrentFolder(current_folder, references)
         sys.meta_path.insert(0, finder)
         try:
             return _registry(references)
         finally:
             sys.meta_path.remove(finder)
-    references = {f"entry point {one.name!r} ({one.value})": one.value for one in entry_points(group=ENTRY_POINTS)}
+    references = {
+        f"entry point {entry.name!r} ({entry.value})": entry.value for entry in entry_points(group=ENTRY_POINTS)
+    }
     if not references:
         hint = "Events are only logged. Set CREDHOOK_HANDLERS=module to load the handlers of a module"
         log.warning("handlers_not_named", hint=hint)
@@ -103,14 +105,14 @@ def _load(reference: str, source: str) -> Handlers:
     finally:
         slow.cancel()
     offered = {key: value for key, value in vars(module).items() if isinstance(value, Handlers)}
-    found = [value for key, value in offered.items() if name in {"", key}]
-    if len(found) != 1:
-        what = f"{'more than one' if found else 'no'} Handlers object {name}".rstrip()
+    matching = [value for key, value in offered.items() if name in {"", key}]
+    if len(matching) != 1:
+        problem = f"{'more than one' if matching else 'no'} Handlers object {name}".rstrip()
         names = ",".join(f"{module_name}:{key}" for key in offered)
         hint = f"it offers {names}" if names else 'add handlers = Handlers("accounts") to it'
         file = getattr(module, "__file__", None) or "built-in"
-        raise CannotLoad(f"handlers {source}: {module_name} ({file}) has {what}; {hint}")
-    return found[0]
+        raise CannotLoad(f"handlers {source}: {module_name} ({file}) has {problem}; {hint}")
+    return matching[0]
 
 
 def _log_slow_import(source: str, thread: int) -> None:

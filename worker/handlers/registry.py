@@ -100,8 +100,8 @@ class Options(TypedDict, total=False):
         give_up_on: exceptions after which the handler never runs again for the event.
         condition: a function of the event that returns whether to run the handler. It runs on the event loop, so it
             must be quick.
-        after: a handler defined above, or its name. This handler runs once that one is done. Otherwise handlers run
-            concurrently.
+        after: a handler defined above, or its name, which must be done before this handler runs. Otherwise handlers
+            run concurrently.
         concurrency: maximum number of concurrent runs in the whole fleet. It holds up no other handler.
     """
 
@@ -126,7 +126,7 @@ class Handler:
     """One function of one plugin. `Options` explains the other attributes.
 
     Attributes:
-        name: `plugin.function`. Progress is recorded under this name: a renamed function is a new handler.
+        name: `plugin.function`. Progress is recorded under this name, so a renamed function is a new handler.
         types: the event types that it runs for.
         function: called with a `FetchedEvent` and a `Context`.
         after: the full name of the handler that must be done first.
@@ -160,11 +160,11 @@ class Handler:
         return self.name.partition(".")[0]
 
     def wants(self, event: FetchedEvent) -> bool:
-        """Return True if the handler has no condition, or if it holds. It is the author's, and may raise anything."""
+        """Return True if the handler has no condition, or if its condition holds. A condition may raise anything."""
         if self.condition is None:
             return True
         holds: object = self.condition(event)
-        if isinstance(holds, Awaitable):  # It would count as true.
+        if isinstance(holds, Awaitable):  # An awaitable would count as true.
             if isinstance(holds, Coroutine):
                 holds.close()
             raise ConditionReturnsAwaitable
@@ -179,28 +179,28 @@ def _new_handler(name: str, types: frozenset[str], function: Function, options: 
     """Return the handler after checking the function and the options.
 
     Raises:
-        ValueError: one of them is wrong. The message names the handler.
+        ValueError: the function or an option is wrong. The message names the handler.
     """
-    if why := next(_mistakes(function), None):
-        raise ValueError(f"{name} {why}")
+    if mistake := next(_mistakes(function), None):
+        raise ValueError(f"{name} {mistake}")
     try:
-        given: dict[str, Any] = {**_OPTIONS.validate_python(options)}
+        checked: dict[str, Any] = {**_OPTIONS.validate_python(options)}
     except ValidationError as error:
         wrong = error.errors()[0]
         raise ValueError(f"{name}: {wrong['loc'][0]}: {wrong['msg']}") from None
-    condition = given.get("condition")
+    condition = checked.get("condition")
     if condition and (is_async(condition) or _is_generator(condition) or not _takes(condition, 1)):
-        # What an `async def` returns would count as true.
+        # The coroutine of an `async def` would count as true.
         raise ValueError(f"{name}: condition: Input should be a plain function of the event")
-    if "after" in given:
-        before = given["after"] if isinstance(given["after"], str) else name_of(given["after"])
-        given["after"] = before if "." in before else f"{name.partition('.')[0]}.{before}"
-    return Handler(name, types, function, **given)
+    if "after" in checked:
+        before = checked["after"] if isinstance(checked["after"], str) else name_of(checked["after"])
+        checked["after"] = before if "." in before else f"{name.partition('.')[0]}.{before}"
+    return Handler(name, types, function, **checked)
 
 
 def name_of(function: Any) -> str:
     """Return the name of a function, a method, or the function in a `functools.partial`; "" if there is none."""
-    return next((name for one in _chain(function) if (name := getattr(one, "__name__", ""))), "")
+    return next((name for part in _chain(function) if (name := getattr(part, "__name__", ""))), "")
 
 
 def definition(function: Any) -> Any:
@@ -210,7 +210,7 @@ def definition(function: Any) -> Any:
 
 
 def _chain(function: Any) -> Iterator[Any]:
-    """Yield the function, then what decorators, `functools.partial` and an object that can be called have inside."""
+    """Yield the function, then the functions inside of decorators, `functools.partial` and callable objects."""
     while function is not None:
         yield function
         if isinstance(function, functools.partial):
@@ -222,13 +222,13 @@ def _chain(function: Any) -> Iterator[Any]:
 
 
 def is_async(function: Any) -> bool:
-    """Return True for an `async def`, also as a method, in an object that can be called, and behind decorators."""
-    return any(inspect.iscoroutinefunction(one) for one in _chain(function))
+    """Return True for an `async def`, also as a method, in a callable object, and behind decorators."""
+    return any(inspect.iscoroutinefunction(part) for part in _chain(function))
 
 
 def _is_generator(function: Any) -> bool:
     """Return True for a function with a `yield`, also if a decorator makes it a context manager."""
-    return any(inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one) for one in _chain(function))
+    return any(inspect.isgeneratorfunction(part) or inspect.isasyncgenfunction(part) for part in _chain(function))
 
 
 def _takes(function: Callable[..., Any], number: int) -> bool:
@@ -243,7 +243,7 @@ def _takes(function: Callable[..., Any], number: int) -> bool:
 
 
 def _mistakes(function: Function) -> Iterator[str]:
-    """Yield what would keep the function from running as a handler. Type checkers compare annotations."""
+    """Yield the mistakes that would keep the function from running as a handler. Type checkers compare annotations."""
     if isinstance(function, type):
         yield "is a class, which would only be instantiated: register a function or a method"
     if _is_generator(function):
@@ -285,7 +285,7 @@ _plugins: "weakref.WeakSet[Handlers[Any]]" = weakref.WeakSet()
 
 def plugins_of(function: Callable[..., Any]) -> "list[Handlers[Any]]":
     """Return the plugins that have registered the function."""
-    return [one for one in _plugins if one.handler_of(function)]
+    return [plugin for plugin in _plugins if plugin.handler_of(function)]
 
 
 class Handlers(Generic[State]):
@@ -325,7 +325,7 @@ class Handlers(Generic[State]):
         for name in wanted:
             if name not in EVENT_TYPES:
                 wrong: Iterable[object] = name if isinstance(name, list | tuple | set) else [name]
-                matches = [difflib.get_close_matches(str(one), EVENT_TYPES, n=1, cutoff=0) for one in wrong]
+                matches = [difflib.get_close_matches(str(entry), EVENT_TYPES, n=1, cutoff=0) for entry in wrong]
                 near = ", ".join(f'"{match}"' for (match,) in matches)
                 raise ValueError(f'{name!r} is no event type: write @handlers.on({near}), or "*" for all')
 
@@ -341,7 +341,7 @@ class Handlers(Generic[State]):
             if first:
                 raise ValueError(f"{self.name!r} already has a handler {name!r}, at {first.at}; rename one of them")
             handler = _new_handler(f"{self.name}.{name}", frozenset(wanted), function, options)
-            before = next((one for one in self if one.name == handler.after), None)
+            before = next((earlier for earlier in self if earlier.name == handler.after), None)
             if handler.after is not None and before is None:
                 raise ValueError(f"{handler.name} is to run after {handler.after}, which is not defined above it")
             if before is not None and not before.types & handler.types:
@@ -393,7 +393,8 @@ class Handlers(Generic[State]):
 
     def handler_of(self, function: Callable[..., Any]) -> Handler | None:
         """Return the handler of this function, or None if it is not registered."""
-        return next((one for one in self if one.function == function), None)  # A method is never the same object twice.
+        # `==` and not `is`, since each access to a method makes a new object.
+        return next((handler for handler in self if handler.function == function), None)
 
     def __iter__(self) -> Iterator[Handler]:
         return iter(self._handlers.values())
@@ -406,7 +407,7 @@ class Registry:
         self.plugins = tuple(plugins)
         self.handlers: tuple[Handler, ...] = tuple(handler for plugin in self.plugins for handler in plugin)
         self._by_type: dict[str, tuple[Handler, ...]] = {
-            name: tuple(one for one in self.handlers if name in one.types) for name in EVENT_TYPES
+            name: tuple(handler for handler in self.handlers if name in handler.types) for name in EVENT_TYPES
         }
 
     def matching(self, event_type: str) -> tuple[Handler, ...]:

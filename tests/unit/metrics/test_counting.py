@@ -19,7 +19,7 @@ def samples(one: Count | Distribution | Level) -> list[float]:
 
 
 def test_counter_keeps_its_count() -> None:
-    count = Count("test_count", "Counted.", ["who"], known=[("a",)])
+    count = Count("test_count", "Counted.", ["who"], initial=[("a",)])
     times = Distribution("test_seconds", "Observed.", buckets=(0.1, 1))
     level = Level("test_level", "Set last.")
     assert (samples(count), samples(times), samples(level)) == ([0], [0] * 5, [0])
