@@ -239,6 +239,10 @@ class StoreSettings(QueueSettings):
         description="The Redis that holds the store and the queue: `redis://`, `rediss://`, `unix://`, or "
         "`redis+sentinel://host:port,host:port/service/db`.",
     )
+    sentinel_username: str | None = Field(None, description="User of Sentinels that have users.")
+    sentinel_password: SecretStr | None = Field(
+        None, description="Password of the Sentinels, if it is not the one in `REDIS_URL`."
+    )
     redis_certfile: ExistingFile | None = Field(None, description="PEM certificate chain for a Redis that asks for it.")
     redis_keyfile: ExistingFile | None = Field(
         None, description="PEM private key of that chain, if not in the same file."
@@ -259,12 +263,24 @@ class StoreSettings(QueueSettings):
         check_certificate(self.redis_certfile, self.redis_keyfile, "REDIS")
         if self.redis_certfile and not self._redis.tls:
             raise ValueError("CREDHOOK_REDIS_CERTFILE: is used over TLS alone; REDIS_URL should be rediss://")
+        if (self.sentinel_username or self.sentinel_password) and not self._redis.service:
+            raise ValueError(
+                "CREDHOOK_SENTINEL_PASSWORD: is for Sentinels alone; REDIS_URL should be redis+sentinel://"
+            )
+        if self.sentinel_username and not self.sentinel_password:
+            raise ValueError("CREDHOOK_SENTINEL_PASSWORD: should be set where CREDHOOK_SENTINEL_USERNAME is")
         return self
 
     @property
     def _redis(self) -> RedisAddress:
         address = RedisAddress.parse(self.redis_url.get_secret_value())
-        return replace(address, certfile=self.redis_certfile, keyfile=self.redis_keyfile)
+        return replace(
+            address,
+            certfile=self.redis_certfile,
+            keyfile=self.redis_keyfile,
+            sentinel_username=self.sentinel_username,
+            sentinel_password=self.sentinel_password.get_secret_value() if self.sentinel_password else None,
+        )
 
     @property
     def redis_address(self) -> str:

@@ -30,7 +30,7 @@ from credhook.receiver.inbox import Inbox
 from credhook.settings import ReceiverSettings, in_force
 from credhook.store.announcements import ANNOUNCEMENT_SECONDS, ReceiverAnnouncement, fingerprint, version
 from credhook.store.errors import STORE_ERRORS
-from credhook.store.health import Check, SharedExamination
+from credhook.store.health import Check, SharedExamination, ask
 from credhook.store.store import AsyncStore
 from credhook.supervisor import FOLDER, PLACE, Supervisor, ignore_hangup, stop_on
 
@@ -42,7 +42,7 @@ log = structlog.get_logger("credhook.receiver")
 #: Seconds between two checks of Redis while a check fails.
 _UNSAFE_SECONDS: Final = 1.0
 #: Seconds between two checks of Redis while no check fails.
-_SAFE_SECONDS: Final = 10.0
+_SAFE_SECONDS: Final = 5.0
 #: Seconds that requests under way get after SIGTERM. Redis answers within five seconds or not at all.
 GRACE_SECONDS: Final = 7
 _ANNOUNCE_EVERY_SECONDS: Final = 10.0
@@ -162,7 +162,7 @@ def _supervise(settings: ReceiverSettings, listener: socket.socket, workers: int
     with temporary_folder() as folder:  # The parent's admin listener sums the counters of its children.
         environment[FOLDER] = folder
         store = settings.open_store()
-        examining = SharedExamination(store, durability=settings.durability)
+        examining = SharedExamination(functools.partial(ask, store), durability=settings.durability)
         serving = _run_admin(settings, admin, store, examining, gathered(folder))
         threading.Thread(target=asyncio.run, args=(serving,), daemon=True).start()
         return prepare(on_exit=functools.partial(drop_gauges, folder)).run()

@@ -4,6 +4,7 @@ If the script fails, the whole group is refused; events that it has written are 
 refuses its own delivery. A request whose client has gone is still written with its group.
 """
 
+import asyncio
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -17,7 +18,7 @@ from credhook.group_commit import GroupCommit
 from credhook.receiver import metrics
 from credhook.store.connection import REDIS_TIMEOUT, Command, RedisConnection
 from credhook.store.errors import STORE_ERRORS, ConnectionLost, StoreRefusal, hint, is_denied
-from credhook.store.health import SharedExamination, ask, promises, replicas_wanted
+from credhook.store.health import Facts, SharedExamination, ask, promises, replicas_wanted
 from credhook.store.job import accept_arguments
 from credhook.store.store import AsyncStore
 from credhook.tracing import trace_id
@@ -81,7 +82,9 @@ class Inbox:
         self._confirmation: list[Command] = []
         self._facts_until = 0.0
         #: Checks whether events would be kept now.
-        self.examine = SharedExamination(store, durability=durability)
+        self.examine = SharedExamination(self._ask, durability=durability)
+        #: Held while the connection is in use.
+        self._in_use = asyncio.Lock()
         self._commit = GroupCommit[Delivery, Outcome](self._write_group, limit=MAX_GROUP)
         #: Deliveries written since the start.
         self.acknowledged = 0
@@ -138,11 +141,13 @@ class Inbox:
         try:
             queue, retention = self._store.queue, self._store.retention
             arguments = accept_arguments(group, queue=queue, retention=retention, now=datetime.now(UTC))
-            try:
-                replies = await self._store.run_through(self._send, "accept", arguments)
-            except ConnectionLost:
-                # If the script has run, the second run answers `duplicate`.
-                replies = await self._store.run_through(self._send, "accept", arguments)
+            # The whole way: Sentinels, connecting, login, the script and its reply.
+            async with asyncio.timeout(REDIS_TIMEOUT), self._in_use:
+                try:
+                    replies = await self._store.run_through(self._send, "accept", arguments)
+                except ConnectionLost:
+                    # If the script has run, the second run answers `duplicate`.
+                    replies = await self._store.run_through(self._send, "accept", arguments)
         finally:
             metrics.STORE_SECONDS.observe(time.monotonic() - began)
         if self._replicas and (reached := replies[-1]) < self._replicas:
@@ -166,11 +171,11 @@ class Inbox:
         """
         if not self._connection.is_open:
             await self._connection.open()
-        facts = await ask(self._store)
+        facts = await ask(self._store, self._connection)
         for check in promises(facts, durability=self._durability):
             if check.failed:
                 raise StoreUnavailable(check.remedy)
-        milliseconds = int(REDIS_TIMEOUT * 900)  # A little less than we wait for an answer.
+        milliseconds = int(REDIS_TIMEOUT * 800)  # Less than we wait for the whole group.
         wait: Command = ()
         if self._replicas:
             wait = ("WAIT", self._replicas, milliseconds)
@@ -180,6 +185,13 @@ class Inbox:
         # nothing, and the broken connection before may have written these events. The SET makes them covered, too.
         self._confirmation = [("SET", self._store.keys.synced, 1, "EX", 60), wait] if wait else []
         self._facts_until = time.monotonic() + _FACTS_SECONDS
+
+    async def _ask(self) -> Facts:
+        """Ask over the connection that deliveries take. So it is never idle for so long that a box forgets it."""
+        async with asyncio.timeout(REDIS_TIMEOUT), self._in_use:
+            if not self._connection.is_open:
+                await self._connection.open()
+            return await ask(self._store, self._connection)
 
     def end_outage(self) -> None:
         """Log the end of the outage, if there was one."""

@@ -18,7 +18,8 @@ _FORMS: Final = (
 class RedisAddress:
     """The parts of `REDIS_URL`. A Unix socket has only a `path`. `service` is the name of a master among Sentinels.
 
-    `certfile` and `keyfile` are not in the URL: they hold our certificate for a Redis that asks for one.
+    `certfile` and `keyfile` are not in the URL: they hold our certificate for a Redis that asks for one. Neither are
+    the user and the password of the Sentinels.
     """
 
     hosts: tuple[tuple[str, int], ...]
@@ -30,6 +31,13 @@ class RedisAddress:
     password: str | None = field(default=None, repr=False)
     certfile: Path | None = None
     keyfile: Path | None = None
+    sentinel_username: str | None = field(default=None, repr=False)
+    sentinel_password: str | None = field(default=None, repr=False)
+
+    @property
+    def spare_password(self) -> str | None:
+        """Return the password for Sentinels that ask for one and have none of their own: charts give them Redis's."""
+        return None if self.sentinel_password else self.password
 
     @classmethod
     def parse(cls, url: str) -> Self:

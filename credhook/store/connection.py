@@ -1,25 +1,32 @@
-"""Connect to Redis, for asynchronous and synchronous code."""
+"""Connect to Redis, for asynchronous and synchronous code.
+
+After a failover behind one name, connections to the old master stay open: it goes on as a replica. So an error that may
+come from a wrong server ends the generation of the process's connections: each connects again before its next use.
+"""
 
 import asyncio
 import ssl
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from typing import Any, Final, cast
 
 import redis.asyncio
 import redis.asyncio.sentinel
 import redis.sentinel
+from redis import exceptions
 from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.connection import AbstractConnection as AbstractSyncConnection
 from redis.connection import HiredisRespSerializer
 from redis.retry import Retry as SyncRetry
 
 from credhook.store.address import RedisAddress
-from credhook.store.errors import STORE_ERRORS
+from credhook.store.errors import STORE_ERRORS, SentinelRefused, asks_for_password, leads_elsewhere
 
 #: Seconds until a silent Redis counts as gone: a sender waits for us no longer than this.
 REDIS_TIMEOUT: Final = 5.0
+#: Seconds until a silent Sentinel counts as gone. The next one is asked then, within the time for connecting.
+SENTINEL_TIMEOUT: Final = 1.0
 
 #: The arguments of a command.
 Command = tuple[str | int | float | bytes, ...]
@@ -31,12 +38,77 @@ BRIEFLY: Final[Mapping[str, Any]] = {"retry": SyncRetry(NoBackoff(), 0), "protoc
 _SERIALIZER: Final = HiredisRespSerializer()
 
 
+class _Generation:
+    """The number of times that the process's connections had to be opened again."""
+
+    current = 0
+
+
+def _end_generation(reply: object) -> None:
+    """Let all connections be opened again if this error, or the last reply of a script, may be of a wrong server."""
+    last = reply[-1] if type(reply) is list and reply else reply
+    if isinstance(last, Exception) and leads_elsewhere(last):
+        _Generation.current += 1
+
+
+class _SyncConnection(AbstractSyncConnection):
+    """A connection of the current generation."""
+
+    _generation = 0
+
+    def connect(self) -> None:
+        """Connect, unless the connection is open and of the current generation."""
+        if self.is_connected and self._generation != _Generation.current:
+            self.disconnect()  # type: ignore[no-untyped-call]  # redis-py's gap
+        self._generation = _Generation.current
+        super().connect()  # type: ignore[no-untyped-call]  # redis-py's gap
+
+    def read_response(self, *args: Any, **kwargs: Any) -> Any:
+        """Read a reply."""
+        try:
+            reply = super().read_response(*args, **kwargs)
+        except STORE_ERRORS as error:
+            _end_generation(error)
+            raise
+        _end_generation(reply)
+        return reply
+
+
 class _Connection(AbstractConnection):
-    """A connection that packs commands in C and does not lose a cancellation during a send.
+    """A connection of the current generation. It packs commands in C, and loses no cancellation during a send.
 
     redis-py sends through `asyncio.wait_for`. On Python 3.11 that drops a cancellation if the send has just finished:
     one in five, measured. Packing in Python takes a fifteenth of the time of an event, measured.
     """
+
+    _generation = 0
+
+    async def connect(self) -> None:
+        """Connect as `_SyncConnection` does, in `REDIS_TIMEOUT` as a whole: redis-py limits each step alone.
+
+        Raises:
+            TimeoutError: Sentinels, connecting and login have taken too long.
+        """
+        if self.is_connected and self._generation != _Generation.current:
+            await self.disconnect(nowait=True)
+        self._generation = _Generation.current
+        if self.is_connected:
+            return
+        try:
+            async with asyncio.timeout(REDIS_TIMEOUT):
+                await super().connect()  # type: ignore[no-untyped-call]  # redis-py's gap
+        except TimeoutError:
+            raise exceptions.TimeoutError("connecting took too long") from None
+
+    async def read_response(self, *args: Any, **kwargs: Any) -> Any:
+        """Read a reply."""
+        try:
+            reply = await super().read_response(*args, **kwargs)
+        except STORE_ERRORS as error:
+            _end_generation(error)
+            raise
+        _end_generation(reply)
+        return reply
 
     def pack_command(self, *args: Any) -> list[bytes]:
         """Return the bytes of a command.
@@ -64,12 +136,63 @@ class _Connection(AbstractConnection):
                 raise asyncio.CancelledError
 
 
-def _cancellable(client: redis.asyncio.Redis) -> redis.asyncio.Redis:
-    """Return the same client. Its future connections lose no cancellation."""
+def _with_ours(client: Any) -> Any:
+    """Return the same client. Its future connections are ours."""
     pool = client.connection_pool
-    kind: type[AbstractConnection] = pool.connection_class
-    pool.connection_class = type(f"Cancellable{kind.__name__}", (_Connection, kind), {})
+    kind: type[Any] = pool.connection_class
+    ours = _Connection if isinstance(client, redis.asyncio.Redis) else _SyncConnection
+    pool.connection_class = type(f"Our{kind.__name__}", (ours, kind), {})
     return client
+
+
+class _Sentinels(redis.asyncio.sentinel.Sentinel):
+    """Sentinels that get Redis's password if they ask for one and have none of their own."""
+
+    spare_password: str | None = None
+
+    async def discover_master(self, service_name: str) -> Any:
+        """Return the address of the master.
+
+        Raises:
+            SentinelRefused: they refuse our password, or want one.
+            MasterNotFoundError: none answers and knows the master.
+        """
+        try:
+            return await super().discover_master(service_name)
+        except redis.asyncio.sentinel.MasterNotFoundError as error:
+            if not asks_for_password(error):
+                raise
+            if self.spare_password is None:
+                raise SentinelRefused(str(error)) from None
+        _give(self.sentinels, self.spare_password)
+        self.spare_password = None
+        return await self.discover_master(service_name)
+
+
+class _SyncSentinels(redis.sentinel.Sentinel):
+    """The same for synchronous code."""
+
+    spare_password: str | None = None
+
+    def discover_master(self, service_name: str) -> Any:
+        """Do what `_Sentinels.discover_master` does."""
+        try:
+            return super().discover_master(service_name)  # type: ignore[no-untyped-call]  # redis-py's gap
+        except redis.sentinel.MasterNotFoundError as error:
+            if not asks_for_password(error):
+                raise
+            if self.spare_password is None:
+                raise SentinelRefused(str(error)) from None
+        _give(self.sentinels, self.spare_password)
+        self.spare_password = None
+        return self.discover_master(service_name)
+
+
+def _give(sentinels: Iterable[Any], password: str) -> None:
+    """Have future connections to the Sentinels log in. Refused ones are closed."""
+    for sentinel in sentinels:
+        sentinel.connection_pool.connection_kwargs["password"] = password
+        sentinel.connection_pool.reset()
 
 
 class _SentinelConnectionPool(redis.asyncio.sentinel.SentinelConnectionPool):
@@ -92,28 +215,31 @@ def open_redis(address: RedisAddress | str, **options: Any) -> redis.asyncio.Red
     """
     address, of_sentinels, options = _read(address, {"retry": Retry(NoBackoff(), 0), **options})
     if not address.service:
-        return _cancellable(redis.asyncio.Redis(**options))
-    sentinel = redis.asyncio.sentinel.Sentinel(address.hosts, sentinel_kwargs=of_sentinels, **options)  # type: ignore[no-untyped-call]  # redis-py's gap
-    for client in sentinel.sentinels:
-        _cancellable(client)
-    master = sentinel.master_for(address.service, connection_pool_class=_SentinelConnectionPool)
-    return _cancellable(cast(redis.asyncio.Redis, master))
+        return cast(redis.asyncio.Redis, _with_ours(redis.asyncio.Redis(**options)))
+    no_retry = {"retry": Retry(NoBackoff(), 0)}
+    sentinels = _Sentinels(address.hosts, sentinel_kwargs=of_sentinels | no_retry, **options)  # type: ignore[no-untyped-call]  # redis-py's gap
+    sentinels.spare_password = address.spare_password
+    for sentinel in sentinels.sentinels:
+        _with_ours(sentinel)
+    master = sentinels.master_for(address.service, connection_pool_class=_SentinelConnectionPool)
+    return cast(redis.asyncio.Redis, _with_ours(master))
 
 
 def open_redis_sync(address: RedisAddress | str, **options: Any) -> redis.Redis:
     """Return a synchronous client, for RQ and the command line. Raises as `open_redis` does."""
     address, of_sentinels, options = _read(address, options)
     if not address.service:
-        return redis.Redis(**options)
-    sentinel = redis.sentinel.Sentinel(address.hosts, sentinel_kwargs=of_sentinels, **options)  # type: ignore[no-untyped-call]  # redis-py's gap
-    return cast(redis.Redis, sentinel.master_for(address.service))  # type: ignore[no-untyped-call]  # redis-py's gap
+        return cast(redis.Redis, _with_ours(redis.Redis(**options)))
+    sentinels = _SyncSentinels(address.hosts, sentinel_kwargs=of_sentinels | {"retry": BRIEFLY["retry"]}, **options)  # type: ignore[no-untyped-call]  # redis-py's gap
+    sentinels.spare_password = address.spare_password
+    return cast(redis.Redis, _with_ours(sentinels.master_for(address.service)))  # type: ignore[no-untyped-call]  # redis-py's gap
 
 
 class RedisConnection:
     """One connection of a client, whose commands share one time limit. Its owner notices when it has to be opened."""
 
     def __init__(self, client: redis.asyncio.Redis) -> None:
-        self._pool = client.connection_pool
+        self._client = client
         self._connection: AbstractConnection | None = None
 
     @property
@@ -127,11 +253,8 @@ class RedisConnection:
         Raises:
             RedisError, OSError: Redis cannot be reached.
         """
-        # After a restart or a failover another server may answer: other idle connections lead to the old one.
-        with suppress(*STORE_ERRORS):
-            await self._pool.disconnect(inuse_connections=False)
         if self._connection is None:
-            self._connection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
+            self._connection = await self._client.connection_pool.get_connection()  # type: ignore[no-untyped-call]
         else:
             await self._connection.connect()  # type: ignore[no-untyped-call]
         # `send` has a time limit. With this, redis-py would create a task for each write.
@@ -148,9 +271,32 @@ class RedisConnection:
             async with asyncio.timeout(REDIS_TIMEOUT):
                 await connection.send_packed_command(connection.pack_commands(commands))
                 return [await connection.read_response() for _ in commands]
-        except BaseException:
+        except BaseException as error:
+            _end_generation(error)
             await connection.disconnect(nowait=True)
             raise
+
+    async def query(self, *commands: Command) -> list[Any]:
+        """Send commands and return their replies as the client reads them, with Redis's refusals in their places.
+
+        Raises:
+            RedisError, OSError: the connection has failed. It is closed.
+        """
+        connection = cast(AbstractConnection, self._connection)
+        replies: list[Any] = []
+        try:
+            async with asyncio.timeout(REDIS_TIMEOUT):
+                await connection.send_packed_command(connection.pack_commands(commands))
+                for name, *_ in commands:
+                    try:
+                        replies.append(await self._client.parse_response(cast(Any, connection), str(name)))
+                    except exceptions.ResponseError as refusal:
+                        replies.append(refusal)
+        except BaseException as error:
+            _end_generation(error)
+            await connection.disconnect(nowait=True)
+            raise
+        return replies
 
     async def aclose(self) -> None:
         """Close the connection."""
@@ -163,8 +309,9 @@ def _read(
 ) -> tuple[RedisAddress, dict[str, Any], dict[str, Any]]:
     """Return the address, the options for Sentinels, and those for Redis; `options` go before ours."""
     address = RedisAddress.parse(address) if isinstance(address, str) else address
-    timeouts = {name: options.get(name, REDIS_TIMEOUT) for name in ("socket_timeout", "socket_connect_timeout")}
-    any_server: dict[str, Any] = {**timeouts, "ssl": address.tls}
+    names = ("socket_timeout", "socket_connect_timeout")
+    timeouts = {name: options.get(name, REDIS_TIMEOUT) for name in names}
+    any_server: dict[str, Any] = {"ssl": address.tls}
     if address.tls:  # redis-py reads these files for each connection, so a renewed certificate needs no restart.
         own = {"ssl_certfile": address.certfile, "ssl_keyfile": address.keyfile}
         any_server |= {"ssl_cert_reqs": ssl.CERT_REQUIRED, **own}
@@ -174,4 +321,6 @@ def _read(
     elif not address.service:
         place = dict(zip(("host", "port"), address.hosts[0], strict=True))
     user = {"db": address.db, "username": address.username, "password": address.password}
-    return address, any_server, {**place, **user, **any_server, **options}
+    of_sentinels = {name: min(seconds, SENTINEL_TIMEOUT) for name, seconds in timeouts.items()}
+    of_sentinels |= {"username": address.sentinel_username, "password": address.sentinel_password, **any_server}
+    return address, of_sentinels, {**place, **user, **timeouts, **any_server, **options}

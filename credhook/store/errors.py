@@ -12,7 +12,8 @@ from itertools import chain
 from typing import Final
 
 from redis import exceptions
-from redis.sentinel import MasterNotFoundError
+from redis import sentinel as sync_sentinel
+from redis.asyncio import sentinel as async_sentinel
 
 from credhook.store import SCHEMA
 
@@ -32,6 +33,9 @@ _ABSENT: Final = re.compile("unknown command ['`]([A-Za-z|_-]{1,32})['`]")
 #: Redis refuses one command, such as for a wrong type or a missing permission.
 StoreRefusal = exceptions.ResponseError
 
+
+#: redis-py has two classes of that name.
+MASTER_NOT_FOUND: Final = (async_sentinel.MasterNotFoundError, sync_sentinel.MasterNotFoundError)
 
 #: Only a Redis in cluster mode says these. The keys of RQ and of our scripts are in different slots.
 CLUSTER_ERRORS: Final = (exceptions.AskError, exceptions.ClusterCrossSlotError, exceptions.ClusterDownError)
@@ -61,6 +65,27 @@ def wrong_schema(queue: str, number: bytes | str | None) -> str:
         f"a newer version has changed the data of queue {queue} to schema {number or '?'} and this one knows {SCHEMA}; "
         "start that version, or choose another CREDHOOK_QUEUE"
     )
+
+
+class SentinelRefused(exceptions.ConnectionError):
+    """The Sentinels refuse our user or password, or want a password."""
+
+
+def asks_for_password(error: Exception) -> bool:
+    """Return True if a Sentinel wanted another password: redis-py lists what each Sentinel said in one text."""
+    return exceptions.AuthenticationError.__name__ in str(error)
+
+
+#: Words of a server that is no master, or not ready, also within the error of a script.
+_ELSEWHERE: Final = ("READONLY", "MASTERDOWN", "LOADING")
+
+
+def leads_elsewhere(error: Exception) -> bool:
+    """Return True if the connection may no longer lead to the master: it failed, or a replica has answered."""
+    if isinstance(error, exceptions.ResponseError):
+        is_replica = isinstance(error, exceptions.ReadOnlyError | exceptions.MasterDownError)
+        return is_replica or any(word in str(error) for word in _ELSEWHERE)
+    return isinstance(error, exceptions.ConnectionError | exceptions.TimeoutError | OSError)
 
 
 #: Errors of a Redis that cannot write now, or not for us. The last is how Redis 6.2 reports NOPERM within a script.
@@ -109,7 +134,11 @@ _BY_CLASS: Final = (
     ),
     (FileNotFoundError, "there is no such socket: check REDIS_URL, and whether Redis runs"),
     (CLUSTER_ERRORS, f"Redis is a cluster: {NO_CLUSTER}"),
-    (MasterNotFoundError, "no Sentinel of REDIS_URL answers and knows a master of that name"),
+    (
+        SentinelRefused,
+        "the Sentinels want another password: set CREDHOOK_SENTINEL_PASSWORD",
+    ),
+    (MASTER_NOT_FOUND, "no Sentinel of REDIS_URL answers and knows a master of that name"),
     (
         (TimeoutError, exceptions.TimeoutError),
         "no answer in time: check REDIS_URL and the way there, and whether Redis or this process is busy",

@@ -3,15 +3,14 @@
 import asyncio
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from redis.asyncio.client import Pipeline as AsyncPipeline
-from redis.client import Pipeline
 from redis.exceptions import NoPermissionError, ResponseError
 
 from credhook.store import Keys
+from credhook.store.connection import Command, RedisConnection
 from credhook.store.errors import NO_CLUSTER, STORE_ERRORS, USERS, hint, wrong_schema
 from credhook.store.store import AsyncStore, SyncStore
 
@@ -21,7 +20,6 @@ OLDEST: Final = (6, 2)
 CONFIG: Final = "[ans][aopt]*"
 #: Older versions lack `WAITAOF`, which returns once a write was fsynced.
 WAITAOF: Final = (7, 2)
-Questions = TypeVar("Questions", Pipeline, AsyncPipeline)
 
 #: Seconds that the result of a shared examination lasts.
 _EXAMINATION_SECONDS: Final = 1.0
@@ -108,27 +106,30 @@ class Facts:
         return self.appendonly and self.version >= WAITAOF and self.fsync != "no"
 
 
-async def ask(store: AsyncStore) -> Facts:
-    """Ask Redis for the facts.
+async def ask(store: AsyncStore, connection: RedisConnection | None = None) -> Facts:
+    """Ask Redis for the facts, over this connection if one is given.
 
     Raises:
         RedisError, OSError: Redis does not answer, or denies INFO or the queue's keys.
     """
-    pipeline = _request(store.redis.pipeline(transaction=False), store.keys)
+    if connection:
+        return _facts(await connection.query(*_questions(store.keys)), store.queue)
+    pipeline = store.redis.pipeline(transaction=False)
+    for question in _questions(store.keys):
+        pipeline.execute_command(*question)
     return _facts(await pipeline.execute(raise_on_error=False), store.queue)
 
 
 def ask_sync(store: SyncStore) -> Facts:
     """Do what `ask` does."""
-    pipeline = _request(store.redis.pipeline(transaction=False), store.keys)
+    pipeline = store.redis.pipeline(transaction=False)
+    for question in _questions(store.keys):
+        pipeline.execute_command(*question)  # type: ignore[no-untyped-call]  # redis-py's gap
     return _facts(pipeline.execute(raise_on_error=False), store.queue)
 
 
-def _request(pipeline: Questions, keys: Keys) -> Questions:
-    pipeline.info()
-    pipeline.get(keys.schema)
-    pipeline.config_get(CONFIG)
-    return pipeline
+def _questions(keys: Keys) -> tuple[Command, ...]:
+    return ("INFO",), ("GET", keys.schema), ("CONFIG GET", CONFIG)
 
 
 def _facts(replies: Sequence[Any], queue: str) -> Facts:
@@ -289,10 +290,10 @@ def unanswered(error: Exception) -> str:
     return f"Redis does not answer ({type(error).__name__}); {hint(error)}"
 
 
-async def examine(store: AsyncStore, *, durability: str | None) -> tuple[Check, ...]:
-    """Return all checks. The first says whether Redis answers."""
+async def examine(ask: Callable[[], Awaitable[Facts]], *, durability: str | None) -> tuple[Check, ...]:
+    """Return all checks of what `ask` returns. The first says whether Redis answers."""
     try:
-        facts = await ask(store)
+        facts = await ask()
     except STORE_ERRORS as error:
         return (Check("redis", False, unanswered(error)),)
     return (Check("redis", True, ""), *checks(facts, durability=durability))
@@ -301,8 +302,9 @@ async def examine(store: AsyncStore, *, durability: str | None) -> tuple[Check, 
 class SharedExamination:
     """Examines one Redis for many callers: once at a time, and once a second at most. Some callers are strangers."""
 
-    def __init__(self, store: AsyncStore, *, durability: str | None) -> None:
-        self._store, self._durability = store, durability
+    def __init__(self, ask: Callable[[], Awaitable[Facts]], *, durability: str | None) -> None:
+        """`ask` returns the facts of Redis; `durability`: see `checks`."""
+        self._ask, self._durability = ask, durability
         self._task: asyncio.Task[tuple[Check, ...]] | None = None
         self._until = 0.0
 
@@ -314,6 +316,6 @@ class SharedExamination:
 
     async def _examine(self) -> tuple[Check, ...]:
         try:
-            return await examine(self._store, durability=self._durability)
+            return await examine(self._ask, durability=self._durability)
         finally:
             self._until = time.monotonic() + _EXAMINATION_SECONDS

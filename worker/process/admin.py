@@ -1,6 +1,7 @@
 """The admin listener of `credhook worker`: it runs in the supervisor and answers for all its processes."""
 
 import asyncio
+import functools
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -15,7 +16,7 @@ from credhook.metrics.figures import TargetFigures
 from credhook.settings import WorkerSettings
 from credhook.store.announcements import WorkerAnnouncement, announced
 from credhook.store.errors import STORE_ERRORS
-from credhook.store.health import Check, SharedExamination
+from credhook.store.health import Check, SharedExamination, ask
 from credhook.store.store import AsyncStore
 from credhook.worker.platform.limits import platform_key, read_pause, request_pause
 
@@ -36,7 +37,7 @@ def start_admin(
 
     async def serve() -> None:
         store = settings.open_store()
-        examining = SharedExamination(store, durability=None)
+        examining = SharedExamination(functools.partial(ask, store), durability=None)
 
         async def examine() -> Sequence[Check]:
             checks = await examining()

@@ -18,7 +18,7 @@ from redis.asyncio import Redis as AsyncRedis
 from credhook.listener.admin import create_admin
 from credhook.metrics.figures import TargetFigures
 from credhook.store import Keys, State
-from credhook.store.health import Check, examine
+from credhook.store.health import Check, ask, examine
 from credhook.worker.platform.limits import FleetLimits
 from credhook.worker.process.admin import PlatformFigures, check_workers
 from support.process.scraping import Scrape, well_formed, worker_settings
@@ -43,7 +43,7 @@ class Target:
 
     def __init__(self, redis: AsyncRedis) -> None:
         store = store_on(redis)
-        examining = partial(examine, store, durability="standard")
+        examining = partial(examine, partial(ask, store), durability="standard")
         others = TargetFigures(examining, part="worker"), PlatformFigures(store, SETTINGS)
         app = create_admin(store, examining, registry=CollectorRegistry(), others=others)
         self._transport = httpx.ASGITransport(app)

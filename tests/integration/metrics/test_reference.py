@@ -15,7 +15,7 @@ import credhook.receiver.metrics
 import credhook.worker.metrics  # noqa: F401  Likewise.
 from credhook.metrics.figures import QueueFigures, TargetFigures
 from credhook.store import State
-from credhook.store.health import examine
+from credhook.store.health import ask, examine
 from credhook.worker.process.admin import PlatformFigures
 from support.checkout import ROOT
 from support.process.scraping import worker_settings
@@ -47,7 +47,7 @@ async def test_every_metric_has_its_row_and_no_row_is_of_one_that_is_gone(
     trustme.CA().issue_cert("inbox.example").private_key_and_cert_chain_pem.write_to_path(str(certificate))
     plant(redis_client, "m1", State.WAITING)
     redis_client.sadd("rq:queues", INDEX.jobs)
-    examining = partial(examine, store_on(async_redis), durability="strict")
+    examining = partial(examine, partial(ask, store_on(async_redis)), durability="strict")
     asked = [
         *await TargetFigures(examining, part="worker", certificate=certificate)(),
         *await QueueFigures(store_on(async_redis))(),

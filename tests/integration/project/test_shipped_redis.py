@@ -1,6 +1,7 @@
 """The Redis of deploy/compose.yaml, run as its container runs it, with a server of this machine."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from redis.exceptions import AuthenticationError
 from redis.retry import Retry
 
 from credhook.sandbox.local.environment import free_port
-from credhook.store.health import examine
+from credhook.store.health import ask, examine
 from support.project.compose import PASSWORD, store
 from support.store.stores import store_on
 from support.waiting import until
@@ -28,7 +29,7 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int
 
 async def test_shipped_redis_passes_every_check(shipped: tuple[int, int]) -> None:
     async with AsyncRedis(port=shipped[1], password=PASSWORD) as redis:
-        found = await examine(store_on(redis), durability="strict")
+        found = await examine(partial(ask, store_on(redis)), durability="strict")
     assert {check.name: check.verdict for check in found if not check.passed} == {}
 
 

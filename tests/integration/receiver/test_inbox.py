@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from credhook.receiver.inbox import Inbox, Outcome, StoreUnavailable
 from credhook.sandbox.local.environment import local_redis
 from credhook.store.address import RedisAddress
 from credhook.store.connection import open_redis
-from credhook.store.health import SharedExamination
+from credhook.store.health import SharedExamination, ask
 from support.redis.redis_proxy import RedisProxy, redis_proxy
 from support.redis.redis_server import configured
 from support.store.accepting import inbox_on, record
@@ -152,7 +153,7 @@ async def test_a_writable_replica_and_no_file_are_not_enough(tmp_path: Path, red
 
 
 async def test_replicated_means_a_replica_has_it_with_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("credhook.receiver.inbox.REDIS_TIMEOUT", 1.0)
+    monkeypatch.setattr("credhook.receiver.inbox.REDIS_TIMEOUT", 2.0)
     with ExitStack() as stack:
         urls = []
         for name in ("master", "replica", "another"):
@@ -304,7 +305,7 @@ async def test_an_unusual_delivery_has_a_log_line_of_its_own(inbox: Inbox, redis
 
 
 async def test_a_probe_that_goes_away_leaves_the_answer_to_the_others(async_redis: AsyncRedis) -> None:
-    examine = SharedExamination(store_on(async_redis), durability="standard")
+    examine = SharedExamination(partial(ask, store_on(async_redis)), durability="standard")
     gone, other = (asyncio.create_task(examine()) for _ in range(2))
     await asyncio.sleep(0)
     gone.cancel()

@@ -50,11 +50,15 @@ def through_sentinel(folder: Path, url: str) -> Iterator[Reached]:
 
 
 @contextmanager
-def sentinel(folder: Path, master: int, *options: str) -> Iterator[int]:
-    """Run a Sentinel that watches the Redis on the port `master`, as `main`. Yield its own port."""
+def sentinel(folder: Path, master: int, *options: str, password: str = "") -> Iterator[int]:
+    """Run a Sentinel that watches the Redis on the port `master`, as `main`. Yield its own port.
+
+    `password`: it wants this one from its clients.
+    """
     port, configuration = free_port(), folder / "sentinel.conf"
     lines = (f"monitor main 127.0.0.1 {master} 1", *options)
-    configuration.write_text(f"port {port}\nbind 127.0.0.1\n" + "".join(f"sentinel {line}\n" for line in lines))
+    own = f"port {port}\nbind 127.0.0.1\n" + (f"requirepass {password}\n" if password else "")
+    configuration.write_text(own + "".join(f"sentinel {line}\n" for line in lines))
     process = subprocess.Popen(
         [find_server(), str(configuration), "--sentinel"], stdout=subprocess.DEVNULL, cwd=folder, start_new_session=True
     )

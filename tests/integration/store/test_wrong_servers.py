@@ -1,0 +1,161 @@
+"""Connections that lead to a wrong server after a failover, and Sentinels that are silent or want a password."""
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from redis import Redis
+from redis.exceptions import RedisError
+
+from credhook.sandbox.local.environment import local_redis
+from credhook.settings import StoreSettings
+from credhook.store.connection import open_redis, open_redis_sync
+from credhook.store.errors import SentinelRefused, hint
+from credhook.worker.queue.claims import Claims
+from support.redis.redis_addresses import sentinel
+from support.store.stores import run_accept, store_on
+from support.waiting import until
+
+EVENT = "openid4vc.issuance.completed", "i1"
+
+
+class Failover:
+    """Two servers behind one path. The first one is the master, until `happen`; then it goes on as a replica."""
+
+    def __init__(self, folder: Path, servers: tuple[str, str]) -> None:
+        self._folder, self._clients = folder, [Redis.from_url(url) for url in servers]
+        self.url = f"unix://{folder}/redis.sock"
+        self._lead_to(0)
+
+    def happen(self) -> None:
+        old, new = self._clients
+        old.replicaof("127.0.0.1", int(new.get_connection_kwargs()["port"]))
+        self._lead_to(1)
+
+    def _lead_to(self, number: int) -> None:
+        (self._folder / "next").symlink_to(self._folder / str(number) / "redis.sock")
+        (self._folder / "next").replace(self._folder / "redis.sock")
+
+
+@pytest.fixture
+def failover(tmp_path: Path) -> Iterator[Failover]:
+    with ExitStack() as stack:
+        urls = []
+        for number in range(2):
+            (folder := tmp_path / str(number)).mkdir()
+            options = ("--unixsocket", str(folder / "redis.sock"))
+            urls.append(stack.enter_context(local_redis(folder, options=options)))
+        yield Failover(tmp_path, (urls[0], urls[1]))
+
+
+async def test_one_refusal_of_a_replica_renews_all_connections(failover: Failover) -> None:
+    with open_redis_sync(failover.url) as others:
+        async with open_redis(failover.url) as client:
+            store, other = store_on(client), store_on(others)
+            await store.redis.ping()
+            other.redis.ping()
+            failover.happen()
+            with pytest.raises(RedisError):
+                await store.redis.set("credhook:credhook:any", 1)
+            assert run_accept(other, ("m1", *EVENT)) == [b"accepted"]
+            assert await run_accept(store, ("m1", *EVENT)) == [b"duplicate"]
+
+
+async def test_refusal_within_the_replies_of_a_group_renews_all_connections(failover: Failover) -> None:
+    """write.lua returns an error for each operation."""
+    async with open_redis(failover.url) as client:
+        store = store_on(client)
+        claims = Claims(store, lease=15)
+        await run_accept(store, ("m1", *EVENT))
+        taken = await claims.take(1)
+        assert taken.claims
+        failover.happen()
+        with pytest.raises(RedisError):
+            await claims.renew(taken.claims)
+        assert await run_accept(store, ("m2", *EVENT)) == [b"accepted"]
+
+
+def address(*ports: int, login: str = "") -> str:
+    return f"redis+sentinel://{login}{','.join(f'127.0.0.1:{port}' for port in ports)}/main"
+
+
+async def test_silent_sentinel_costs_seconds(tmp_path: Path, redis_url: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent, sentinel(tmp_path, port_of(redis_url)) as port:
+        url = address(silent.getsockname()[1], port)
+        until(lambda: answers(url), what="a Sentinel that knows the master")
+        began = time.monotonic()
+        async with open_redis(url) as client:  # Connecting as a whole takes five seconds at most.
+            assert await client.ping()
+        with open_redis_sync(url) as client:
+            assert client.ping()
+        assert time.monotonic() - began < 20  # It was a minute, with redis-py's own patience.
+
+
+def answers(url: str) -> bool:
+    with open_redis_sync(url) as client, suppress(RedisError):
+        return bool(client.ping())
+    return False
+
+
+def port_of(url: str) -> int:
+    return urlsplit(url).port or 0
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[int]:
+    """Run a Redis with a password, and a Sentinel with the same one. Yield the port of the Sentinel."""
+    with (
+        local_redis(tmp_path) as url,
+        sentinel(tmp_path, port_of(url), "auth-pass main secret", password="secret") as port,
+    ):
+        with Redis.from_url(url) as client:
+            client.config_set("requirepass", "secret")
+        until(lambda: answers(address(port, login=":secret@")), what="a Sentinel that knows the master")
+        yield port
+
+
+async def test_sentinels_that_ask_get_the_password_of_redis(guarded: int) -> None:
+    async with open_redis(address(guarded, login=":secret@")) as client:
+        assert await client.ping()
+
+
+@pytest.mark.parametrize("login", ["", ":wrong@"])
+async def test_wrong_password_of_sentinels_is_called_wrong(guarded: int, login: str) -> None:
+    url = address(guarded, login=login)
+    async with open_redis(url) as client:
+        with pytest.raises(SentinelRefused) as refusal:
+            await client.ping()
+    with open_redis_sync(url) as client, pytest.raises(SentinelRefused):
+        client.ping()
+    assert hint(refusal.value) == "the Sentinels want another password: set CREDHOOK_SENTINEL_PASSWORD"
+    assert "wrong" not in str(refusal.value)
+
+
+async def test_sentinels_may_have_a_password_of_their_own(tmp_path: Path, redis_url: str) -> None:
+    with sentinel(tmp_path, port_of(redis_url), password="its-own") as port:
+        settings = StoreSettings.model_validate({"REDIS_URL": address(port), "CREDHOOK_SENTINEL_PASSWORD": "its-own"})
+        until(lambda: knows_master(settings), what="a Sentinel that knows the master")
+        async with settings.open_store().redis as client:
+            assert await client.ping()
+
+
+def knows_master(settings: StoreSettings) -> bool:
+    with settings.open_store_sync().redis as client, suppress(RedisError):
+        return bool(client.ping())
+    return False
+
+
+@pytest.mark.parametrize(
+    ("environment", "name"),
+    [
+        ({"CREDHOOK_SENTINEL_PASSWORD": "p"}, "redis[+]sentinel://"),
+        ({"REDIS_URL": "redis+sentinel://h/main", "CREDHOOK_SENTINEL_USERNAME": "u"}, "CREDHOOK_SENTINEL_PASSWORD"),
+    ],
+)
+def test_settings_of_sentinels_need_each_other(environment: dict[str, str], name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        StoreSettings.model_validate(environment)
