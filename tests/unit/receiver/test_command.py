@@ -33,7 +33,7 @@ async def test_a_redis_that_is_unwell_is_looked_at_more_often() -> None:
     inbox.end_outage.side_effect = lambda: setattr(inbox, "unavailable", "")
     with capture_logs() as logs, suppress(asyncio.CancelledError):
         await _watch(inbox, sleep)
-    assert waits == [1.0] * 6 + [10.0] * 2 + [1.0] * 2 + [10.0] * 3
+    assert waits == [1.0] * 6 + [5.0] * 2 + [1.0] * 2 + [5.0] * 3
     events: list[Any] = [entry["event"] for entry in logs]
     assert events == [*["redis_unsafe", "redis_safe"] * 2, "redis_warning"]
 
