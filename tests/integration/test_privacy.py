@@ -124,8 +124,8 @@ ANSWERS = {
 
 
 def answer(call: Call) -> Answer:
-    if call.resource == "pre_gone" and call.number > 1:
-        return presentation(call.resource, None)
+    if call.resource == "pre_gone":
+        return Answer(410, {"errors": [{"status": "410", "detail": CLAIM}]})
     if call.resource.startswith("Canary-user"):
         return Answer(404)
     return ANSWERS.get(call.resource) or presentation(call.resource, {"given": CLAIM, "born": {"in": CLAIM}})

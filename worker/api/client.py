@@ -23,7 +23,7 @@ from credhook.worker.api import responses
 from credhook.worker.api.errors import InvalidResponse, Unavailable, error_of, seconds_to_wait
 from credhook.worker.api.http.exchange import BodyRefused, Request, Response, Transport, Unanswered, Unsendable
 from credhook.worker.api.http.transport import CurlTransport
-from credhook.worker.api.operations import AsyncSender, Call, Method, Page, Platform, SyncSender, request
+from credhook.worker.api.operations import AsyncSender, Call, Elements, Method, Page, Platform, SyncSender, request
 from credhook.worker.api.token import ClientCredentials, Token
 
 if TYPE_CHECKING:
@@ -196,8 +196,10 @@ class AsyncApi(Platform[AsyncSender]):
         operation.is_list, operation.paged = False, True
         found: list[Any] = []
         count = size = 0
-        async for page in pages(lambda query: self.send(Call(operation, call.path + (query and f"?{query}")))):
+        raw: Any = None
+        async for page in pages(lambda following: self.send(operation(following))):
             found += page.items
+            raw = page.raw
             count, size = count + 1, size + page.size
             if page.following and (count >= MOST_PAGES or size > MOST_LIST_BYTES):
                 raise InvalidResponse(
@@ -205,13 +207,19 @@ class AsyncApi(Platform[AsyncSender]):
                     operation=operation.name,
                     cause="too_large",
                 )
-        return tuple(found)
+        return Elements(found, raw)
 
     async def _send(self, call: Call[R]) -> R:
         response = await self._answer(call)
         try:
             return responses.read(
-                call.operation, response, datetime.now(UTC), asked_for=call.asked_for, match_ids=self._match_ids
+                call.operation,
+                response,
+                datetime.now(UTC),
+                asked_for=call.asked_for,
+                match_ids=self._match_ids,
+                url=self._base_url + call.path,
+                root=self._base_url,
             )
         except InvalidResponse:
             response.hang_up()

@@ -80,7 +80,7 @@ class Unauthorized(ApiError):
 
 
 class NotFound(ApiError):
-    """The platform has no such record, or has archived it: 404."""
+    """The platform has no such record, or no longer: 404, 410."""
 
 
 class Unavailable(ApiError):
@@ -160,7 +160,7 @@ def refusal(operation: str, response: Response, now: datetime) -> ApiError:
         return InvalidResponse(
             f"{message}; redirects are refused", operation=operation, status=status, cause="redirect"
         )
-    kind = {401: Unauthorized, 403: Unauthorized, 404: NotFound}.get(status, InvalidRequest)
+    kind = {401: Unauthorized, 403: Unauthorized, 404: NotFound, 410: NotFound}.get(status, InvalidRequest)
     return kind(message, operation=operation, status=status, errors=errors)
 
 

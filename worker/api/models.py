@@ -5,11 +5,11 @@ are not specified; their fields were observed.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Annotated, Any, ClassVar, Final, Literal, NoReturn, Self
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, ClassVar, Final, Literal, NoReturn, Self, TypeVar
 from urllib.parse import urlsplit
 from uuid import UUID
 
@@ -18,7 +18,6 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
-    FailFast,
     Field,
     GetCoreSchemaHandler,
     JsonValue,
@@ -32,6 +31,8 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import CoreSchema, core_schema
 
 from credhook.events import EVENT_TYPES, LONGEST_ID, Resource, is_resource_id
+
+M = TypeVar("M", bound="ResponseModel")
 
 
 def mismatch(error: ValidationError) -> str:
@@ -111,6 +112,33 @@ class ResponseModel(Wire):
         """The unknown fields, in a dict of the caller's own."""
         return None if self.__pydantic_extra__ is None else {**self.__pydantic_extra__}
 
+    @property
+    def raw(self) -> Any:
+        """The whole JSON of the answer as it came, with `links`, `meta` and `errors` beside its data. No repr shows it.
+
+        For an element of a list, the JSON of the element. Each access makes a copy: keep it in a variable.
+        """
+        return (
+            read_only(self.__dict__[_DOCUMENT])
+            if _DOCUMENT in self.__dict__
+            else self.model_dump(mode="json", exclude_unset=True)
+        )
+
+
+#: Where a model keeps its JSON. Pydantic leaves out such names when it writes or compares models.
+_DOCUMENT: Final = "_document"
+
+
+def with_document(model: M, document: Any) -> M:
+    """Return the model after keeping the JSON that it was read from."""
+    model.__dict__[_DOCUMENT] = document
+    return model
+
+
+def data_of(document: Any) -> Any:
+    """Return the content of the envelope, or the document if it has none."""
+    return document["data"] if isinstance(document, dict) and "data" in document else document
+
 
 class RequestModel(Wire):
     """The body of a request. An unknown field is a mistake of ours."""
@@ -141,15 +169,42 @@ class Stateful(ResponseModel):
         return self.status.casefold() in {state.casefold() for state in states}
 
 
+#: A year and the number of a day in it.
+_ORDINAL: Final = re.compile(r"(\d{4})-?(\d{3})(?=[Tt ]|\Z)")
+#: A time of day: midnight at the end of a day, or a leap second.
+_MIDNIGHT: Final = re.compile(r"(?<=[Tt ])24(?=(:?00){0,2}([.,]0+)?(\Z|[^\d:.,]))")
+_LEAP_SECOND: Final = re.compile(r"(?<=[Tt ])(\d\d:?\d\d:?)60")
+
+
+def _parsed_time(text: str) -> datetime:
+    """Return the time of a text in any form of ISO 8601.
+
+    Raises:
+        ValueError: It has another form.
+        OverflowError: It is beyond the years that Python knows.
+    """
+    if ordinal := _ORDINAL.match(text):
+        day = datetime.strptime("".join(ordinal.groups()), "%Y%j")  # noqa: DTZ007  The zone follows.
+        if day.year != int(ordinal[1]):
+            raise ValueError("no day of this year")
+        text = f"{day:%Y-%m-%d}{text[ordinal.end() :]}"
+    text, midnights = _MIDNIGHT.subn("00", text)
+    text, leap_seconds = _LEAP_SECOND.subn(r"\g<1>59", text)
+    return datetime.fromisoformat(text) + timedelta(days=midnights, seconds=leap_seconds)
+
+
 def _time(value: object, read: ValidatorFunctionWrapHandler) -> datetime:
     """Read a time of ISO 8601, in its extended or its basic form. Without a zone it is in UTC."""
-    if isinstance(value, str) and not (value.isdigit() and len(value) != len("20261121")):  # Else seconds or ms.
-        with suppress(ValueError):
-            value = datetime.fromisoformat(value)
+    if isinstance(value, str) and not (value.isdigit() and len(value) not in _LENGTHS_OF_DATES):
+        with suppress(ValueError, OverflowError):
+            value = _parsed_time(value)
     moment: datetime = read(value)
     # In the first and the last year a zone may lead to a year that Python does not have.
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None or moment.year in {1, 9_999} else moment
 
+
+#: Digits of `20261121` and of `2026325`. Texts with other numbers of digits are seconds or milliseconds.
+_LENGTHS_OF_DATES: Final = (8, 7)
 
 Timestamp = Annotated[datetime, WrapValidator(_time)]
 #: Fields that no specification shows. A timestamp is a `datetime` if it can be parsed, otherwise the text.
@@ -157,9 +212,9 @@ ObservedTimestamp = Annotated[Timestamp | str | None, Field(union_mode="left_to_
 ObservedText = Annotated[str | None, Field(coerce_numbers_to_str=True), Otherwise()]
 ObservedFlag = Annotated[bool | None, Otherwise()]
 #: The id of a resource that was asked for by its id. An answer without one gets that id from `responses.read`.
-ObservedId = Annotated[
-    str, Field(coerce_numbers_to_str=True), BeforeValidator(lambda value: "" if value is None else value)
-]
+ObservedId = Annotated[str, Field(coerce_numbers_to_str=True), Otherwise("")]
+#: JSON has one type of number, so `1.0` is a whole number.
+WHOLE: Final = BeforeValidator(lambda value: int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def path_segment(value: str) -> str:
@@ -207,7 +262,7 @@ class MdocNamespace(RequestModel):
 
 Code = Annotated[str, Field(pattern=r"^[a-z0-9-]+$")]
 Text = Annotated[str, Field(min_length=1)]
-Count = Annotated[int, Field(strict=True, ge=0)]
+Count = Annotated[int, Field(strict=True, ge=0), WHOLE]
 
 
 class Future(RequestModel):
@@ -292,20 +347,21 @@ class Preset(ResponseModel):
 
 
 class Template(ResponseModel):
-    """A credential template of either format. The second one's shape is not specified: little is required."""
+    """A credential template of either format. The second one's shape is not specified: only its id is required."""
 
     shown: ClassVar = ("id", "type", "format")
 
-    id: str
-    name: str
+    id: Annotated[str, Field(coerce_numbers_to_str=True)]
+    name: ObservedText = None
     #: `sd-jwt-vc` was observed.
-    format: str
-    type: str
-    description: str | None = None
-    attributes: JsonObject | None = None
-    created_at: Timestamp | None = None
-    updated_at: Timestamp | None = None
-    archived_at: Timestamp | None = None
+    format: ObservedText = None
+    type: ObservedText = None
+    description: ObservedText = None
+    #: Attribute definitions by key in the first format.
+    attributes: JsonAny = None
+    created_at: ObservedTimestamp = None
+    updated_at: ObservedTimestamp = None
+    archived_at: ObservedTimestamp = None
 
 
 class UserRequest(RequestModel):
@@ -519,11 +575,45 @@ def _listed(value: object) -> object:
     """Read one credential, or credentials by name, as a list, and null as an empty list."""
     if isinstance(value, dict):
         return [value] if _OF_CREDENTIALS & value.keys() else list(value.values())
-    return () if value is None else value
+    return _several(value)
+
+
+def _several(value: object) -> Sequence[object]:
+    """Read null as nothing, and a value that is no list as the only one."""
+    return () if value is None else value if isinstance(value, list | tuple) else (value,)
 
 
 #: Fields that tell one credential from credentials by name.
 _OF_CREDENTIALS: Final = {"id", "status", "type", "isValid", "attributes", "presentedAttributes"}
+
+
+class _ResourceDetails(Stateful):
+    """The details of a resource. No specification shows their shape, so every JSON is read.
+
+    Fields of another form are None, and `raw` has them. An `id` is refused only if it is another one.
+    """
+
+    id: ObservedId = ""
+    created_at: ObservedTimestamp = None
+    updated_at: ObservedTimestamp = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_anything(cls, value: object) -> object:
+        """Read an object that is alone in a list as that object, and JSON of another form as one without fields."""
+        if isinstance(value, list) and len(value) == 1:
+            value = value[0]
+        return value if isinstance(value, dict | Wire) else {}
+
+    @property
+    def is_empty(self) -> bool:
+        """True if the answer holds nothing about the resource but its id."""
+        data = data_of(self.__dict__.get(_DOCUMENT))
+        return not (self.model_fields_set - {"id"} or self.__pydantic_extra__ or (data and not isinstance(data, dict)))
+
+
+#: Characters of a text that can be the id of a credential.
+_LONGEST_CREDENTIAL_ID: Final = 128
 
 
 class IssuedCredential(ResponseModel):
@@ -538,23 +628,23 @@ class IssuedCredential(ResponseModel):
     @model_validator(mode="before")
     @classmethod
     def _from_id(cls, value: object) -> object:
-        return {"id": value} if isinstance(value, str) else value
+        """Read a text as an id, unless it may be the credential itself, and other JSON as one without fields."""
+        if isinstance(value, dict | Wire):
+            return value
+        return {"id": value} if isinstance(value, str) and len(value) <= _LONGEST_CREDENTIAL_ID else {}
 
 
-class Issuance(Stateful):
+class Issuance(_ResourceDetails):
     """An issuance. Seen as states: offered, completed, partiallyIssued, failed, expired, revoked."""
 
     shown: ClassVar = ("id", "status", "format", "credentials")
 
-    id: ObservedId = ""
-    credentials: Annotated[tuple[IssuedCredential, ...], FailFast(), BeforeValidator(_listed)] = ()
+    credentials: Annotated[tuple[IssuedCredential, ...], BeforeValidator(_listed)] = ()
     format: ObservedText = None
     exchange: ObservedText = None
     #: Who holds the offer can take the credential: never logged.
     offer_uri: ObservedText = None
     offer_qr_uri: ObservedText = None
-    created_at: ObservedTimestamp = None
-    updated_at: ObservedTimestamp = None
 
 
 class PresentationError(ResponseModel):
@@ -568,11 +658,6 @@ class PresentationError(ResponseModel):
         if isinstance(value, str):
             return {"message": value}
         return value if isinstance(value, dict) else {"detail": value}
-
-
-def _several(value: object) -> Sequence[object]:
-    """Read null as nothing, and a value that is no list as the only one."""
-    return () if value is None else value if isinstance(value, list | tuple) else (value,)
 
 
 def _mapped(value: object) -> object:
@@ -597,28 +682,41 @@ class PresentedCredential(ResponseModel):
     @classmethod
     def _attributes_by_either_name(cls, value: object) -> object:
         """Take `presentedAttributes`, a sibling product's word, where `attributes` has nothing."""
-        if value is not None and not isinstance(value, dict | PresentedCredential):
+        if value is None:
+            return {}
+        if not isinstance(value, dict | PresentedCredential):
             return {"attributes": value}  # The credential as it was presented, undecoded.
         if not isinstance(value, dict) or "presentedAttributes" not in value or value.get("attributes"):
             return value
         rest = {key: item for key, item in value.items() if key != "presentedAttributes"}
         return rest | {"attributes": value["presentedAttributes"]}
 
+    @property
+    def has_data(self) -> bool:
+        """True if there are attributes, or unknown fields in their place."""
+        return bool(self.attributes) or ("attributes" not in self.model_fields_set and _any(self.__pydantic_extra__))
 
-class Presentation(Stateful):
+
+def _any(fields: Mapping[str, Any] | None) -> bool:
+    """Return True if one of the unknown fields holds something that may be presented data."""
+    return any(value not in (None, "", [], {}) and name not in _NO_DATA for name, value in (fields or {}).items())
+
+
+#: Names of fields that hold no presented data.
+_NO_DATA: Final = frozenset({"id", "type", "status", "isValid", "links", "meta"})
+
+
+class Presentation(_ResourceDetails):
     """A presentation. Seen as states: requested, verified, rejected, expired; PENDING, ANSWERED, REJECTED."""
 
     shown: ClassVar = ("id", "status", "presentation_template_id", "credentials")
 
-    id: ObservedId = ""
     error: PresentationError | None = None
     presentation_template_id: ObservedText = None
-    credentials: Annotated[tuple[PresentedCredential, ...], FailFast(), BeforeValidator(_listed)] = ()
+    credentials: Annotated[tuple[PresentedCredential, ...], BeforeValidator(_listed)] = ()
     expires_at: ObservedTimestamp = None
     authorization_request_uri: ObservedText = None
     authorization_request_qr_uri: ObservedText = None
-    created_at: ObservedTimestamp = None
-    updated_at: ObservedTimestamp = None
 
     @property
     def trusted(self) -> bool:
@@ -628,26 +726,21 @@ class Presentation(Stateful):
 
     @property
     def has_data(self) -> bool:
-        """True if any attribute can still be read. "Verified, but no attributes" is an outcome of its own."""
-        return any(credential.attributes for credential in self.credentials)
+        """True if data was presented and can still be read, in `attributes` or in a form that only `raw` shows."""
+        if "credentials" in self.model_fields_set:
+            return any(credential.has_data for credential in self.credentials)
+        if self.is_("requested", "pending"):  # Nothing was presented yet, whatever else the answer holds.
+            return False
+        data = data_of(self.__dict__.get(_DOCUMENT))  # The data may have another name or nesting, or be no object.
+        return _any(self.__pydantic_extra__) or (bool(data) and not isinstance(data, dict))
 
 
-class ListedResource(Stateful):
+class ListedResource(_ResourceDetails):
     """An issuance or a presentation, without the personal data that a list may show of it."""
 
     model_config = ConfigDict(extra="ignore")
 
     shown: ClassVar = ("id", "status")
-
-    id: Annotated[ObservedId, Otherwise("")] = ""
-    created_at: ObservedTimestamp = None
-    updated_at: ObservedTimestamp = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_anything(cls, value: object) -> object:
-        """Read an element of another form as one without an id: it must not cost the rest of the list."""
-        return value if isinstance(value, dict | ListedResource) else {}
 
 
 def model_of(resource: Resource) -> type[Issuance | Presentation]:

@@ -8,16 +8,17 @@ Values are positional: those of the path, then the body. The fields of a body ca
 """
 
 import re
-from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Literal, Protocol, Self, TypeVar, get_args, overload
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_json
 from typing_extensions import ParamSpec
 
 from credhook.events import RESOURCES, Resource
+from credhook.urls import normal_url
 from credhook.worker.api import models
 from credhook.worker.api.errors import InvalidRequest
 from credhook.worker.api.models import ListedResource, RequestModel, mismatch, model_of, path_segment
@@ -38,22 +39,43 @@ class Page(Generic[R]):
 
     Attributes:
         items: what it shows.
-        following: the query that leads to the next page, for the same list; None on the last one.
+        following: what leads to the next page of the same list, for `page(…)`; None on the last one.
         size: bytes of the answer.
+        raw: the whole JSON of the answer, with `links`, `meta` and `errors` beside its data.
     """
 
     items: tuple[R, ...]
     following: str | None
     size: int = 0
+    raw: Any = field(default=None, repr=False, compare=False)
 
 
-def following(document: object) -> str | None:
-    """Return the query of `links.next`, or None if there is no such link.
+class Elements(tuple[R, ...]):  # noqa: SLOT001  A tuple can have no slots of its own.
+    """A list that was read to its end.
 
-    Only the query of the link is followed, on the list's own path: no answer can lead anywhere else.
+    Attributes:
+        raw: the whole JSON of the last answer, with `links`, `meta` and `errors` beside its data.
+    """
+
+    raw: Any
+
+    def __new__(cls, items: Iterable[R], raw: Any = None) -> Self:
+        """Make the tuple."""
+        elements = super().__new__(cls, items)
+        elements.raw = raw
+        return elements
+
+
+def following(document: object, url: str = "", root: str = "") -> str | None:
+    """Return what `links.next` leads to, or None if there is no such link.
+
+    `url`: of the page that has the link, which may be relative. `root`: the API's root.
+
+    The result is a query for the same path, or a path below the API's root with its query. Of a link to another origin
+    only the query is followed: no answer leads there, and behind a proxy the platform may not know its own name.
 
     Raises:
-        ValueError: the link has no query, or is not a link.
+        ValueError: the link leads nowhere else, or is not a link.
     """
     links = document.get("links") if isinstance(document, dict) else None
     link: Any = links.get("next") if isinstance(links, Mapping) else None
@@ -63,10 +85,27 @@ def following(document: object) -> str | None:
         return None
     if not isinstance(link, str) or len(link) > _LONGEST_LINK:
         raise ValueError("links.next is no link")
-    query = urlencode(parse_qsl(urlsplit(link).query, keep_blank_values=True))
+    target = urlsplit(urljoin(url, link.strip()))
+    path, query = target.path, _encoded(target.query)
+    root_path = urlsplit(root).path.rstrip("/")
+    below = _encoded(path.removeprefix(root_path))
+    is_ours = normal_url(target.geturl()).netloc == normal_url(url).netloc and path.startswith(f"{root_path}/")
+    if is_ours and below != urlsplit(url).path.removeprefix(root_path):
+        following_page = f"{below}?{query}" if query else below
+        if _is_target(following_page):
+            return following_page
     if not query:
-        raise ValueError("links.next has no query")
+        raise ValueError("links.next leads to no other page")
     return query
+
+
+#: A percent sign that encodes nothing.
+_STRAY_PERCENT: Final = re.compile("%(?![0-9A-Fa-f]{2})")
+
+
+def _encoded(text: str) -> str:
+    """Encode what may not stand in a path or a query, and leave the rest as the platform wrote it."""
+    return quote(_STRAY_PERCENT.sub("%25", text), safe="/?:@!$&'()*+,;=~%")
 
 
 @dataclass(slots=True)
@@ -182,8 +221,16 @@ class Operation(Generic[R, P]):
                 raise TypeError(f"{self.name} does not take {type(given[-1]).__name__} as its body")
             call.body = given[-1].model_dump_json(exclude_none=True).encode()
         elif self.paged and given[-1]:
-            call.path += f"?{given[-1]}"
+            call.path = self._page_path(path, given[-1])
         return call
+
+    def _page_path(self, path: str, page: str) -> str:
+        """Return the path of a page: `page` is a query, or a path of its own as `following` gives it."""
+        if not page.startswith("/"):
+            return f"{path}?{page}"
+        if not _is_target(page):
+            raise InvalidRequest(f"{self.name}: should be `following` of another page", operation=self.name)
+        return page
 
     def _segment(self, name: str, value: str) -> str:
         if isinstance(value, str) and _UNRESERVED.fullmatch(value):
@@ -208,6 +255,12 @@ _TARGET: Final = re.compile(
 )
 
 
+def _is_target(path: str) -> bool:
+    """Return True if the path, with its query, can be appended to the API's root and does not climb."""
+    target = _TARGET.fullmatch(path)
+    return target is not None and {".", ".."}.isdisjoint(re.split(r"[/\\]", unquote(target["path"])))
+
+
 def request(method: Method, path: str, json: Any = None) -> Call[Any]:
     """Return the call of an operation that has no name here.
 
@@ -216,10 +269,10 @@ def request(method: Method, path: str, json: Any = None) -> Call[Any]:
     Raises:
         InvalidRequest: The method, the path or the body cannot be sent. The message repeats none of them.
     """
-    target, wrong = _TARGET.fullmatch(path), ""
+    wrong = ""
     if method not in _REQUESTS:
         wrong = f"method should be one of {', '.join(_REQUESTS)}"
-    elif target is None or not {".", ".."}.isdisjoint(re.split(r"[/\\]", unquote(target["path"]))):
+    elif not _is_target(path):
         wrong = "path should begin with one /, be percent-encoded, and have no . or .. as a part"
     try:
         body = None if json is None else to_json(json, exclude_none=isinstance(json, RequestModel))

@@ -5,6 +5,7 @@ import re
 from codecs import BOM_UTF8
 from contextlib import suppress
 from datetime import datetime
+from http import HTTPStatus
 from typing import Any, Final, TypeVar, cast
 
 import jiter
@@ -12,8 +13,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from credhook.worker.api.errors import InvalidResponse, refusal
 from credhook.worker.api.http.exchange import Response
-from credhook.worker.api.models import mismatch
-from credhook.worker.api.operations import Operation, Page, following
+from credhook.worker.api.models import ResponseModel, data_of, mismatch, with_document
+from credhook.worker.api.operations import Elements, Operation, Page, following
 
 R = TypeVar("R")
 
@@ -31,10 +32,12 @@ def read(
     *,
     asked_for: str | None = None,
     match_ids: bool = True,
+    url: str = "",
+    root: str = "",
 ) -> R:
     """Return what the operation promises; with `asked_for` and `match_ids` it may carry no other id.
 
-    `now` is for a `Retry-After` that is a date.
+    `now` is for a `Retry-After` that is a date. `url` and `root`, the API's, are for the link to the next page.
 
     Raises:
         ApiError: The answer is a refusal, or not what the operation promises, or is about something else.
@@ -44,15 +47,20 @@ def read(
     if operation.raw:
         return cast("R", _document(operation.name, response) if response.body else None)
     if operation.each is not None:
-        page = parse_list(operation.name, operation.each, response, paged=operation.paged)
-        result = cast("R", page if operation.paged else page.items)
-    elif operation.result is not None:
-        result = parse(operation.name, operation.result, response)
-    else:
+        document = _document(operation.name, response)
+        items = _elements(operation.name, operation.each, document, response.status)
+        if not operation.paged:
+            return cast("R", Elements(items, document))
+        try:
+            return cast("R", Page(items, following(document, url, root), len(response.body), document))
+        except ValueError as error:
+            raise _not_understood(operation.name, response.status, str(error)) from None
+    if operation.result is None:
         return cast("R", None)
     if asked_for is None:
-        return result
-    return cast("R", _identified(operation.name, asked_for, result, response.status, match_ids=match_ids))
+        return parse(operation.name, operation.result, response)
+    document = _document(operation.name, response)
+    return identified(operation, document, asked_for, response.status, match_ids=match_ids)
 
 
 def parse(operation: str, result: TypeAdapter[R], response: Response) -> R:
@@ -62,30 +70,52 @@ def parse(operation: str, result: TypeAdapter[R], response: Response) -> R:
         InvalidResponse: It is not JSON, has a deciding name twice, or does not match. The message names the place, not
             the value.
     """
-    document = _document(operation, response)
-    content = _data(document)
+    return _parsed(operation, result, _document(operation, response), response.status)
+
+
+def _parsed(operation: str, result: TypeAdapter[R], document: Any, status: int) -> R:
+    content = data_of(document)
     if getattr(document, "unclear", False) or getattr(content, "unclear", False):
-        raise _not_understood(operation, response.status, "it holds id, status or data twice", "name_twice")
-    return _validated(operation, result, content, response.status)
+        raise _not_understood(operation, status, "it holds id, status or data twice", "name_twice")
+    model = _validated(operation, result, content, status)
+    return with_document(model, document) if isinstance(model, ResponseModel) else model
 
 
-def parse_list(operation: str, each: TypeAdapter[R], response: Response, *, paged: bool) -> Page[R]:
-    """Read the body as a list, its elements as `each`, and if it is `paged`, where the next page is.
+def identified(
+    operation: Operation[R], document: Any, asked_for: str, status: int = HTTPStatus.OK, *, match_ids: bool = True
+) -> R:
+    """Return the JSON of an answer as the operation's result, with the id asked for if it has none.
 
     Raises:
-        InvalidResponse: As `parse`; or the link to the next page is none.
+        InvalidResponse: It has another id and belongs to another request, is only an error, or does not match.
     """
-    document = _document(operation, response)
-    elements = _data(document)
+    result: Any = _parsed(operation.name, cast("TypeAdapter[Any]", operation.result), document, status)
+    is_error = isinstance(document, dict) and "data" not in document and (document.get("errors") or "error" in document)
+    if is_error and not (result.id or result.status):
+        raise _not_understood(operation.name, status, "it holds an error in place of data", "error")
+    if not result.id:
+        return cast("R", result.model_copy(update={"id": asked_for}))
+    if result.id != asked_for and match_ids:
+        raise InvalidResponse(
+            f"{operation.name}: the answer is about another id than the one asked for; "
+            "if the platform names its details otherwise, set CREDHOOK_MATCH_IDS=0",
+            operation=operation.name,
+            status=status,
+            cause="other_id",
+        )
+    return cast("R", result)
+
+
+def _elements(operation: str, each: TypeAdapter[Any], document: Any, status: int) -> tuple[Any, ...]:
+    """Return the elements of a list."""
+    elements = data_of(document)
     if not isinstance(elements, list):
-        raise _not_understood(operation, response.status, "the whole: list type")
-    items = tuple(
-        _validated(operation, each, element, response.status, f"{place}.") for place, element in enumerate(elements)
+        raise _not_understood(operation, status, "the whole: list type")
+    items = (_validated(operation, each, element, status, f"{place}.") for place, element in enumerate(elements))
+    return tuple(
+        with_document(item, element) if isinstance(item, ResponseModel) else item
+        for item, element in zip(items, elements, strict=True)
     )
-    try:
-        return Page(items, following(document) if paged else None, len(response.body))
-    except ValueError as error:
-        raise _not_understood(operation, response.status, str(error)) from None
 
 
 class _Doubled(dict[str, Any]):
@@ -128,34 +158,12 @@ def _document(operation: str, response: Response) -> Any:
     raise _not_understood(operation, response.status, "the body is not JSON", "not_json")
 
 
-def _data(document: Any) -> Any:
-    """Return the content of the envelope, or the document if it has none."""
-    return document["data"] if isinstance(document, dict) and "data" in document else document
-
-
 def _validated(operation: str, result: TypeAdapter[R], document: Any, status: int, place: str = "") -> R:
     try:
         # The adapter's own method looks at six more options, which takes a fifth of the time.
         return cast("R", result.validator.validate_python(document, by_alias=True, by_name=False))
     except ValidationError as error:  # It holds the values.
         raise _not_understood(operation, status, place + mismatch(error)) from None
-
-
-def _identified(operation: str, asked_for: str, result: Any, status: int, *, match_ids: bool) -> Any:
-    """Return the result, with this id if it has none. With another id it belongs to another request, and is refused."""
-    if not result.id:
-        if not getattr(result, "status", ""):  # An error, perhaps, or something else altogether.
-            raise _not_understood(operation, status, "neither id nor status")
-        return result.model_copy(update={"id": asked_for})
-    if result.id != asked_for and match_ids:
-        raise InvalidResponse(
-            f"{operation}: the answer is about another id than the one asked for; "
-            "if the platform names its details otherwise, set CREDHOOK_MATCH_IDS=0",
-            operation=operation,
-            status=status,
-            cause="other_id",
-        )
-    return result
 
 
 def _not_understood(operation: str, status: int, wrong: str, cause: str = "") -> InvalidResponse:

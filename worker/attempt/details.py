@@ -1,10 +1,13 @@
-"""Fetch the details of an event's resource, or read them from the sealed snapshot of an earlier attempt.
+"""Fetch the details of an event's resource, or take those that an earlier attempt has kept.
 
-Presented data may be readable once, or for minutes. An event that announces data is never handled without it: it ends
-as `data_gone`. Snapshots keep presented data until every handler has run. The data is personal, so this is off unless
+Presented data may be readable once, or for minutes. If an attempt has seen data, no later one runs without it: the
+event ends as `data_gone`. So a process keeps presented data in memory until every handler has run, for an hour at most.
+
+Snapshots keep it for other processes, and across crashes. The data is personal, so there are none unless
 `CREDHOOK_SNAPSHOT_KEY` is set. No snapshot outlives a day.
 """
 
+import asyncio
 import base64
 import time
 from collections.abc import Sequence
@@ -12,10 +15,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 import structlog
-from pydantic import SecretStr, ValidationError
+from pydantic import SecretStr
+from pydantic_core import from_json, to_json
 
 from credhook.events import URGENT, rank_of, resource_of
 from credhook.store.errors import STORE_ERRORS, hint
@@ -23,8 +28,8 @@ from credhook.store.store import AsyncStore
 from credhook.worker import metrics
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import ApiError, NotFound
-from credhook.worker.api.models import Issuance, Presentation, model_of
-from credhook.worker.attempt.retry import DataGone
+from credhook.worker.api.models import Issuance, Presentation, data_of, model_of, with_document
+from credhook.worker.attempt.retry import DataGone, DetailsLate
 from credhook.worker.platform.circuit import PlatformPaused
 from credhook.worker.queue.claims import Claim
 
@@ -39,16 +44,58 @@ LIFETIME: Final = 86_400
 LARGEST: Final = 256 * 1024
 
 
+#: Seconds that presented data stays in memory: the first five retries of a handler.
+SECONDS_IN_MEMORY: Final = 3_600.0
+#: Maximum events of one process whose data stays in memory, and maximum bytes of all together.
+MOST_IN_MEMORY: Final = 1_000
+MOST_BYTES_IN_MEMORY: Final = 32 * 1024 * 1024
+
+
+class RecentData:
+    """Presented data that this process has fetched, in memory, by event. The oldest data makes room for the newest."""
+
+    def __init__(self, seconds: float = SECONDS_IN_MEMORY) -> None:
+        """`seconds`: how long the data stays, if it is not dropped."""
+        self._seconds = seconds
+        self._data: dict[str, tuple[bytes, asyncio.TimerHandle]] = {}
+        self._bytes = 0
+
+    def put(self, event_id: str, data: bytes) -> None:
+        """Keep the data of an event. The event's earlier data is dropped, but its time goes on."""
+        if event_id in self._data:
+            earlier, expiry = self._data.pop(event_id)
+            self._bytes -= len(earlier)
+        else:
+            expiry = asyncio.get_running_loop().call_later(self._seconds, self.drop, event_id)
+        self._bytes += len(data)
+        while self._data and (len(self._data) >= MOST_IN_MEMORY or self._bytes > MOST_BYTES_IN_MEMORY):
+            self.drop(next(iter(self._data)))
+        self._data[event_id] = data, expiry
+
+    def get(self, event_id: str) -> bytes | None:
+        """Return the data of an event, or None."""
+        return self._data[event_id][0] if event_id in self._data else None
+
+    def drop(self, event_id: str) -> None:
+        """Forget the data of an event."""
+        if event_id in self._data:
+            data, expiry = self._data.pop(event_id)
+            self._bytes -= len(data)
+            expiry.cancel()
+
+
 class Snapshots:
-    """The snapshots of all open events."""
+    """The presented data of open events: what this process has fetched, and snapshots in Redis."""
 
     def __init__(self, store: AsyncStore, key: SecretStr | None) -> None:
-        """`key`: keys separated by spaces. The first seals, all open. None: nothing is kept."""
+        """`key`: keys separated by spaces. The first seals, all open. None: no snapshots."""
         self._store = store
+        self.recent = RecentData()
         self._cipher = _cipher(key.get_secret_value().split()) if key else None
 
     async def keep(self, event_id: str, details: bytes) -> None:
-        """Note that the event's data was seen, and seal it. An earlier snapshot is overwritten but keeps its expiry."""
+        """Note that the event's data was seen, and keep it. An earlier snapshot is overwritten but keeps its expiry."""
+        self.recent.put(event_id, details)
         sealed = b""
         if self._cipher and len(details) > LARGEST:
             log.warning("snapshot_too_large", webhook_id=event_id, bytes=len(details), most=LARGEST)
@@ -61,7 +108,9 @@ class Snapshots:
                 log.warning("snapshot_not_kept", webhook_id=event_id, error=type(error).__name__, hint=hint(error))
 
     async def find(self, event_id: str) -> bytes | None:
-        """Return the details of an event, or None if there is no snapshot that our keys open."""
+        """Return the details of an event, or None if this process has none and no snapshot that our keys open."""
+        if recent := self.recent.get(event_id):
+            return recent
         if not self._cipher:
             return None
         try:
@@ -92,15 +141,15 @@ def _cipher(keys: Sequence[str]) -> "MultiFernet":
 
 
 def to_bytes(details: Issuance | Presentation) -> bytes:
-    """Return the details as the platform writes them: with unknown fields, without fields that it left out."""
-    return details.model_dump_json(by_alias=True, exclude_unset=True).encode()
+    """Return the details as the platform wrote them."""
+    return to_json(details.raw)
 
 
-def from_bytes(snapshot: bytes, event_type: str) -> Issuance | Presentation | None:
-    """Return the details that `to_bytes` wrote, or None if they do not match the model, which may have changed."""
-    with suppress(ValidationError):
-        return model_of(resource_of(event_type)).model_validate_json(snapshot, by_alias=True, by_name=False)
-    return None
+def from_bytes(snapshot: bytes, event_type: str, resource_id: str) -> Issuance | Presentation:
+    """Return the details that `to_bytes` wrote."""
+    document = from_json(snapshot)
+    details = model_of(resource_of(event_type)).model_validate(data_of(document), by_alias=True, by_name=False)
+    return with_document(details if details.id else details.model_copy(update={"id": resource_id}), document)
 
 
 @dataclass(slots=True)
@@ -119,52 +168,55 @@ class Fetched:
 
 
 async def fetch(claim: Claim, api: AsyncApi, snapshots: Snapshots, known: Fetched | None) -> Fetched:
-    """Return the details of the claimed event's resource. Presented data is sealed in `snapshots` between attempts.
+    """Return the details of the claimed event's resource. Presented data is kept in `snapshots` between attempts.
 
     `known`: details fetched for the previous event of the resource. They are used again if they are recent enough.
 
     Raises:
         ApiError: the platform did not return them.
         DataGone: the platform no longer has the presented data.
+        DetailsLate: they lack what the event announces, or are empty.
     """
     is_urgent = claim.type in URGENT
-    may_be_sealed = is_urgent and claim.seen
+    was_seen = is_urgent and (claim.seen or snapshots.recent.get(claim.event_id) is not None)
     # `known` may be later than this claim if Redis's clock went back. Then the order is unknown.
     covered = known is not None and claim.received_at.timestamp() <= known.since / 1000 <= claim.now / 1000
-    if known is not None and covered and _suffices(known, claim):
+    if known is not None and covered and _suffices(known, claim, was_seen=was_seen):
         fetched = known
     else:
-        if may_be_sealed and (sealed := await snapshots.find(claim.event_id)):
-            if details := from_bytes(sealed, claim.type):
-                return Fetched(details, since=0, has_data=True)
-            log.warning("snapshot_unreadable", webhook_id=claim.event_id, hint="This version has other models")
-        fetched = await _ask(claim, api, may_be_sealed=may_be_sealed)
+        if was_seen and (kept := await snapshots.find(claim.event_id)):
+            return Fetched(from_bytes(kept, claim.type, claim.resource_id), since=0, has_data=True)
+        fetched = await _ask(claim, api, was_seen=was_seen)
     if fetched.has_data and is_urgent:
         await snapshots.keep(claim.event_id, to_bytes(fetched.details))
     return fetched
 
 
-async def _ask(claim: Claim, api: AsyncApi, *, may_be_sealed: bool) -> Fetched:
+async def _ask(claim: Claim, api: AsyncApi, *, was_seen: bool) -> Fetched:
     began = time.monotonic()
     try:
         details = await getattr(api, resource_of(claim.type).namespace).get(claim.resource_id)
     except ApiError as error:
-        if not isinstance(error, PlatformPaused):  # Then it was not asked.
+        if not isinstance(error, PlatformPaused):  # PlatformPaused means that no request was sent.
             metrics.FETCH_SECONDS.observe(time.monotonic() - began, metrics.status_label(error))
-        if may_be_sealed and isinstance(error, NotFound):
-            raise DataGone(was_there=True) from None
+        says_gone = error.status == HTTPStatus.GONE and claim.type == _ANNOUNCES_DATA
+        if says_gone or (was_seen and isinstance(error, NotFound)):
+            raise DataGone(was_seen=was_seen) from None
         raise
     metrics.FETCH_SECONDS.observe(time.monotonic() - began, "2xx")
     fetched = Fetched(details, claim.now, has_data=isinstance(details, Presentation) and details.has_data)
-    if not _suffices(fetched, claim):
-        raise DataGone(was_there=claim.seen)
+    if details.is_empty or not _suffices(fetched, claim, was_seen=was_seen):
+        raise DataGone(was_seen=True) if was_seen else DetailsLate(fetched)
     return fetched
 
 
-def _suffices(fetched: Fetched, claim: Claim) -> bool:
+#: The event type whose details hold presented data.
+_ANNOUNCES_DATA: Final = "openid4vc.verification.data"
+
+
+def _suffices(fetched: Fetched, claim: Claim, *, was_seen: bool) -> bool:
     """Return False if the event announced presented data, or an earlier attempt saw it, and the details lack it."""
-    announced = claim.type == "openid4vc.verification.data" or (claim.type in URGENT and claim.seen)
-    return fetched.has_data or not announced
+    return fetched.has_data or not (was_seen or claim.type == _ANNOUNCES_DATA)
 
 
 def state_of(event_type: str, updated_at: datetime | str | None) -> tuple[int, int]:

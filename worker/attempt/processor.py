@@ -123,27 +123,38 @@ class Processor:
             return
         attempt.calls_platform = True
         try:
-            attempt.fetched = fetched = await fetch(claim, self.clients.api, self.snapshots, attempt.known)
-        except Exception as error:  # The retry policy judges all errors.
+            fetched = await fetch(claim, self.clients.api, self.snapshots, attempt.known)
+        except Exception as error:  # noqa: BLE001  The retry policy judges all errors.
             number = claim.attempt(FETCH)
             decision = retry.after_fetch(
                 error, number, age=claim.age, max_attempts=self.settings.max_attempts, pause=self.breaker.pause()
             )
-            cause_id = attempt.add_failure(failure_of(error))
+            late = error.fetched if isinstance(error, retry.DetailsLate) else None
+            if late is None or not isinstance(decision, retry.GiveUp):
+                self._fetch_failed(attempt, error, number, decision)
+                return
             log.warning(
-                "fetch_failed",
-                **attempt.ids,
-                attempt=number,
-                error=retry.error_text(error),
-                exc_info=error,
-                retry_in=_retry_in(decision),
-                hint=hint(error),
-                cause=cause_id,
+                "details_without_data", **attempt.ids, hint="The handlers run: event.details.raw is all that came"
             )
-            attempt.failed(FETCH, error, decision)
-            return
+            fetched = late
+        attempt.fetched = fetched
         attempt.version = state_of(claim.type, fetched.details.updated_at)
         await self.run_handlers(attempt, fetched.details, handlers)
+
+    @staticmethod
+    def _fetch_failed(attempt: Attempt, error: Exception, number: int, decision: retry.Retry | retry.GiveUp) -> None:
+        cause_id = attempt.add_failure(failure_of(error))
+        log.warning(
+            "fetch_failed",
+            **attempt.ids,
+            attempt=number,
+            error=retry.error_text(error),
+            exc_info=error,
+            retry_in=_retry_in(decision),
+            hint=hint(error),
+            cause=cause_id,
+        )
+        attempt.failed(FETCH, error, decision)
 
     async def _ready(self, attempt: Attempt) -> list[Handler]:
         """Return the handlers that can run now: those that are due, whose `after` has ended or is among them."""
@@ -337,6 +348,8 @@ class Processor:
             metrics.LEASES_LOST.add()
             log.warning("lease_lost", **attempt.ids)
             return None, None
+        if settlement.state is not State.WAITING:
+            self.snapshots.recent.drop(claim.event_id)
         metrics.ATTEMPTS.add(settlement.state)
         if is_done:
             metrics.DELIVERY_TO_DONE.observe(claim.age + time.monotonic() - attempt.began)

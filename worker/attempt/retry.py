@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from datetime import timedelta
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
 from credhook.backoff import Backoff
 from credhook.logs.places import leaves, note_decision
@@ -20,6 +20,9 @@ from credhook.worker.platform.circuit import PlatformPaused
 #: event. Sibling platforms suggest pauses of 1 s, 5 s, 30 s and 2 min. These are ages, so that other failures do not
 #: use them up.
 NOT_FOUND_AGES: Final = (1.0, 6.0, 36.0, 156.0)
+#: Statuses of a GET that repeating does not change. None: the request cannot be sent. Others, such as 409, 423 and 451,
+#: may pass.
+_FINAL_STATUSES: Final = frozenset({None, 400, 405, 414, 422})
 #: Seconds until the only second look for an event that was older than that at its first attempt.
 NOT_FOUND_LATE_SECONDS: Final = 5.0
 
@@ -66,15 +69,27 @@ class GiveUp(Exception):
 
 
 class DataGone(Exception):
-    """The presentation does not hold the data that the event announces.
+    """The presented data can no longer be read: an earlier attempt has seen it, or the platform answers 410.
 
     Attributes:
-        was_there: True if an earlier attempt has seen the data. Otherwise it may be late.
+        was_seen: True if an earlier attempt has seen the data.
     """
 
-    def __init__(self, *, was_there: bool) -> None:
-        super().__init__("the presented data can no longer be read" if was_there else "no presented data")
-        self.was_there = was_there
+    def __init__(self, *, was_seen: bool) -> None:
+        super().__init__("the presented data can no longer be read")
+        self.was_seen = was_seen
+
+
+class DetailsLate(Exception):
+    """The details are empty, or lack the data that the event announces. They may lag behind the event.
+
+    Attributes:
+        fetched: what the platform returned. Handlers get it once it has not changed for long enough.
+    """
+
+    def __init__(self, fetched: Any) -> None:
+        super().__init__("the details lack what the event announces")
+        self.fetched = fetched
 
 
 class Defer(Retry):
@@ -104,10 +119,11 @@ def after_fetch(
     """
     if (wait := _platform_wait(error, pause, age)) > 0:
         return Defer(wait + chance() * max(1.0, wait))
-    lost = isinstance(error, DataGone) and error.was_there
-    if isinstance(error, InvalidRequest) or lost or attempt >= max_attempts:
+    is_final = isinstance(error, InvalidRequest) and error.status in _FINAL_STATUSES
+    is_lost = isinstance(error, DataGone) and error.was_seen
+    if is_final or is_lost or attempt >= max_attempts:
         return GiveUp(error_text(error))
-    if isinstance(error, NotFound | DataGone):
+    if isinstance(error, InvalidRequest | NotFound | DataGone | DetailsLate):
         for moment in NOT_FOUND_AGES:
             if moment > age:
                 return Retry(moment - age)

@@ -56,8 +56,8 @@ async def _details(
     store = settings.open_store()
     async with store.redis:
         sealed = await Snapshots(store, settings.snapshot_key).find(webhook_id)
-    if sealed and (snapshot := from_bytes(sealed, event_type)):
-        return snapshot
+    if sealed:
+        return from_bytes(sealed, event_type, resource_id)
     async with AsyncApi.from_settings(settings, patience=PATIENCE) as api:
         details: Issuance | Presentation = await getattr(api, resource_of(event_type).namespace).get(resource_id)
         return details

@@ -51,7 +51,7 @@ class FetchedEvent(Generic[D_co]):
         received_at: when the receiver stored the event, in UTC.
         attempt: number of this handler's run for the event, counted from 1. Runs that a crash has cut short count.
         details: the resource as the platform describes it now. Its state may be later than the event's.
-            The details of a `verification.data` event always hold data: without data no handler runs.
+            `details.raw` is the whole JSON. If data was announced, `details.has_data` says whether it can be read.
     """
 
     type: str

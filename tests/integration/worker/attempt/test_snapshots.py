@@ -38,6 +38,8 @@ async def test_second_snapshot_lives_no_longer_than_the_first(async_redis: redis
 async def test_event_without_a_snapshot_key_is_only_marked_as_seen(async_redis: redis.asyncio.Redis) -> None:
     kept, without = snapshots(async_redis), snapshots(async_redis, None)
     await without.keep("e1", b"details")
+    assert await without.find("e1") == b"details"  # In memory.
+    without.recent.drop("e1")
     assert await async_redis.keys("credhook:credhook:snapshot:*") == []
     await kept.keep("e2", b"details")
     for event_id, found in (("e1", None), ("e2", b"details")):

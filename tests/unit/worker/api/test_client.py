@@ -108,7 +108,7 @@ async def test_the_settings_decide_if_ids_must_match() -> None:
     transport = behind(with_tokens(lambda _: httpx.Response(200, json=next(answers))))
     async with AsyncApi.from_settings(told(CREDHOOK_MATCH_IDS="0"), transport=transport) as api:
         assert [(await api.presentations.get("q")).id for _ in range(2)] == ["p", "q"]
-        with pytest.raises(InvalidResponse, match="neither id nor status"):
+        with pytest.raises(InvalidResponse, match="an error in place of data"):
             await api.presentations.get("q")
 
 

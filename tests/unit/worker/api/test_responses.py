@@ -42,9 +42,8 @@ def refused(status: int, body: object = b"", **headers: str) -> ApiError:
 @pytest.mark.parametrize(
     ("operation", "body", "wrong"),
     [
-        (ISSUANCES["list"], b'[{"id":"a","status":"x"},{"id":{}}]', "1.id: string type"),
+        (Users.list, b'[{"id":"a"},{"id":{}}]', "1.id: string type"),
         (ISSUANCES["list"], b'{"data":{}}', "the whole: list type"),
-        (ISSUANCES["get"], b'{"id":"p","status":"x","credentials":[7]}', "credentials.0: model type"),
     ],
 )
 def test_mismatch_names_its_place(operation: Any, body: bytes, wrong: str) -> None:
@@ -63,9 +62,9 @@ def test_any_success_is_one_and_an_empty_one_only_where_nothing_is_read(status: 
 @pytest.mark.parametrize(
     ("status", "error"),
     [
-        *((status, InvalidRequest) for status in (400, 402, 405, 406, 409, 410, 413, 415, 418, 422, 451, 499)),
+        *((status, InvalidRequest) for status in (400, 402, 405, 406, 409, 413, 415, 418, 422, 451, 499)),
         *((status, Unauthorized) for status in (401, 403)),
-        (404, NotFound),
+        *((status, NotFound) for status in (404, 410)),
         *((status, Unavailable) for status in (408, 425, 429, 500, 501, 502, 503, 504, 507, 520, 599)),
         *((status, InvalidResponse) for status in (300, 301, 302, 303, 304, 307, 308)),
     ],
@@ -85,23 +84,13 @@ def test_a_status_says_what_to_do(status: int, error: type[ApiError]) -> None:
         b"",
         b"not json",
         b"\xff\xfe",
-        b'"text"',
-        b"null",
-        b"[]",
-        b"NaN",
         b'{"id": "p", "status": "\\ud8"}',
         b"[" * 200_000,
         b'{"id": "p", "status": "verified", "a": ' + b"[" * 250 + b"]" * 250 + b"}",
         b"1" * 10_000,
-        {"data": None},
-        {"data": []},
-        {"data": {"id": {"value": "p"}, "status": "verified"}},
-        {"data": {}},
-        {"data": {"id": None, "status": 7, "credentials": []}},
         {"errors": [{"detail": "d"}]},
-        [DOCUMENT],
-        {"data": {"id": "p", "status": "verified", "credentials": "yes"}},
-        {"data": {"id": "p", "status": "verified", "credentials": 1}},
+        {"error": "x"},
+        [{"id": "other"}],
         # The id of another one, hidden behind a second one.
         b'{"id": "other", "status": "verified", "id": "p"}',
         b'{"data": {"id": "other"}, "data": {"id": "p", "status": "verified"}}',
@@ -143,7 +132,7 @@ SHAPES: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 def comes_back_as_it_was(details: Any, event_type: str) -> None:
     """Check that details are the same once a snapshot is read."""
-    back = from_bytes(to_bytes(details), event_type)
+    back = from_bytes(to_bytes(details), event_type, details.id)
     assert back is not None
     assert back == details
     assert type(back) is type(details)
@@ -178,7 +167,7 @@ def test_data_is_read_from_json_that_is_not_strict(mark: bytes, attributes: byte
     body = mark + b'{"id": "p", "status": "verified", "credentials": [{"attributes": ' + attributes + b"}]}"
     found = read(PRESENTATIONS["get"], response(200, body), NOW, asked_for="p")
     assert found.credentials[0].attributes.items() >= expected.items()
-    assert from_bytes(to_bytes(found), "openid4vc.verification.data") is not None
+    assert from_bytes(to_bytes(found), "openid4vc.verification.data", "p") is not None
     assert len(read(PRESENTATIONS["list"], response(200, b"[%s]" % body.removeprefix(mark)), NOW)) == 1
 
 
@@ -209,11 +198,14 @@ def test_an_issuance_is_taken_in_whatever_shape_and_its_id_may_be_a_number() -> 
         read(ISSUANCES["get"], response(200, document), NOW, asked_for="8")
 
 
+LOVELACE = "Ada Lovelace"
+
+
 def test_the_message_names_the_place_and_not_the_value() -> None:
-    body = {"data": {"id": "p", "status": "verified", "credentials": "Ada Lovelace"}}
-    caught = refused(200, body)
-    assert "credentials: tuple type" in str(caught)
-    assert error_text(caught) == "InvalidResponse 200 credentials: tuple type"
+    with pytest.raises(InvalidResponse) as refusal:
+        read(Users.external_identifier, response(200, {"data": {"externalIdentifier": [LOVELACE]}}), NOW)
+    caught = refusal.value
+    assert error_text(caught) == "InvalidResponse 200 externalIdentifier: string type"
     assert "Ada" not in "".join(traceback.format_exception(caught))
     assert caught.__suppress_context__  # It holds the body.
 
@@ -337,10 +329,10 @@ def page(body: Any) -> Page[ListedResource]:
         ({"next": "?filter=&page=2"}, "filter=&page=2"),
         ({"next": "?filter=a&filter=b"}, "filter=a&filter=b"),
         ({"next": "?a=" + "b" * 4_093}, "a=" + "b" * 4_093),
-        ({"next": "https://evil.example/../elsewhere?x=%0d%0aHost: y"}, "x=%0D%0AHost%3A+y"),
+        ({"next": "https://evil.example/../elsewhere?x=%0d%0aHost: y"}, "x=%0d%0aHost:%20y"),
         ({"next": None, "self": "https://api.example/list"}, None),
         ({"next": ""}, None),
-        ({"next": {"href": "/list?a=b", "meta": {}}}, "a=b"),
+        ({"next": {"href": "?a=b", "meta": {}}}, "a=b"),
         ({"next": {"href": None}}, None),
         ({}, None),
         (None, None),
@@ -351,9 +343,7 @@ def test_of_a_link_only_its_query_is_followed(links: Any, following: str | None)
     assert page({"data": [], "links": links}).following == following
 
 
-@pytest.mark.parametrize(
-    "link", ["https://api.example/list", 0, 7, ["?a=b"], {"href": "/list"}, "?" + "a" * 5_000, "http://[x?a=b"]
-)
+@pytest.mark.parametrize("link", ["https://api.example/list", 0, 7, ["?a=b"], "?" + "a" * 5_000, "http://[x?a=b"])
 def test_a_link_that_leads_nowhere_is_no_end_of_the_list(link: Any) -> None:
     with pytest.raises(InvalidResponse, match=r"^presentations\.page: the answer does not match the specification: "):
         page({"data": [], "links": {"next": link}})

@@ -16,7 +16,7 @@ from credhook import InvalidRequest
 from credhook.store import Schedule, State
 from credhook.worker.api.errors import Unavailable
 from credhook.worker.attempt.attempt import Attempt, Interruption, distribution, failure_of
-from credhook.worker.attempt.details import Fetched
+from credhook.worker.attempt.details import Fetched, Snapshots
 from credhook.worker.attempt.processor import Clients, Processor
 from credhook.worker.attempt.retry import ConcurrencyReached, DataGone, Defer, GiveUp, Retry
 from credhook.worker.attempt.running import HandlerTimeout
@@ -99,7 +99,7 @@ def test_event_is_dead_once_every_handler_has_ended() -> None:
 
 
 def test_event_whose_fetch_is_given_up_waits_for_no_handler() -> None:
-    gone, attempt = DataGone(was_there=True), attempt_with("a.f", "a.g", missing=("b.x",))
+    gone, attempt = DataGone(was_seen=True), attempt_with("a.f", "a.g", missing=("b.x",))
     attempt.failed("fetch", gone, GiveUp("DataGone"))
     attempt.failed("a.g", OSError(), Retry(1))
     assert attempt.settlement() == Settlement(State.DATA_GONE, "DataGone")
@@ -162,7 +162,13 @@ def processor(store: Store, handlers: Handlers[Any]) -> Processor:
     settings: Any = SimpleNamespace(concurrency=1, handler_timeout=60.0, max_attempts=3)
     clients, breaker = Clients(NOTHING, NOTHING), cast(Any, SimpleNamespace(pause=lambda: 0.0))
     return Processor(
-        settings, cast(Any, store), Registry([handlers]), breaker, clients=clients, snapshots=NOTHING, states={}
+        settings,
+        cast(Any, store),
+        Registry([handlers]),
+        breaker,
+        clients=clients,
+        snapshots=Snapshots(NOTHING, None),
+        states={},
     )
 
 

@@ -1,0 +1,135 @@
+"""Details of any shape reach the handler, and presented data survives a handler that fails."""
+
+from typing import Any
+
+import pytest
+
+from credhook.store import State
+from credhook.worker.attempt.details import RecentData
+from credhook.worker.attempt.retry import GiveUp, Retry
+from credhook.worker.handlers.registry import Handlers
+from support.waiting import until_async
+from support.worker.attempts import attempts
+from support.worker.fleet_harness import Answer, Call, Stub, presentation
+from support.worker.harness import COMPLETED, DATA
+
+CLAIMS = {"given_name": "Ada"}
+
+
+class Noting:
+    """Handlers that note the raw details, and raise what the test says in their first runs."""
+
+    def __init__(self, *ends: Exception) -> None:
+        self.handlers, self.notes, self._ends = Handlers("test"), list[Any](), list(ends)
+        self.handlers.on("*")(self.handle)
+
+    async def handle(self, event: Any, context: Any) -> None:
+        self.notes.append(event.details.raw)
+        if self._ends:
+            raise self._ends.pop(0)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"data": {"id": "pre_1", "status": "verified", "credentials": [{"claims": CLAIMS}]}},
+        {"data": {"id": "pre_1", "status": "verified", "credentials": "eyJ.x"}},
+        {"data": {"id": "pre_1", "type": "presentation", "attributes": {"status": "verified", "claims": CLAIMS}}},
+        {"presentation": {"id": "pre_1", "status": "verified"}, "claims": CLAIMS},
+        [{"claims": CLAIMS}, {"claims": CLAIMS}],
+        "eyJ.x",
+    ],
+)
+async def test_data_of_any_shape_reaches_the_handler_at_once(redis_url: str, stub: Stub, body: Any) -> None:
+    noting, stub.answer = Noting(), lambda _: Answer(body=body)
+    async with attempts(redis_url, stub, noting.handlers) as made:
+        await made.accept("m1", DATA, "pre_1")
+        assert (await made.next()).state is State.DONE
+    assert noting.notes == [body]
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (DATA, {"data": {"id": "x", "status": "verified", "credentials": []}}),
+        (DATA, {"data": {"id": "x", "status": "requested"}}),
+        (DATA, {"data": None}),
+        (COMPLETED, {"data": {}}),
+    ],
+)
+async def test_details_that_stay_without_data_reach_the_handler_at_last(
+    redis_url: str, stub: Stub, kind: str, body: Any
+) -> None:
+    noting, stub.answer = Noting(), lambda _: Answer(body=body)
+    async with attempts(redis_url, stub, noting.handlers, MAX_ATTEMPTS="2") as made:
+        await made.accept("m1", kind, "x")
+        assert [(await made.next()).state for _ in range(2)] == [State.WAITING, State.DONE]
+    assert noting.notes == [body]
+
+
+@pytest.mark.parametrize("then", [Answer(410), Answer(404), Answer(body={"data": None}), presentation("pre_1", {})])
+async def test_data_that_is_readable_once_survives_a_handler_that_fails(
+    redis_url: str, stub: Stub, then: Answer
+) -> None:
+    def answer(call: Call) -> Answer:
+        return presentation(call.resource, {"given": "Ada"}) if call.number == 1 else then
+
+    noting, stub.answer = Noting(Retry(after=0.02), Retry(after=0.02)), answer
+    async with attempts(redis_url, stub, noting.handlers) as made:
+        await made.accept("m1", DATA, "pre_1")
+        assert [(await made.next()).state for _ in range(3)] == [State.WAITING, State.WAITING, State.DONE]
+        assert made.processor.snapshots.recent.get("m1") is None
+        assert not await made.redis.keys("credhook:credhook:snapshot:*")
+    assert noting.notes == [presentation("pre_1", {"given": "Ada"}).body] * 3
+
+
+@pytest.mark.parametrize("then", [Answer(410), Answer(404), presentation("pre_1", {})])
+async def test_data_that_another_process_has_seen_is_gone(redis_url: str, stub: Stub, then: Answer) -> None:
+    noting = Noting(Retry(after=0.02))
+    async with attempts(redis_url, stub, noting.handlers) as made:
+        await made.accept("m1", DATA, "pre_1")
+        assert (await made.next()).state is State.WAITING
+    stub.answer = lambda _: then
+    async with attempts(redis_url, stub, noting.handlers) as made:
+        assert (await made.next()).state is State.DATA_GONE
+
+
+async def test_an_event_that_is_given_up_leaves_no_data_in_memory(redis_url: str, stub: Stub) -> None:
+    async with attempts(redis_url, stub, Noting(GiveUp("no")).handlers) as made:
+        await made.accept("m1", DATA, "pre_1")
+        assert (await made.next()).state is State.DEAD
+        assert made.processor.snapshots.recent.get("m1") is None
+
+
+async def test_data_in_memory_is_bounded_in_number_size_and_time() -> None:
+    recent = RecentData(0.05)
+    for number in range(1_002):
+        recent.put(f"e{number}", b"x")
+    assert [recent.get(f"e{number}") for number in (0, 1, 2, 1_001)] == [None, None, b"x", b"x"]
+    recent.put("large", bytes(20 * 1024 * 1024))
+    recent.put("large", bytes(20 * 1024 * 1024))
+    recent.put("another", bytes(20 * 1024 * 1024))
+    assert recent.get("large") is None
+    assert recent.get("another") is not None
+    await until_async(lambda: recent.get("another") is None)
+    recent.put("another", b"y")
+    assert recent.get("another") == b"y"
+
+
+@pytest.mark.parametrize("status", [402, 403, 409, 410, 423, 451])
+async def test_a_refusal_that_may_pass_is_tried_again(redis_url: str, stub: Stub, status: int) -> None:
+    noting, stub.answer = (
+        Noting(),
+        lambda call: Answer(status) if call.number == 1 else Answer(body={"id": "x", "a": 1}),
+    )
+    async with attempts(redis_url, stub, noting.handlers) as made:
+        await made.accept("m1", COMPLETED, "x")
+        assert (await made.next()).state is State.WAITING
+
+
+@pytest.mark.parametrize("status", [400, 405, 414, 422])
+async def test_a_refusal_that_stays_is_final(redis_url: str, stub: Stub, status: int) -> None:
+    noting, stub.answer = Noting(), lambda _: Answer(status)
+    async with attempts(redis_url, stub, noting.handlers) as made:
+        await made.accept("m1", COMPLETED, "x")
+        assert (await made.next()).state is State.DEAD
