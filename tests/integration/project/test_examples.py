@@ -95,7 +95,7 @@ def install(names: list[str], site: Path) -> None:
             packed.extractall(site)
 
 
-def test_an_issuance_that_completes_has_one_user_however_often_it_is_handled(dev: Dev) -> None:
+def test_completed_issuance_has_one_user(dev: Dev) -> None:
     (issuance,) = dev.happens(COMPLETED)
     dev.shows(rf"{issuance}  .*handlers=.*onboarding\.link_user")
     until(lambda: {each["state"] for each in dev.records().values()} == {"done"}, what="the end of all its handlers")
@@ -106,7 +106,7 @@ def test_an_issuance_that_completes_has_one_user_however_often_it_is_handled(dev
         assert [user["username"] for user in data(api.get(USERS))].count(issuance) == 1
 
 
-def test_an_endpoint_that_was_busy_is_told_again_under_the_same_id_and_never_of_claims(dev: Dev, taker: Taker) -> None:
+def test_busy_endpoint_is_told_again_under_the_same_id(dev: Dev, taker: Taker) -> None:
     (presentation,) = dev.happens(DATA)
     until(lambda: 2 in map(len, taker.messages(presentation).values()), what="the second message")
     ((webhook_id, (first, second)),) = taker.messages(presentation).items()
@@ -116,7 +116,7 @@ def test_an_endpoint_that_was_busy_is_told_again_under_the_same_id_and_never_of_
     assert "Ada" not in json.dumps(second)
 
 
-def test_postgresql_has_the_state_that_a_presentation_came_to_and_bills_once(dev: Dev, database: str | None) -> None:
+def test_postgresql_has_the_state_of_a_presentation(dev: Dev, database: str | None) -> None:
     if database is None:
         pytest.skip(MISSING)
     (presentation,) = dev.happens(REQUESTED)
@@ -137,7 +137,7 @@ def test_postgresql_has_the_state_that_a_presentation_came_to_and_bills_once(dev
         assert connection.execute("SELECT * FROM bills").fetchall() == [("2026-05", 50)]
 
 
-def test_the_outcome_reaches_the_waiting_page_and_no_other(dev: Dev, module_redis: str, tmp_path: Path) -> None:
+def test_outcome_reaches_the_waiting_page_alone(dev: Dev, module_redis: str, tmp_path: Path) -> None:
     """Two processes of the web application serve the pages."""
     link, ports, begun = "openid4vp://?client_id=us&request_uri='\"<b>'", (free_port(), free_port()), list[str]()
     refused: list[str] = []

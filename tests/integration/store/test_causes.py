@@ -174,7 +174,7 @@ async def test_causes_are_counted_among_the_latest_events(queue: EventQueue, mon
     assert len(events_with(store_on(queue.redis), "0badc0de")) == 600
 
 
-async def test_failing_event_keeps_its_cause_when_deferred_and_changes_it_with_the_error(queue: EventQueue) -> None:
+async def test_cause_of_a_failing_event_changes_with_its_error_alone(queue: EventQueue) -> None:
     await queue.accept("e1")
     before, after = Failure("a.bad", "ValueError"), Failure("a.bad", "TypeError")
     await queue.worker().settle(await queue.take_one(), failed(before, state=State.WAITING))

@@ -80,9 +80,7 @@ async def test_interrupted_attempt_records_what_has_run_and_hands_the_event_back
     assert told.ran == ["second"]
 
 
-async def test_attempt_that_lost_its_event_records_what_has_run_and_what_is_pending(
-    made: Attempts, redis_client: Redis
-) -> None:
+async def test_attempt_that_lost_its_event_records_its_handlers(made: Attempts, redis_client: Redis) -> None:
     attempt = Attempt(await made.claim(), unwritten={"test.first": DONE}, dispatched=("test.first", "test.second"))
     attempt.statuses["test.first"] = DONE
     lapse(redis_client)

@@ -92,7 +92,7 @@ async def test_backfill_skips_events_that_arrive_meanwhile(
     assert store.scripts == ["arrived", "accept"] * 2
 
 
-async def test_backfill_accepts_events_beside_those_of_other_types_that_arrive_meanwhile(
+async def test_backfill_accepts_events_while_other_types_arrive(
     async_redis: redis.asyncio.Redis, redis_client: Redis
 ) -> None:
     store = InterruptedStore(async_redis, lambda: deliver(redis_client, "m1", PARTLY, "iss_1"))
@@ -113,9 +113,7 @@ async def test_backfill_finds_an_old_event_of_a_resource_that_has_thousands(
     ("since", "outcome"),
     [("5-9", b"changed"), ("5-10", b"accepted"), ("4-20", b"changed"), ("6-0", b"accepted"), ("0-0", b"changed")],
 )
-def test_resource_has_changed_if_an_entry_follows_in_the_order_of_the_index(
-    redis_client: Redis, since: str, outcome: bytes
-) -> None:
+def test_resource_has_changed_if_an_entry_follows_in_the_index(redis_client: Redis, since: str, outcome: bytes) -> None:
     """In the order of text, 5-10 would stand before 5-9."""
     score = INDEX.resource_score("iss_1")
     redis_client.zadd(INDEX.by_resource, {"5-9": score, "5-10": score, "7-1": score + 1})

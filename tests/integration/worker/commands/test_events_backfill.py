@@ -115,7 +115,7 @@ def test_ctrl_c_ends_it_with_what_it_has_found(lossy: Scene) -> None:
         (("--since", "1d", "--type", "issuance.complete"), "did you mean issuance.completed?"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(
+def test_wrong_backfill_options_are_refused(
     events: Run, options: tuple[str, ...], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "idle.py").write_text("import credhook\nhandlers = credhook.Handlers('idle')\n")
