@@ -239,7 +239,7 @@ class AsyncApi(Platform[AsyncSender]):
                 raise
             response = await self._sent(call, url, token, permit)
             if response.status == HTTPStatus.UNAUTHORIZED:
-                self._auth.refused_when_fresh(token)
+                self._auth.refused_when_fresh()
         wait = None if response.is_success else seconds_to_wait(response.headers, datetime.now(UTC))
         permit.ended(response.status, retry_after=wait)
         return response

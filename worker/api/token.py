@@ -6,6 +6,8 @@ gives the grant; RFC 6749 (2.3.1 and 4.4) and RFC 8707 give the details.
 
 import asyncio
 import functools
+import math
+import re
 import time
 from base64 import b64encode
 from collections.abc import Callable, Mapping
@@ -16,7 +18,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 from urllib.parse import quote, urlencode
 
-from pydantic import Field, SecretStr, TypeAdapter
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, TypeAdapter
 
 from credhook.backoff import Backoff, Waits
 from credhook.worker.api.errors import ApiError, InvalidResponse, error_of, token_refusal
@@ -40,8 +42,10 @@ MAX_LIFETIME: Final = 86_400
 
 #: Pauses after failed token requests, in seconds. A `Retry-After` of the endpoint counts up to the longest one.
 PAUSES: Final = Backoff(first=2.0, longest=60.0, jitter=0.5)
-#: Seconds without renewal after the platform has refused a fresh token: another token would be refused too.
-RENEWAL_PAUSE: Final = 10.0
+#: Seconds between two tokens, whatever their lifetime.
+RENEWAL_SECONDS: Final = 10.0
+#: Seconds between two renewals that come earlier: the platform may have forgotten a token that was just granted.
+EARLY_RENEWAL_SECONDS: Final = 60.0
 #: Seconds between two looks whether there is a token.
 KEEP_SECONDS: Final = 1.0
 
@@ -98,8 +102,8 @@ class ClientCredentials:
         #: The last failure, and until when callers get it.
         self._failure: ApiError | None = None
         self._paused_until, self._waits = 0.0, Waits(PAUSES)
-        #: The last fresh token that the platform refused, and until when it is not renewed.
-        self._refused, self._refused_until = Token("", renew_at=0.0), 0.0
+        #: When the last token was asked for, and until when no token is renewed earlier than usual.
+        self._asked_at, self._no_early_until = -math.inf, -math.inf
 
     @classmethod
     def from_settings(cls, settings: "PlatformSettings") -> Self:
@@ -142,16 +146,22 @@ class ClientCredentials:
             await asyncio.sleep(KEEP_SECONDS)
 
     def invalidate(self, token: Token) -> bool:
-        """Forget this token, which the platform has refused; a newer one stays. Return False if it was just fresh."""
-        if token.value == self._refused.value and self._clock() < self._refused_until:
-            return False
+        """Forget this token, which the platform has refused; a newer one stays. Return False if it is too new for that.
+
+        Then another token would be refused as well, or it lives for a shorter time than we may ask.
+        """
         if self._token == token:
+            now = self._clock()
+            if now - self._asked_at < RENEWAL_SECONDS:
+                if now < self._no_early_until:
+                    return False
+                self._no_early_until = now + EARLY_RENEWAL_SECONDS
             self._token = None
         return True
 
-    def refused_when_fresh(self, token: Token) -> None:
-        """Remember that the platform refused this token right after it was granted."""
-        self._refused, self._refused_until = token, self._clock() + RENEWAL_PAUSE
+    def refused_when_fresh(self) -> None:
+        """Remember that the platform refused a token right after it was granted."""
+        self._no_early_until = max(self._no_early_until, self._clock() + RENEWAL_SECONDS)
 
     async def aclose(self) -> None:
         """Cancel a request that is under way."""
@@ -175,6 +185,7 @@ class ClientCredentials:
             self.on_fetch(error)
             return error
         self._token, self._failure = token, None
+        self._asked_at = asked_at
         self._waits.reset()
         self.on_fetch(None)
         return token
@@ -202,15 +213,42 @@ class ClientCredentials:
         return Request("POST", self._token_url, headers, body, repeatable=True)
 
 
+#: Types of tokens that are not sent as `Bearer`. All other words for a bearer's token are accepted.
+_OTHER_TYPES: Final = frozenset({"mac", "dpop", "pop", "hawk", "hoba"})
+#: Seconds, perhaps with their unit.
+_SECONDS: Final = re.compile(r"\s*(\d{1,12}(\.\d*)?)\s*(s|sec|seconds)?\s*", re.IGNORECASE)
+
+
+def _stripped(value: object) -> object:
+    return value.strip() if isinstance(value, str) else value
+
+
+def _lifetime(value: object) -> float | None:
+    """Return a lifetime in seconds, or None if the value says nothing that can be true of a token just granted."""
+    if isinstance(value, str) and (match := _SECONDS.fullmatch(value)):
+        value = float(match[1])
+    # Servers write 0 or -1 for a token that does not expire. NaN fails the comparison.
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and value > 0 else None
+
+
+def _is_bearer(value: object) -> object:
+    """Accept a type of token unless it is known to be sent in another way."""
+    if isinstance(value, str) and value.strip().casefold() in _OTHER_TYPES:
+        raise ValueError("should be Bearer")
+    return value
+
+
 class Grant(ResponseModel):
     """The token endpoint's answer. Specification, Authentication, 3.
 
-    Servers differ in the type of `expires_in`, and some leave out `token_type`.
+    Servers differ in `expires_in` and `token_type`, which do not decide whether a token can be used.
     """
 
-    access_token: Annotated[str, Field(alias="access_token", pattern=r"^[\x21-\x7e]{1,16384}$")]
-    expires_in: Annotated[float | None, Field(alias="expires_in", ge=0)] = None
-    token_type: Annotated[str | None, Field(alias="token_type", pattern="^(?i:bearer)$")] = None
+    access_token: Annotated[
+        str, Field(alias="access_token", pattern=r"^[\x21-\x7e]{1,16384}$"), BeforeValidator(_stripped)
+    ]
+    expires_in: Annotated[float | None, Field(alias="expires_in"), BeforeValidator(_lifetime)] = None
+    token_type: Annotated[Any, Field(alias="token_type"), AfterValidator(_is_bearer)] = None
 
 
 _GRANT: Final = TypeAdapter(Grant)
@@ -225,5 +263,6 @@ def granted(response: Response, asked_at: float) -> Token:
     if response.is_success:
         grant = parse("token", _GRANT, response)
         lifetime = min(DEFAULT_LIFETIME if grant.expires_in is None else grant.expires_in, MAX_LIFETIME)
-        return Token(grant.access_token, renew_at=asked_at + max(lifetime - RENEW_EARLY, lifetime / 2))
+        used = max(lifetime - RENEW_EARLY, lifetime / 2, RENEWAL_SECONDS)
+        return Token(grant.access_token, renew_at=asked_at + used)
     raise token_refusal(response, datetime.now(UTC))

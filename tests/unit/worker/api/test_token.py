@@ -3,6 +3,7 @@
 import asyncio
 from base64 import b64decode
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import cycle, pairwise
 from urllib.parse import parse_qsl
 
@@ -62,14 +63,17 @@ async def test_the_settings_say_how_and_for_what_a_token_is_asked() -> None:
 @pytest.mark.parametrize(
     ("expires_in", "used_until"),
     [
-        *((None, 270.0), ("null", 270.0), ("300.5", 270.5), ('"300"', 270.0), ('"60.5"', 30.5)),
-        *(("40", 20.0), ("10", 5.0), ("1e999", 86_370.0)),
+        *((None, 270.0), ("null", 270.0), ("300.5", 270.5), ('"300"', 270.0), ('"60.5"', 30.5), ('"3600s"', 3_570.0)),
+        *(("40", 20.0), ("10", 10.0), ("0.1", 10.0), ("1e999", 86_370.0), ("9223372036854775807", 86_370.0)),
+        *((text, 270.0) for text in ("0", "-1", '"-1"', '"0"', '""', '"soon"', "[]", "{}", "true", '"nan"', "NaN")),
+        ('"2026-12-01T00:00:00Z"', 270.0),
     ],
 )
 def test_a_lifetime_is_read_in_every_form_that_servers_give_it(expires_in: str | None, used_until: float) -> None:
     stated = f',"expires_in":{expires_in}' if expires_in else ""
-    for type_ in ("", ',"token_type":null', ',"token_type":"bearer"'):
-        token = granted(Response(200, {}, f'{{"access_token":"{LONGEST}"{stated}{type_}}}'.encode()), 1_000.0)
+    for type_ in ("null", '"bearer "', '"BearerToken"', '"jwt-bearer"', '"Application Access Token"', '""', "[]", "7"):
+        body = f'{{"access_token":"{LONGEST}\\n","token_type":{type_}{stated}}}'
+        token = granted(Response(200, {}, body.encode()), 1_000.0)
         assert (token.value, token.renew_at) == (LONGEST, 1_000.0 + used_until)
 
 
@@ -83,16 +87,14 @@ def test_a_lifetime_is_read_in_every_form_that_servers_give_it(expires_in: str |
         (httpx.Response(302, headers={"location": "https://elsewhere.example/"}), InvalidResponse),
         (httpx.Response(200, content=b"not json"), InvalidResponse),
         (httpx.Response(200, json={"token_type": "Bearer"}), InvalidResponse),
-        (httpx.Response(200, json={"access_token": "a", "token_type": ""}), InvalidResponse),
-        (httpx.Response(200, json={"access_token": "a", "token_type": "mac"}), InvalidResponse),
+        *(
+            (httpx.Response(200, json={"access_token": "a", "token_type": other}), InvalidResponse)
+            for other in ("mac", "DPoP", " pop")
+        ),
         (httpx.Response(200, json={"access_token": "", "token_type": "Bearer"}), InvalidResponse),
         (httpx.Response(200, json={"access_token": "a\r\nx: y", "token_type": "Bearer"}), InvalidResponse),
         (httpx.Response(200, json={"access_token": "ä", "token_type": "Bearer"}), InvalidResponse),
         (httpx.Response(200, json={"access_token": LONGEST + "t", "token_type": "Bearer"}), InvalidResponse),
-        *(
-            (httpx.Response(200, text=f'{{"access_token": "a", "expires_in": {value}}}'), InvalidResponse)
-            for value in ("-1", '"soon"', '""', "[]", "{}", '"nan"')
-        ),
         (httpx.Response(200, content=b"x" * (4 * 1024 * 1024 + 1)), InvalidResponse),
         (httpx.Response(200, stream=httpx.ByteStream(b"x"), headers={"content-encoding": "br"}), InvalidResponse),
     ],
@@ -281,8 +283,10 @@ async def test_after_a_401_one_fresh_token_and_one_retry_with_the_same_body() ->
         answer = platform(request)
         return httpx.Response(404) if answer.is_success and "wallet" in request.url.path else answer
 
-    async with client(lacks_a_wallet, credentials()) as api:
+    clock = Clock()
+    async with client(lacks_a_wallet, credentials(clock)) as api:
         for _ in range(2):
+            clock.now += 10
             await api.presentations.get("p")
             platform.revoke()
             with pytest.raises(NotFound):
@@ -318,23 +322,32 @@ async def test_a_token_that_was_refused_when_fresh_is_renewed_after_ten_seconds(
     assert platform.granted == 3
 
 
-async def test_other_token_than_the_refused_one_is_renewed_at_once() -> None:
+@pytest.mark.parametrize("lifetime", [-1, 0, 1, 5, 9])
+async def test_tokens_are_asked_for_every_ten_seconds_at_most(lifetime: int) -> None:
+    """Such a platform refuses each token after its lifetime, or after a second where it gives none."""
     clock, platform = Clock(), Platform()
-    dislikes = {"token-1", "token-2"}
+    platform.lifetime = lifetime
+    asked: list[float] = []
 
-    def refuses_two(request: httpx.Request) -> httpx.Response:
-        platform.good -= dislikes
+    def forgets(request: httpx.Request) -> httpx.Response:
+        if request.url.host == "id.example":
+            asked.append(clock.now)
+        elif clock.now - asked[-1] >= max(lifetime, 1):
+            platform.revoke()
         return platform(request)
 
-    platform.lifetime = 8  # Renewed after four seconds.
-    async with client(refuses_two, credentials(clock)) as api:
-        with pytest.raises(Unauthorized):
-            await api.presentations.get("p")
-        clock.now += 5
-        assert (await api.presentations.get("p")).id == "p"
-        platform.revoke()
-        assert (await api.presentations.get("p")).id == "p"
-    assert platform.granted == 4
+    answered = 0
+    async with client(forgets, credentials(clock)) as api:
+        for _ in range(400):
+            clock.now += 0.25
+            with suppress(Unauthorized):
+                await api.presentations.get("p")
+                answered += 1
+    assert answered
+    assert 10 <= len(asked) <= 12
+    assert (
+        sum(later - earlier < 10 for earlier, later in pairwise(asked)) <= 2
+    )
 
 
 async def test_many_requests_refused_at_once_fetch_one_token() -> None:
