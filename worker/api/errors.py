@@ -94,10 +94,20 @@ class InvalidResponse(ApiError):
 _BY_CAUSE: Final = {
     "name_resolution": "its host's name is not known here: check {where}",
     "refused": "nothing listens there: check {where}",
-    "certificate": "its certificate is not trusted: set SSL_CERT_FILE to a file with its authority's and the public "
-    "ones, or check {where}",
-    "certificate_name": "its certificate is for another name: check {where}",
-    "certificate_expired": "its certificate is not valid today: check {where} and the clock of this machine",
+    "certificate": "no authority that is trusted here has signed its certificate: set SSL_CERT_FILE to a file with its "
+    "authority's and the public ones, have the server send its intermediate certificates, or check {where}",
+    "certificate_self_signed": "its certificate is signed by itself: set SSL_CERT_FILE to a file with that certificate "
+    "and the public ones, or check {where}",
+    "certificate_name": "its certificate is for another name than the URL's host: check {where}, or have the "
+    "certificate issued with this name",
+    "certificate_expired": "its certificate, or its authority's, has expired: have it renewed, and check {where} and "
+    "the clock of this machine",
+    "certificate_early": "its certificate, or its authority's, is not valid yet: check the clock of this machine and "
+    "{where}",
+    "certificate_authority": "its certificate is signed by a certificate that may not sign others: have it issued by "
+    "an authority, or check {where}",
+    "certificate_unfit": "its certificate may not be used for this: have it issued again for a server, or check "
+    "{where}",
     "tls": "it does not speak TLS as we do, or wants another certificate: check CREDHOOK_CLIENT_CERTFILE and {where}",
     "timeout": "not within CREDHOOK_FETCH_TIMEOUT: check it and {where}",
     "proxy": "check HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY, or {where}",

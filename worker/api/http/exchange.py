@@ -78,25 +78,30 @@ class Unanswered(Exception):
 
     Attributes:
         kind: the library's name for the error.
+        reason: the library's words about a certificate, if any.
         cause: a word, or nothing if none fits:
 
-            name_resolution       the host's name is not known
-            refused               nothing listens there
-            unreachable           there is no route
-            reset                 the connection was torn down
-            closed                the connection ended before the answer was whole
-            certificate           nobody whom we trust has signed its certificate
-            certificate_name      its certificate is for another name
-            certificate_expired   its certificate is not valid yet, or no longer
-            tls                   the TLS handshake failed
-            timeout               the answer was not in time
-            proxy                 the proxy refused, or cannot be used
-            protocol              the answer is not HTTP, or takes too many headers
+            name_resolution          the host's name is not known
+            refused                  nothing listens there
+            unreachable              there is no route
+            reset                    the connection was torn down
+            closed                   the connection ended before the answer was whole
+            certificate              no authority that we trust has signed its certificate
+            certificate_self_signed  its certificate is signed by itself
+            certificate_name         its certificate is for another name
+            certificate_expired      its certificate, or its authority's, is no longer valid
+            certificate_early        its certificate, or its authority's, is not valid yet
+            certificate_authority    its authority's certificate may not sign others
+            certificate_unfit        its certificate is revoked, too weak, or not for servers or for this name
+            tls                      the TLS handshake failed
+            timeout                  the answer was not in time
+            proxy                    the proxy refused, or cannot be used
+            protocol                 the answer is not HTTP, or takes too many headers
     """
 
-    def __init__(self, kind: str, cause: str = "") -> None:
-        self.kind, self.cause = kind, cause
-        super().__init__(f"{kind}, {cause}" if cause else kind)
+    def __init__(self, kind: str, cause: str = "", reason: str = "") -> None:
+        self.kind, self.cause, self.reason = kind, cause, reason
+        super().__init__(", ".join(filter(None, (kind, cause, reason))))
 
 
 class Unsendable(Exception):

@@ -83,9 +83,19 @@ _BY_ERRNO: Final = {
     EPIPE: "reset",
 }
 #: Errors of TLS: a proxy passes them through.
-_OF_TLS: Final = frozenset({"tls", "certificate", "certificate_name", "certificate_expired"})
-#: The word for a verdict of OpenSSL: 9 is not yet valid, 10 expired. 1 stands where libcurl found another name.
-_BY_VERDICT: Final = {1: "certificate_name", 9: "certificate_expired", 10: "certificate_expired"}
+_OF_TLS: Final = re.compile("tls|certificate.*")
+#: The word for a verdict of OpenSSL, a number of `X509_V_ERR_…`. 1 stands where libcurl found another name. Without a
+#: word here, the certificate is unfit.
+_BY_VERDICT: Final = {
+    **dict.fromkeys((0, 2, 19, 20, 21, 27), "certificate"),
+    **dict.fromkeys((1, 62, 64), "certificate_name"),
+    **dict.fromkeys((10, 12), "certificate_expired"),
+    **dict.fromkeys((9, 11), "certificate_early"),
+    **dict.fromkeys((24, 25, 32, 79), "certificate_authority"),
+    18: "certificate_self_signed",
+}
+#: OpenSSL's words for its verdict, in libcurl's message. They quote nothing of the certificate.
+_VERDICT: Final = re.compile(r"OpenSSL verify result: ([A-Za-z0-9 ,'-]{1,100}) \(\d+\)")
 
 
 def proxy_options(origin: str) -> dict[int, Any]:
@@ -342,7 +352,9 @@ class CurlTransport:
             if code == pycurl.E_URL_MALFORMAT:
                 raise Unsendable("ValueError") from None
             if not handle.answer.is_cut:
-                raise Unanswered(f"curl {code}", _cause_of(handle.curl, code)) from None
+                verdict = _VERDICT.search(handle.curl.errstr())
+                cause, reason = _cause_of(handle.curl, code), verdict[1] if verdict else ""
+                raise Unanswered(f"curl {code}", cause, reason) from None
         finally:
             self._used_at = time.monotonic()
             if not handle.curl.getinfo(pycurl.NAMELOOKUP_TIME) and not handle.curl.getinfo(pycurl.REQUEST_SIZE):
@@ -433,9 +445,9 @@ def _cause_of(curl: pycurl.Curl, code: int) -> str:
             word = "tls"  # Servers refuse our certificate after the handshake.
     elif code == pycurl.E_PEER_FAILED_VERIFICATION:
         verdict = curl.getinfo(pycurl.SSL_VERIFYRESULT) or curl.getinfo(pycurl.PROXY_SSL_VERIFYRESULT)
-        word = _BY_VERDICT.get(verdict, word)
+        word = _BY_VERDICT.get(verdict, "certificate_unfit")
     is_past_proxy = curl.getinfo(pycurl.REQUEST_SIZE) or curl.getinfo(pycurl.HTTP_CONNECTCODE) == HTTPStatus.OK
-    return "proxy" if curl.getinfo(pycurl.USED_PROXY) and not is_past_proxy and word not in _OF_TLS else word
+    return "proxy" if curl.getinfo(pycurl.USED_PROXY) and not is_past_proxy and not _OF_TLS.fullmatch(word) else word
 
 
 @functools.cache

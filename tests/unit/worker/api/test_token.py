@@ -345,9 +345,7 @@ async def test_tokens_are_asked_for_every_ten_seconds_at_most(lifetime: int) -> 
                 answered += 1
     assert answered
     assert 10 <= len(asked) <= 12
-    assert (
-        sum(later - earlier < 10 for earlier, later in pairwise(asked)) <= 2
-    )
+    assert sum(later - earlier < 10 for earlier, later in pairwise(asked)) <= 2
 
 
 async def test_many_requests_refused_at_once_fetch_one_token() -> None:
