@@ -320,6 +320,13 @@ class ReceiverSettings(StoreSettings):
         None,
         description="PEM private key of the certificate, if it is not in the same file.",
     )
+    idle_seconds: float = Field(
+        5.0,
+        ge=1,
+        le=3_600,
+        description="Seconds that a connection may wait for its next request. Where a proxy or balancer reuses "
+        "connections, it should keep them for less.",
+    )
     webhook_path: Annotated[
         str,
         matching(r"(/[A-Za-z0-9._~-]+)+", "should begin with / and hold letters, digits and . _ ~ - between slashes"),

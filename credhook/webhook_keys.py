@@ -10,8 +10,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from standardwebhooks.webhooks import hmac_data
 
-#: Bytes of each kind of key. Standard Webhooks asks for 24 to 64 bytes for HMAC.
-_KEY_BYTES: Final = {"whsec": range(24, 65), "whpk": range(32, 33)}
+#: Bytes of each kind of key. Standard Webhooks asks for 24 to 64 bytes for HMAC; Svix makes up to 75.
+_KEY_BYTES: Final = {"whsec": range(24, 76), "whpk": range(32, 33)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def parse_key(text: str) -> Key:
     except ValueError:
         raise ValueError(f"a {kind}_ key should be base64; keys are separated by spaces") from None
     if len(raw) not in _KEY_BYTES[kind]:
-        raise ValueError(f"a whsec_ key should hold 24 to 64 bytes, a whpk_ key 32; this {kind}_ key holds {len(raw)}")
+        raise ValueError(f"a whsec_ key should hold 24 to 75 bytes, a whpk_ key 32; this {kind}_ key holds {len(raw)}")
     if kind == "whsec":
         return Key(b"v1", lambda signature, signed: hmac.compare_digest(hmac_data(raw, signed), signature))
     if not any(raw):  # Anyone can sign for a key of zeros.

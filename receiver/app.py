@@ -89,12 +89,22 @@ class RefusalLog:
     Attributes:
         counts: deliveries by the rule for which they were refused, such as `signature`.
         last: when the last counted refusal came, in monotonic seconds.
+        turned_away: senders that the listener turned away before the application saw a delivery, by reason.
+        last_turned_away: when the last of these came, in monotonic seconds.
     """
 
     def __init__(self) -> None:
         self._guard = FloodGuard(MAX_LOGGED, time.monotonic)
         self.counts = Counter[str]()
         self.last = 0.0
+        self.turned_away = Counter[str]()
+        self.last_turned_away = 0.0
+
+    def turn_away(self, reason: str) -> None:
+        """Count a sender that the listener turned away."""
+        metrics.TURNED_AWAY.add(reason)
+        self.turned_away[reason] += 1
+        self.last_turned_away = time.monotonic()
 
     def refuse(self, refusal: Exception, sent: Sequence[tuple[bytes, bytes]] = ()) -> Response:
         """Count a refusal, and log it unless that reason floods the log. Return the response. `sent`: the headers."""

@@ -24,7 +24,6 @@ from credhook.listener.admin import Examine, bind_setting, create_admin, serve_a
 from credhook.listener.server import Certificate, Listener, Server
 from credhook.metrics.counting import drop_gauges, gathered, temporary_folder
 from credhook.metrics.figures import TargetFigures
-from credhook.receiver import metrics
 from credhook.receiver.app import RefusalLog, create_app
 from credhook.receiver.inbox import Inbox
 from credhook.settings import ReceiverSettings, in_force
@@ -95,7 +94,8 @@ def _serve(
         create_app(settings, inbox, refusals, tracer=_tracer(settings, inbox)),
         "public",
         body_bytes=settings.max_body,
-        count=metrics.TURNED_AWAY.add,
+        idle_seconds=settings.idle_seconds,
+        count=refusals.turn_away,
         timeout_graceful_shutdown=GRACE_SECONDS,
         ssl_context_factory=certificate and certificate.context,
     )
@@ -247,6 +247,8 @@ class Announcer:
             "outside_tolerance": refused["clock"],
             "other_refusals": {rule: refused[rule] for rule in refused.keys() - {"signature", "clock"}},
             "refused": round(now - self._refusals.last, 3) if refused else None,
+            "turned_away": dict(self._refusals.turned_away),
+            "turned_away_ago": round(now - self._refusals.last_turned_away, 3) if self._refusals.turned_away else None,
             "unavailable": inbox.unavailable,
             "conflicts": inbox.conflicts,
             "conflicted": round(now - inbox.last_conflict, 3) if inbox.conflicts else None,

@@ -14,6 +14,8 @@ from credhook.webhook_keys import Key
 
 #: The three headers of Standard Webhooks; the platform's specification names only the first.
 ID, TIMESTAMP, SIGNATURE = b"webhook-id", b"webhook-timestamp", b"webhook-signature"
+#: Svix's own names of them, with the same meaning.
+ALIASES: Final = {b"svix-id": ID, b"svix-timestamp": TIMESTAMP, b"svix-signature": SIGNATURE}
 
 #: The form of each header: when deliveries are signed, and when they are not. An id may be any text.
 _UNSIGNED: Final = {ID: re.compile(rb"[^\x00-\x1f\x7f]{1,%d}" % LONGEST_ID)}
@@ -86,10 +88,11 @@ def read_headers(headers: Headers, *, signatures: bool) -> SignedHeaders:
     for name, value in headers:
         if name == b"content-encoding" and value.strip().lower() not in {b"", b"identity"}:
             raise Encoded("content-encoding should be identity, since the signature covers the body as it arrives")
-        if name in forms:
+        if name in forms or ALIASES.get(name) in forms:
             if name in ours:  # Sender and receiver might mean different values.
                 raise BadHeaders(f"{name.decode()} should be there exactly once")
             ours[name] = value.strip(b" \t")  # RFC 9110: this whitespace is not part of the value.
+    _adopt_aliases(ours)
     for name, form in forms.items():
         if name not in ours:
             raise BadHeaders(f"{name.decode()} should be there exactly once")
@@ -98,6 +101,13 @@ def read_headers(headers: Headers, *, signatures: bool) -> SignedHeaders:
     if not signatures:
         return SignedHeaders(ours[ID])
     return SignedHeaders(ours[ID], int(ours[TIMESTAMP]), _signatures(ours[SIGNATURE]))
+
+
+def _adopt_aliases(headers: dict[bytes, bytes]) -> None:
+    """Let Svix's names count. Some senders send both names."""
+    for alias, name in ALIASES.items():
+        if alias in headers and headers.setdefault(name, headers[alias]) != headers[alias]:
+            raise BadHeaders(f"{alias.decode()} and {name.decode()} should be the same")
 
 
 def authenticate(headers: SignedHeaders, body: bytes, keys: Sequence[Key], *, now: float, tolerance: float) -> None:

@@ -88,14 +88,41 @@ class Rejection(NamedTuple):
         return "\r\n".join(lines).encode() + body
 
 
-_NOT_HTTP: Final = "the sender does not speak HTTP/1.1"
-_HEAD: Final = Rejection("head_too_large", 413, "The headers are too large.", "no delivery has so many headers")
-_BODY: Final = Rejection("body_too_large", 413, "The body is too large.", "CREDHOOK_MAX_BODY limits the body")
-_INVALID: Final = Rejection("invalid_http", 400, "This is not a valid HTTP request.", _NOT_HTTP)
-_UPGRADE: Final = Rejection("upgrade", 400, "The protocol cannot be changed.", _NOT_HTTP)
-_PIPELINED: Final = Rejection("pipelined", 400, "Wait for the answer.", "the sender did not wait for the answer")
-_SLOW: Final = Rejection("slow_request", 408, "The request did not come in time.", "put a proxy in front")
-_FULL: Final = Rejection("full", 503, "The server is busy; try again.", "put a proxy in front, or run more processes")
+#: What senders begin with that speak something else, and what to do about each. The first bytes decide.
+_OTHER_PROTOCOLS: Final = (
+    (b"\x16\x03", "the sender speaks TLS: let a proxy end it, or set CREDHOOK_TLS_CERTFILE"),
+    (b"PRI * HTTP/2", "the sender speaks HTTP/2: let the proxy speak HTTP/1.1 to the receiver"),
+    (b"PROXY ", "the proxy sends the PROXY protocol: switch it off"),
+    (b"\r\n\r\n\x00\r\nQUIT\n", "the proxy sends the PROXY protocol: switch it off"),
+)
+_HEAD: Final = Rejection(
+    "head_too_large",
+    413,
+    "The headers are too large.",
+    f"headers may have {_MAX_HEAD_BYTES} bytes and {_MAX_HEADERS} lines: see what the sender or the proxy adds",
+)
+_BODY: Final = Rejection("body_too_large", 413, "The body is too large.", "see CREDHOOK_MAX_BODY")
+_INVALID: Final = Rejection(
+    "invalid_http", 400, "This is not a valid HTTP request.", "a scanner, or a sender that does not speak HTTP/1.1"
+)
+_TUNNEL: Final = Rejection("tunnel", 400, "This is no proxy.", "a scanner looks for open proxies: nothing to do")
+_PIPELINED: Final = Rejection(
+    "pipelined", 400, "Wait for the answer.", "the sender sends its next request before the answer: switch that off"
+)
+_SLOW: Final = Rejection(
+    "slow_request",
+    408,
+    "The request did not come in time.",
+    f"a request may take {_REQUEST_SECONDS:g} s: a slow network, a scanner, or a proxy that does not buffer requests",
+)
+_FULL: Final = Rejection(
+    "full",
+    503,
+    "The server is busy; try again.",
+    f"{_MAX_CONNECTIONS} connections are open: put a proxy in front that limits them, or run more processes",
+)
+#: Headers that offer another protocol (RFC 9110, 7.8; RFC 7540, 3.2.1), and the header that names them.
+_OFFERS: Final = {b"upgrade", b"http2-settings", b"connection"}
 
 
 class Listener(uvicorn.Config):
@@ -109,6 +136,7 @@ class Listener(uvicorn.Config):
         body_bytes: int,
         connections: int = _MAX_CONNECTIONS,
         answer_seconds: float = _ANSWER_SECONDS,
+        idle_seconds: float = _IDLE_SECONDS,
         count: Callable[[str], None] = lambda _: None,
         **options: Any,
     ) -> None:
@@ -127,6 +155,7 @@ class Listener(uvicorn.Config):
         self.body_bytes = body_bytes
         self.connections = connections
         self.answer_seconds = answer_seconds
+        self.idle_seconds = idle_seconds
         self._name = name
         self._count = count
         self._guard = FloodGuard(1, time.monotonic)
@@ -207,13 +236,15 @@ class BoundedProtocol(HttpToolsProtocol):
         #: Bytes received in this phase.
         self._received = 0
         self._deadline = 0.0
+        #: The first bytes of the connection's latest request.
+        self._beginning = b""
         #: Further bytes are thrown away once this is set, since the connection will be closed.
         self._rejection: Rejection | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # As in uvicorn.
         """Wait for the first request, if there is room for the connection."""
         super().connection_made(transport)
-        self._enter(_Phase.IDLE, _IDLE_SECONDS)
+        self._enter(_Phase.IDLE, self.config.idle_seconds)
         if len(self.connections) > self.config.connections:
             self._reject(_FULL)
 
@@ -223,11 +254,12 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         if self._phase is _Phase.IDLE:
             self._enter(_Phase.HEAD, _REQUEST_SECONDS)
+            self._beginning = data[:16]
         self._received += len(data)
         try:
-            self.parser.feed_data(data)
+            self._parse(data)
         except httptools.HttpParserError:
-            self._reject(self._rejection or _INVALID)
+            self._reject(self._rejection or self._other_protocol())
             return
         too_many = len(self.headers or ()) > _MAX_HEADERS
         if self._phase is _Phase.HEAD and (too_many or self._received > _MAX_HEAD_BYTES):
@@ -235,6 +267,33 @@ class BoundedProtocol(HttpToolsProtocol):
         # A body may come in chunks of a few bytes each, and have trailers.
         if self._phase is _Phase.BODY and (too_many or self._received > 2 * self.config.body_bytes + _MAX_HEAD_BYTES):
             self._reject(_BODY)
+
+    def _parse(self, data: bytes) -> None:
+        """Parse the bytes. An offer of another protocol is ignored, as RFC 9110 (7.8) allows.
+
+        Java's HTTP client offers HTTP/2 by default. httptools takes what follows such an offer for the other protocol.
+        So the head is parsed again without it, and the body belongs to the request.
+        """
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as offer:
+            method, (rest,) = self.parser.get_method(), offer.args
+            kept = [b"%b: %b" % header for header in self.headers if header[0] not in _OFFERS]
+            head = [b"%b %b HTTP/1.1" % (method, self.url), *kept, b"connection: close", b"", b""]
+            self.parser = httptools.HttpRequestParser(self)
+            self.parser.feed_data(b"\r\n".join(head) + data[rest:])
+
+    def _other_protocol(self) -> Rejection:
+        """Return the rejection of bytes that are not HTTP, with a hint at what they are."""
+        hint = next((hint for first, hint in _OTHER_PROTOCOLS if self._beginning.startswith(first)), _INVALID.hint)
+        return _INVALID._replace(hint=hint)
+
+    def eof_received(self) -> bool:  # type: ignore[override]  # As asyncio has it.
+        """Answer the request under way: a sender may end its side after the request. TLS cannot be half closed."""
+        if self._phase is not _Phase.ANSWER:
+            return False
+        self.cycle.keep_alive = False
+        return True
 
     def on_message_begin(self) -> None:
         """Refuse a second request before the first is answered."""
@@ -250,17 +309,21 @@ class BoundedProtocol(HttpToolsProtocol):
             head_bytes = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
         if len(self.headers) > _MAX_HEADERS or head_bytes > _MAX_HEAD_BYTES:
             self._stop_parsing(_HEAD)
-        if self.parser.should_upgrade():  # Otherwise the body would be parsed as the next request.
-            self._stop_parsing(_UPGRADE)
+        if self.parser.should_upgrade():
+            if self.parser.get_method() == b"CONNECT":
+                self._stop_parsing(_TUNNEL)
+            return  # `_parse` takes the offer out.
         super().on_headers_complete()
         self._phase, self._received = _Phase.BODY, 0
         self.headers = []  # httptools reports trailers as headers. The application does not get them.
 
     def on_message_complete(self) -> None:
         """Wait for the application, unless it has answered without the body."""
+        if self.parser.should_upgrade():
+            return
         super().on_message_complete()
         if self.cycle.response_complete:
-            self._enter(_Phase.IDLE, _IDLE_SECONDS)
+            self._enter(_Phase.IDLE, self.config.idle_seconds)
         else:
             self._enter(_Phase.ANSWER, self.config.answer_seconds)
 
@@ -270,7 +333,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if not self.transport.is_closing():
             self.flow.resume_reading()
         if self._phase is _Phase.ANSWER:
-            self._enter(_Phase.IDLE, _IDLE_SECONDS)
+            self._enter(_Phase.IDLE, self.config.idle_seconds)
 
     @property
     def expects_request(self) -> bool:

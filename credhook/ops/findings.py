@@ -27,6 +27,8 @@ from credhook.store.store import SyncStore
 OLDEST_SECONDS: Final = 900.0
 #: Seconds during which a refused delivery is reported.
 _REFUSED_SECONDS: Final = 900.0
+#: Reasons of the listener that real senders meet.
+_HURTING: Final = frozenset({"full", "answer_unread"})
 #: Seconds during which a conflict is reported.
 _CONFLICT_SECONDS: Final = 86_400.0
 #: Hosts or processes that one finding names.
@@ -322,6 +324,23 @@ def _refusals(fleet: Fleet) -> Iterator[Problem]:
         yield f"{count} refused for the {rule}, {last}", remedy
 
 
+def _turned_away(fleet: Fleet) -> Iterator[Problem]:
+    """Find senders that the listener turned away.
+
+    Scanners reach a public port every day. So what may be a scanner counts only while a receiver accepts nothing.
+    """
+    for receiver in fleet.receivers:
+        ago = receiver.turned_away_ago
+        if ago is None or ago > _REFUSED_SECONDS:
+            continue
+        accepts = receiver.idle is not None and receiver.idle <= _REFUSED_SECONDS
+        reasons = {name: count for name, count in receiver.turned_away.items() if name in _HURTING or not accepts}
+        if reasons:
+            shown = ", ".join(f"{count} {name}" for name, count in sorted(reasons.items()))
+            problem = f"{_processes([receiver])} has turned senders away ({shown}), the last {age(ago)} ago"
+            yield problem, "sender_rejected in its log says why, and what to do"
+
+
 def _breakers(fleet: Fleet) -> Iterator[Problem]:
     for platform in fleet.platforms:
         remedy = "see platform_paused in the workers' log; `credhook doctor` calls the platform"
@@ -372,6 +391,7 @@ ROWS: Final = (
     Row("fleet.handlers", _handlers, _problem, _remedy),
     Row("fleet.settings", _settings, _problem, _remedy),
     Row("fleet.refusals", _refusals, _problem, _remedy, alert="CredhookRefusing"),
+    Row("fleet.turned_away", _turned_away, _problem, _remedy, alert="CredhookTurnedAway"),
     Row(
         "fleet.unavailable",
         lambda fleet: (receiver for receiver in fleet.receivers if receiver.unavailable),

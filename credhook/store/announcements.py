@@ -77,6 +77,8 @@ class ReceiverAnnouncement(BaseModel, frozen=True):
         outside_tolerance: the part of these that was refused for the timestamp alone.
         other_refusals: deliveries refused since start for a path, headers, a size or a body, by rule.
         refused: seconds since the last of these refusals; None before the first.
+        turned_away: senders since start that the listener turned away, by reason.
+        turned_away_ago: seconds since the last of these; None before the first.
         unavailable: why Redis did not take the last delivery, "" if it did: `problem; remedy`.
         conflicts: deliveries since start whose webhook-id had come with another type or resource.
         conflicted: seconds since the last of these; None before the first.
@@ -95,6 +97,8 @@ class ReceiverAnnouncement(BaseModel, frozen=True):
     outside_tolerance: int = 0
     other_refusals: dict[str, int] = {}
     refused: float | None = None
+    turned_away: dict[str, int] = {}
+    turned_away_ago: float | None = None
     unavailable: str = ""
     conflicts: int = 0
     conflicted: float | None = None

@@ -47,6 +47,7 @@ async def listening(connections: int = 10, answer_seconds: float = 0.3) -> Async
         body_bytes=1_000,
         connections=connections,
         answer_seconds=answer_seconds,
+        idle_seconds=0.6,
         count=lambda reason: counted.update([reason]),
     )
     serving = Server(config)
@@ -61,7 +62,6 @@ async def listening(connections: int = 10, answer_seconds: float = 0.3) -> Async
 @pytest.fixture(autouse=True)
 def _short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("credhook.listener.server._REQUEST_SECONDS", 0.3)
-    monkeypatch.setattr("credhook.listener.server._IDLE_SECONDS", 0.6)
 
 
 HEAD, CHUNKED = b"POST / HTTP/1.1\r\nhost: x\r\n", b"transfer-encoding: chunked\r\n\r\n"
@@ -198,18 +198,85 @@ def answers(port: int, *parts: bytes) -> bytes:
     return received
 
 
-@pytest.mark.parametrize("upgrade", ["websocket", "h2c", "anything"])
-def test_an_upgrade_is_refused_once_and_its_body_is_no_request(server: Receiver, upgrade: str) -> None:
-    smuggled = request(*signed("smuggled"))
-    head = request(
-        "connection: upgrade", f"upgrade: {upgrade}", *signed("upgraded", content=smuggled), content=smuggled
-    )
-    for parts in ([head], [head[: -len(smuggled)], smuggled]):
+#: Offers of another protocol: Java's HTTP client, curl, a proxy that drops half of an offer, RFC 2817.
+OFFERS = {
+    "java": ("connection: Upgrade, HTTP2-Settings", "upgrade: h2c", "http2-settings: AAEAAEAAAAIAAAAB"),
+    "websocket": ("connection: upgrade", "upgrade: websocket"),
+    "TLS": ("upgrade: TLS/1.2", "connection: Upgrade"),
+    "two": ("connection: keep-alive, upgrade", "upgrade: h2c, TLS/1.0"),
+    "an upgrade without connection": ("upgrade: h2c",),
+    "a connection without upgrade": ("connection: Upgrade",),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("offer", OFFERS.values(), ids=OFFERS)
+def test_offer_of_another_protocol_is_ignored(server: Receiver, offer: tuple[str, ...]) -> None:
+    content = b'{"eventType":"openid4vc.issuance.offered","payload":{"openId4VcIssuanceId":"iss_1"}}'
+    whole = request(*offer, *signed(f"offer-{offer[0]}-{len(offer)}", content=content), content=content)
+    for parts in ([whole], [whole[:-1], whole[-1:]], [whole[: -len(content)], content], [whole[:40], whole[40:]]):
         received = answers(server.port, *parts)
         assert received.count(b"HTTP/1.1 ") == 1
-        assert received.startswith(b"HTTP/1.1 400")
-        assert b"connection: close" in received
-        assert b"The protocol cannot be changed." in received
+        assert received.startswith(b"HTTP/1.1 202"), received
+
+
+@pytest.mark.parametrize("encoding", ["length", "chunks"])
+def test_body_behind_an_offer_is_no_request(server: Receiver, encoding: str) -> None:
+    smuggled = request(*signed("smuggled"))
+    head = request(*OFFERS["java"], *signed("upgraded", content=smuggled), content=smuggled)
+    if encoding == "chunks":
+        head = head.replace(b"content-length: %d" % len(smuggled), b"transfer-encoding: chunked")
+        head = head[: -len(smuggled)] + b"%x\r\n%b\r\n0\r\n\r\n" % (len(smuggled), smuggled)
+    received = answers(server.port, head + smuggled)
+    assert received.count(b"HTTP/1.1 ") == 1
+    assert received.startswith(b"HTTP/1.1 400")  # The body is no notification.
+
+
+def test_tunnel_is_refused(server: Receiver) -> None:
+    received = answers(
+        server.port, b"CONNECT example.org:443 HTTP/1.1\r\nhost: example.org:443\r\n\r\n" + b"GET / HTTP/1.1\r\n\r\n"
+    )
+    assert received.count(b"HTTP/1.1 ") == 1
+    assert received.startswith(b"HTTP/1.1 400")
+
+
+def test_sender_that_ends_its_side_is_answered(server: Receiver) -> None:
+    """20 of 20, also if the end comes in one packet with the request."""
+    statuses = []
+    for number in range(20):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as sender:
+            sender.sendall(request(*signed(f"half-closed-{number}")))
+            sender.shutdown(socket.SHUT_WR)
+            with sender.makefile("rb") as answer:
+                statuses.append(answer.readline())
+                answer.read()  # The receiver closes its side, too.
+    assert statuses == [b"HTTP/1.1 202 Accepted\r\n"] * 20
+
+
+def test_half_a_request_of_a_sender_that_ends_its_side_is_not_answered(server: Receiver) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as sender:
+        sender.sendall(request(*signed("half"))[:-1])
+        sender.shutdown(socket.SHUT_WR)
+        assert sender.recv(65_536) == b""
+
+
+@pytest.mark.parametrize(
+    ("begin", "words"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", "the sender speaks TLS"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "HTTP/2"),
+        (b"PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\nGET / HTTP/1.1\r\n\r\n", "PROXY protocol"),
+        (b"\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x0c", "PROXY protocol"),
+        (b"hello\r\n\r\n", "a scanner"),
+    ],
+)
+async def test_rejection_names_another_protocol(begin: bytes, words: str) -> None:
+    with capture_logs() as logs:
+        async with listening() as (port, counted):
+            received = await asyncio.to_thread(answers, port, begin)
+    assert received.startswith(b"HTTP/1.1 400")
+    assert counted == {"invalid_http": 1}
+    (line,) = [line for line in logs if line["event"] == "sender_rejected"]
+    assert words in line["hint"]
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "[::1]"])

@@ -87,6 +87,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("fleet.handlers", {"workers": (worker(), worker(handlers={}))}, "test.f"),
     ("fleet.handlers", {"workers": tuple(worker(handlers=dict.fromkeys("abcdefghijk", (kind,))) for kind in "xy")}, "workers of q have different handlers: a, b, c, d, e, f, g, h, i, j start all"),
     ("fleet.settings", {"workers": (worker(config_fingerprint=ONE), worker(config_fingerprint=TWO))}, "start all workers"),
+    ("fleet.turned_away", {"receivers": (receiver(turned_away={"full": 2, "slow_request": 1}, turned_away_ago=9.0, idle=1.0),)}, "(2 full), the last 9 s ago sender_rejected"),
+    ("fleet.turned_away", {"receivers": (receiver(turned_away={"invalid_http": 3}, turned_away_ago=9.0, idle=None),)}, "(3 invalid_http), the last"),
     ("platform.breaker", {"platforms": (PAUSED,)}, "no worker calls the platform for another 30 s (cause 503) see"),
     ("platform.breaker", {"platforms": (CALLED, TRIED)}, "the circuit breaker of 1 worker is open or half open see"),
     ("platform.breaker", {"platforms": (REFUSED,)}, "about 2.9 requests/s passed set CREDHOOK_RATE"),
@@ -125,6 +127,8 @@ def test_each_thing_that_is_wrong_is_remarked_on_alone(check: str, otherwise: di
         {"platforms": (CALLED,), "server": SERVER.model_copy(update={"used_memory": 79})},
         {"receivers": (receiver(conflicts=3, conflicted=86_401.0, unauthenticated=9, refused=901.0),)},
         {"server": SERVER.model_copy(update={"maxmemory": 0})},  # Its check says so.
+        {"receivers": (receiver(turned_away={"invalid_http": 9}, turned_away_ago=9.0, idle=1.0),)},  # Scanners.
+        {"receivers": (receiver(turned_away={"full": 9}, turned_away_ago=901.0),)},
     ],
 )
 def test_attention_omits_facts_that_are_in_order(otherwise: dict[str, Any]) -> None:

@@ -63,6 +63,10 @@ def test_an_id_that_is_no_utf_8_is_verified_as_its_bytes_and_escaped() -> None:
     assert check(headers, PUBLIC) == "\\xe9"
 
 
+def under_aliases(headers: Raw) -> Raw:
+    return [(name.replace(b"webhook", b"svix"), value) for name, value in headers]
+
+
 #: Headers, the receiver's keys, and its clock.
 AUTHENTIC: dict[str, tuple[Raw, tuple[str, ...], float]] = {
     "whitespace around each header": ([(name, b" " + value + b"\t ") for name, value in raw()], (SECRET,), NOW),
@@ -70,6 +74,8 @@ AUTHENTIC: dict[str, tuple[Raw, tuple[str, ...], float]] = {
     "ed25519 beside HMAC, its key without padding": (raw(signature=ed25519()), (SECRET, PUBLIC.rstrip("=")), NOW),
     "the first of two keys": (raw(), (SECRET, OTHER_SECRET), NOW),
     "the second of two keys": (raw(signature=sign("msg_1", str(NOW), BODY, OTHER_SECRET)), (SECRET, OTHER_SECRET), NOW),
+    "Svix's names": (under_aliases(raw()), (SECRET,), NOW),
+    "both names of each header": ([*raw(), *under_aliases(raw())], (SECRET,), NOW),
     "as old as is tolerated": (raw(), (SECRET,), NOW + 300),
     "as far ahead as is tolerated": (raw(), (SECRET,), NOW - 300),
 }
@@ -86,6 +92,12 @@ def test_fresh_signature_of_a_known_key_is_authentic(headers: Raw, secrets: tupl
 @pytest.mark.parametrize("form", ["{junk} {good}", "{good} {junk}"])
 def test_a_junk_token_does_not_spoil_a_good_one(junk: str, form: str) -> None:
     assert check(raw(signature=form.format(junk=junk, good=sign("msg_1", str(NOW), BODY)))) == "msg_1"
+
+
+@pytest.mark.parametrize("headers", [[*raw(), (b"svix-id", b"msg_2")], [*under_aliases(raw()), (b"svix-id", b"msg_1")]])
+def test_two_names_of_a_header_mean_one_value(headers: Raw) -> None:
+    with pytest.raises(BadHeaders, match="svix-id"):
+        check(headers)
 
 
 GOOD = sign("msg_1", str(NOW), BODY)
@@ -152,7 +164,7 @@ def test_without_signatures_only_the_id_counts_and_it_may_be_any_text() -> None:
         "whsec_%%%",
         "whsec_" + "a" * 40 + "-",
         "whsec_" + base64.b64encode(b"a" * 23).decode(),
-        "whsec_" + base64.b64encode(b"a" * 65).decode(),
+        "whsec_" + base64.b64encode(b"a" * 76).decode(),
         "whpk_" + base64.b64encode(b"a" * 31).decode(),
         "whpk_" + base64.b64encode(b"a" * 33).decode(),
         "whpk_" + base64.b64encode(bytes(32)).decode(),  # A placeholder, which everybody can sign for.
