@@ -117,7 +117,7 @@ def test_half_an_hour_of_load_leaves_nothing_behind(rig: FleetHarness, size: str
                 samples.append(progress | sample(rig, parts))
                 if len(samples) % 4 == 0:
                     older = ("events", "erase", "--yes", "--until", f"{seconds / 6:.0f}s")
-                    erased = commands.credhook(*older, environment=rig.environment, folder=rig.folder)
+                    erased = commands.invoke(*older, environment=rig.environment, folder=rig.folder)
                     assert erased.returncode == 0, erased.stderr
                 time.sleep(max(1.0, seconds / 180))
     columns = {name: [each[name] for each in samples] for name in samples[0]}

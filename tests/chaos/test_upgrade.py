@@ -131,7 +131,7 @@ class Fleet:
                 sent.append(f"m{len(sent):05}")
                 yield sent[-1]
 
-        pause = 0.2 if self.size == SHORT else 0.02
+        pause = 0.4 if self.size == SHORT else 0.02
         sending = deliver_all(self.address, supply(), secret=lambda: self.secret, trust=self.trust, pause=pause)
         with ThreadPoolExecutor(1) as pool:
             result = pool.submit(asyncio.run, sending)
