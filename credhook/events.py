@@ -137,6 +137,7 @@ REPEATABLE: Final = tuple(event_type.name for event_type in _TYPES.values() if e
 
 #: One page of the vendor says `presentation` where the specification says `verification`.
 _ALIAS, _CANONICAL = "openid4vc.presentation.", "openid4vc.verification."
+_BY_PLAIN_NAME: Final = {name.casefold(): name for name in EVENT_TYPES}
 
 #: Maximum bytes in UTF-8 of a resource's id and of a webhook-id.
 LONGEST_ID: Final = 512
@@ -195,6 +196,14 @@ class Event:
         if not isinstance(payload, dict):
             raise Malformed("payload should be one object")
         return cls(event_type, _resource_id(payload, resource_of(event_type).payload_keys))
+
+
+def canonical_type(name: str) -> str:
+    """Return the name as `EVENT_TYPES` has it, if it is another spelling of one of them."""
+    plain = name.strip().casefold()
+    if plain.startswith(_ALIAS):
+        plain = _CANONICAL + plain.removeprefix(_ALIAS)
+    return _BY_PLAIN_NAME.get(plain, name)
 
 
 def resource_of(event_type: str) -> Resource:

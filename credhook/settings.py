@@ -33,6 +33,7 @@ from pydantic_settings import BaseSettings, NoDecode, SecretsSettingsSource, Set
 
 from credhook.events import ISSUANCE, PRESENTATION
 from credhook.store.address import RedisAddress
+from credhook.urls import checked_url
 
 if TYPE_CHECKING:
     from credhook.store.store import AsyncStore, SyncStore
@@ -410,16 +411,9 @@ class ReceiverSettings(StoreSettings):
         return tuple(map(parse_key, self.webhook_secrets.get_secret_value().split())) if self.webhook_secrets else ()
 
 
-#: Scheme, authority and path of a URL, without characters that need to be encoded.
-_URL: Final = re.compile(r"""(?i)https?://[^\s/?#@\\"'<>]+(/[^\s?#\\"'<>]*)?""")
-
-
 def _http_url(value: str) -> str:
     """Refuse a URL that cannot be called, and drop the trailing slash so that paths can be appended."""
-    parts = urlsplit(value)
-    if not (_URL.fullmatch(value) and parts.hostname and parts.port != 0 and "@" not in value):
-        raise ValueError("should be an http:// or https:// URL without credentials, query or fragment")
-    return value.rstrip("/")
+    return checked_url(value, "http", "https").rstrip("/")
 
 
 def _separated_by(separator: str | None) -> BeforeValidator:
@@ -529,10 +523,7 @@ class PlatformSettings(Settings):
 class EndpointSettings(QueueSettings):
     """Settings of our endpoint on the platform. `credhook endpoints plan`, `apply` and `doctor` need them."""
 
-    public_url: Annotated[
-        str,
-        matching(r"https://[^\s/?#@]+(/[^\s?#]*)?", "should be an https:// URL without credentials, query or fragment"),
-    ] = Field(
+    public_url: Annotated[str, AfterValidator(lambda value: checked_url(value, "https"))] = Field(
         description="The receiver's https URL as the platform reaches it, path and path secret included.",
     )
 

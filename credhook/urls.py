@@ -6,7 +6,7 @@ from typing import Final
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 #: Scheme, authority, path and query of a URL that is encoded.
-_URL: Final = re.compile(r"""(?i)([a-z]+)://([^\s/?#@\\"'<>%]+)(/[^\s?#\\"<>]*)?(\?[^\s#\\"<>]*)?""")
+_URL: Final = re.compile(r"""(?i)([a-z]+)://([^\s/?#@\\"'<>%]+)(/[^\s?#@\\"'<>]*)?(\?[^\s#\\"<>]*)?""")
 #: A DNS name in ASCII, or an IPv4 address.
 _HOST: Final = re.compile(r"(?!.*\.\.)[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
 _PORTS: Final = {"https": ":443", "http": ":80"}

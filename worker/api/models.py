@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, ClassVar, Final, Literal, NoReturn, Self, TypeVar
-from urllib.parse import urlsplit
 from uuid import UUID
 
 from pydantic import (
@@ -31,6 +30,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import CoreSchema, core_schema
 
 from credhook.events import EVENT_TYPES, LONGEST_ID, Resource, is_resource_id
+from credhook.urls import checked_url
 
 M = TypeVar("M", bound="ResponseModel")
 
@@ -536,25 +536,13 @@ def _known_type(value: str) -> str:
 EventType = Annotated[str, AfterValidator(_known_type)]
 
 
-def _https_url(value: str) -> str:
-    """Accept an absolute https URL; its path may be our secret, so no message repeats it."""
-    try:
-        parts = urlsplit(value)
-        fits = parts.scheme == "https" and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        fits = False
-    if not fits or not value.isascii() or not value.isprintable() or " " in value:
-        raise ValueError("should be an https:// URL")
-    return value
-
-
 class EndpointRequest(RequestModel):
     """Where deliveries should go, and which.
 
     `filter_types` left out means every type. An empty list is refused: it could mean all or none.
     """
 
-    url: Annotated[str, AfterValidator(_https_url)]
+    url: Annotated[str, AfterValidator(lambda value: checked_url(value, "https", query=True))]
     id: Annotated[str, AfterValidator(path_segment)] | None = None
     filter_types: Annotated[tuple[EventType, ...], Field(min_length=1)] | None = None
 

@@ -8,6 +8,7 @@ the endpoints of other deployments alone. Two deployments may have left the name
 hosts are replaced only with `--moved`.
 """
 
+import asyncio
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -18,11 +19,12 @@ from urllib.parse import SplitResult, urlsplit
 
 import click
 
-from credhook.events import EVENT_TYPES
+from credhook.events import EVENT_TYPES, canonical_type
 from credhook.settings import EndpointSettings, HandlerSettings
 from credhook.terminal import plain
+from credhook.urls import normal_url
 from credhook.worker.api.client import AsyncApi
-from credhook.worker.api.errors import ApiError, InvalidRequest, NotFound
+from credhook.worker.api.errors import ApiError, InvalidRequest, InvalidResponse, NotFound
 from credhook.worker.api.models import Endpoint, EndpointRequest
 from credhook.worker.api.operations import Endpoints
 from credhook.worker.commands.api import call
@@ -35,7 +37,9 @@ _ALL_TYPES: Final = frozenset(EVENT_TYPES)
 #: The ids that we choose: `credhook-3-inbox` for the queue `inbox`, `credhook-all-4-inbox` without a filter.
 _OUR_ID: Final = re.compile(r"credhook-(?P<all>all-)?(?P<number>[1-9]\d{0,8})-(?P<queue>[A-Za-z0-9_-]{1,64})")
 #: A last path segment that may be the path secret.
-_SECRET: Final = re.compile(r"/([A-Za-z0-9_-]{4})[A-Za-z0-9_-]{18,}$")
+_SECRET: Final = re.compile(r"/([A-Za-z0-9_-]{4})[A-Za-z0-9_-]{18,}(?=/?$)")
+#: Seconds before each look at the platform's list after the steps of a plan.
+LOOKS_AFTER_SECONDS: Final = (0.0, 1.0, 2.0)
 #: Exit code of `plan` if `apply` would do something.
 DIFFERENCE: Final = 3
 
@@ -53,6 +57,8 @@ class Plan:
 
     url: str
     wanted: frozenset[str]
+    queue: str
+    moved: bool
     new_id: str
     delete: tuple[Endpoint, ...]
     keep: Endpoint | None
@@ -83,11 +89,15 @@ def plan(url: str, wanted: frozenset[str], registered: Iterable[Endpoint], queue
     keep = max(right, key=lambda endpoint: _OUR_ID.fullmatch(endpoint.id) is not None, default=None)
     new_id = f"credhook-{'' if wanted else 'all-'}{max(numbers) + 1}-{queue}"
     delete = tuple(endpoint for endpoint in ours if endpoint is not keep)
-    return Plan(url, wanted, new_id, delete, keep, tuple(doubtful))
+    return Plan(url, wanted, queue, moved, new_id, delete, keep, tuple(doubtful))
 
 
 async def apply(api: AsyncApi, steps: Plan) -> None:
-    """Take the steps, creation first. A failure in between leaves an old endpoint, but never deletes the only one."""
+    """Take the steps, creation first. A failure in between leaves an old endpoint, but never deletes the only one.
+
+    Raises:
+        ApiError: The platform refused a step, or its list still differs from the plan afterwards.
+    """
     deletions = [Endpoints.delete(endpoint.id) for endpoint in steps.delete]  # An id that cannot be sent fails here.
     if steps.keep is None:
         types = tuple(sorted(steps.wanted)) or None
@@ -108,16 +118,38 @@ async def apply(api: AsyncApi, steps: Plan) -> None:
         except ApiError as error:
             error.args = (f"{error}; until {endpoint.id} is deleted, events may arrive twice: apply again",)
             raise
+    if not steps.empty:
+        await _check(api, steps)
+
+
+async def _check(api: AsyncApi, steps: Plan) -> None:
+    """Raise InvalidResponse with the difference if a new plan is not empty. The platform's list may lag."""
+    for seconds in LOOKS_AFTER_SECONDS:
+        await asyncio.sleep(seconds)
+        again = plan(steps.url, steps.wanted, await api.endpoints.list(), steps.queue, moved=steps.moved)
+        if again.empty:
+            return
+    difference = "; ".join(" ".join(line.split()) for line in lines(again))
+    raise InvalidResponse(
+        f"endpoints: the platform took every step, and its list still differs from the plan: {difference}",
+        operation="endpoints.list",
+        cause="differs",
+    )
 
 
 def is_at(endpoint: Endpoint, url: str) -> bool:
     """Return True if the endpoint is registered for this URL, however the platform writes it."""
-    return _normal(endpoint.url) == _normal(url)
+    return normal_url(endpoint.url) == normal_url(url)
 
 
 def _is_right(endpoint: Endpoint, url: str, wanted: frozenset[str]) -> bool:
+    """Return True if the endpoint receives the wanted types at the URL. Unknown types make no difference."""
     receives = filter_of(endpoint)
-    return is_at(endpoint, url) and (receives == wanted or (receives == ALL and wanted == _ALL_TYPES))
+    if not is_at(endpoint, url):
+        return False
+    if wanted == ALL:  # A platform that has replaced our id may have written the ten types where none was named.
+        return receives == ALL or (receives >= _ALL_TYPES and _OUR_ID.fullmatch(endpoint.id) is None)
+    return receives & _ALL_TYPES == wanted or (receives == ALL and wanted == _ALL_TYPES)
 
 
 def _split(url: str) -> SplitResult:
@@ -128,15 +160,9 @@ def _split(url: str) -> SplitResult:
         return SplitResult("", "", url, "", "")
 
 
-def _normal(url: str) -> SplitResult:
-    """Return the parts of the URL in one spelling."""
-    parts = _split(url)
-    return parts._replace(netloc=parts.netloc.lower().removesuffix(":443"), path=parts.path or "/")
-
-
 def _place(url: str) -> SplitResult:
     """Return the URL without the path secret."""
-    parts = _normal(url)
+    parts = normal_url(url)
     return parts._replace(path=_SECRET.sub("", parts.path))
 
 
@@ -145,7 +171,7 @@ def filter_of(endpoint: Endpoint) -> frozenset[str]:
 
     The platform may list all types for an endpoint without a filter. Then our id tells that there is none.
     """
-    types, ours = frozenset(endpoint.filter_types or ALL), _OUR_ID.fullmatch(endpoint.id)
+    types, ours = frozenset(map(canonical_type, endpoint.filter_types or ())), _OUR_ID.fullmatch(endpoint.id)
     return ALL if ours and ours["all"] and types >= _ALL_TYPES else types
 
 
@@ -258,8 +284,10 @@ def _planned(types: tuple[str, ...], *, everything: bool, moved: bool) -> Plan:
 def lines(steps: Plan) -> Iterator[str]:
     """Yield one line for each step, in order."""
     yield f"{shown(steps.url)}: {described(steps.wanted)}"
-    if _normal(steps.url).path == "/":
+    if normal_url(steps.url).path == "/":
         yield "  note    the URL has no path. Receivers take deliveries at CREDHOOK_WEBHOOK_PATH: /webhooks by default"
+    if steps.keep and _ends_with_slash(steps.keep.url) != _ends_with_slash(steps.url):
+        yield f"  note    the platform writes it as {plain(shown(steps.keep.url))}: deliveries may come to that path"
     yield f"  keep    {plain(steps.keep.id)}" if steps.keep else f"  create  a new endpoint, {steps.new_id}"
     for endpoint in steps.delete:
         types = plain(described(filter_of(endpoint)))
@@ -271,6 +299,10 @@ def lines(steps: Plan) -> Iterator[str]:
         yield "  note    while both exist, the platform may deliver one event twice, under two webhook-ids"
     if steps.empty:
         yield "nothing to do: the endpoint is up to date"
+
+
+def _ends_with_slash(url: str) -> bool:
+    return (_split(url).path or "/").endswith("/")
 
 
 def shown(url: str) -> str:

@@ -129,7 +129,7 @@ def test_of_unknown_fields_each_caller_has_a_dict_of_its_own() -> None:
 
 
 NO_URLS = [
-    *("", "https://a.example/ä", "https://a.example/a b", "https://a.example/\n", "https://a.example:99999/"),
+    *("", "https://a.example:8x/", "https://a.example/a b", "https://a.example/\n", "https://a.example:99999/"),
     *("https://[::1", "https://a.example:0/", "https://:443/a"),
 ]
 #: All but one PEM certificate.

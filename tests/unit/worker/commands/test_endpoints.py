@@ -1,14 +1,18 @@
+import asyncio
 import json
+from collections.abc import Callable
 from contextlib import nullcontext
+from typing import Any
 
 import httpx
 import pytest
 
 from credhook.console.endpoints import digest
 from credhook.events import EVENT_TYPES
-from credhook.worker.api.errors import ApiError, InvalidRequest
+from credhook.settings import EndpointSettings
+from credhook.worker.api.errors import ApiError, InvalidRequest, InvalidResponse
 from credhook.worker.api.models import Endpoint, EndpointRequest
-from credhook.worker.commands.endpoints import ALL, apply, lines, plan, shown
+from credhook.worker.commands.endpoints import ALL, Plan, apply, lines, plan, shown
 from support.platform.token_endpoint import async_api
 
 URL = "https://inbox.example/webhooks"
@@ -28,7 +32,7 @@ TEN = frozenset(EVENT_TYPES)
 UNFILTERED = [endpoint("a"), endpoint("a", types=()), endpoint("credhook-all-7-q", types=(*EVENT_TYPES, "a.new"))]
 EXPLICIT = [endpoint("a", types=EVENT_TYPES), endpoint("credhook-7-q", types=EVENT_TYPES)]
 FOREIGN = [
-    *(endpoint("a", URL + "/x"), endpoint("b", URL + "/"), endpoint("c", "https://elsewhere.example/webhooks")),
+    *(endpoint("a", URL + "/x"), endpoint("b", URL + "?x"), endpoint("c", "https://elsewhere.example/webhooks")),
     *(endpoint(f"credhook-1-{queue}", URL + "/x") for queue in ("q2", "all-q", "1-q", "q-q")),
     *(endpoint(name, URL + "/x") for name in ("credhook-q", "credhook-0-q", "xcredhook-1-q", "credhook-1-q-2")),
     endpoint("credhook-1-r", URL + SECRET),  # Another queue's, at the same place.
@@ -54,7 +58,8 @@ DOUBTFUL = [endpoint("credhook-1-q", "https://old.example/\x1b"), endpoint("a", 
         *((types, [one], False, [], one) for types in (ALL, TEN) for one in UNFILTERED),
         *((TWO, [one], True, [one], None) for one in (*UNFILTERED, *EXPLICIT, endpoint("credhook-1-before", URL))),
         *((TEN, [one], False, [], one) for one in EXPLICIT),
-        *((ALL, [one], True, [one], None) for one in EXPLICIT),
+        (ALL, [EXPLICIT[0]], False, [], EXPLICIT[0]),  # The platform may have chosen the id, and may name all types.
+        (ALL, [EXPLICIT[1]], True, [EXPLICIT[1]], None),
         *((ALL, [one], True, [one], None) for one in (endpoint("credhook-all-1-q", types=tuple(TWO)),)),
         *((TWO, [one, RIGHT], False, [one], RIGHT) for one in EARLIER),
         *((TWO, [one], False, [], one) for one in (endpoint("a", "https://INBOX.example:443/webhooks", tuple(TWO)),)),
@@ -141,10 +146,10 @@ class Registry:
 @pytest.mark.parametrize(
     ("answers", "asked", "left", "message"),
     [
-        ([], "POST DELETE DELETE", {"credhook-2-q"}, ""),
-        ([(500, True)], "POST POST GET DELETE DELETE", {"credhook-2-q"}, ""),  # It was created all the same.
-        ([(500, False)], "POST POST DELETE DELETE", {"credhook-2-q"}, ""),
-        ([WORKS, WORKS, (500, True)], "POST DELETE DELETE DELETE", {"credhook-2-q"}, ""),  # The last: 404.
+        ([], "POST DELETE DELETE GET", {"credhook-2-q"}, ""),
+        ([(500, True)], "POST POST GET DELETE DELETE GET", {"credhook-2-q"}, ""),  # It was created all the same.
+        ([(500, False)], "POST POST DELETE DELETE GET", {"credhook-2-q"}, ""),
+        ([WORKS, WORKS, (500, True)], "POST DELETE DELETE DELETE GET", {"credhook-2-q"}, ""),  # The last: 404.
         ([(409, False)], "POST GET", {"credhook-1-q"}, "endpoints.create: the platform answered 409"),
         ([(403, False)], "POST", {"credhook-1-q"}, "endpoints.create: the platform answered 403"),
         ([WORKS, WORKS, (403, False)], "POST DELETE DELETE", {"credhook-1-q", "credhook-2-q"}, "until credhook-1-q"),
@@ -169,7 +174,9 @@ async def test_endpoint_with_fewer_types_replaces_nothing() -> None:
         with pytest.raises(InvalidRequest, match="409"):
             await apply(api, plan(URL, TWO, [old], "q"))
         assert set(platform.registered) == {"credhook-1-q", "credhook-2-q"}
-        await apply(api, plan(URL, ALL, [], "q"))  # This one asks for no types at all.
+    platform = Registry(answers=[])
+    async with async_api(platform) as api:
+        await apply(api, plan(URL, ALL, [], "q"))  # This request names no types.
     assert platform.registered["credhook-all-1-q"].filter_types is None
 
 
@@ -179,3 +186,81 @@ async def test_undeletable_endpoint_stops_apply_before_it_creates() -> None:
         with pytest.raises(InvalidRequest, match=r"^endpoints\.delete: id should"):
             await apply(api, plan(URL, TWO, [endpoint("..")], "q"))
     assert platform.asked == []
+
+
+TYPES = ("openid4vc.issuance.completed", "openid4vc.verification.data")
+
+
+def reversed_ids(body: dict[str, Any]) -> dict[str, Any]:
+    return body | {"id": body["id"][::-1]}
+
+
+def with_url(write: Callable[[str], str]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    return lambda body: body | {"url": write(body["url"])}
+
+
+def with_types(write: Callable[[str], str], *more: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    return lambda body: body | {"filterTypes": [*map(write, reversed(body.get("filterTypes") or EVENT_TYPES)), *more]}
+
+
+#: How a platform may write what it was sent.
+SPELLINGS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "as sent": lambda body: body,
+    "an id of its own": reversed_ids,
+    "its own id, all types named": lambda body: reversed_ids(with_types(str)(body)),
+    "another order": with_types(str),
+    "aliases of types": with_types(lambda name: name.replace(".verification.", ".presentation.")),
+    "upper case of types": with_types(str.upper),
+    "a newer type": with_types(str, "openid4vc.issuance.revoked"),
+    "a slash more": with_url(lambda url: url + "/"),
+    "a slash less": with_url(lambda url: url.rstrip("/")),
+    "upper case of the host": with_url(lambda url: url.replace("inbox.example", "INBOX.Example.")),
+    "a default port": with_url(lambda url: url.replace(".example", ".example:443")),
+    "needless encoding": with_url(lambda url: url.replace("~", "%7e")),
+    "a name of another script": with_url(lambda url: url.replace("xn--bro-hoa", "büro")),
+}
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+@pytest.mark.parametrize("url", [URL, "https://büro.example/webhooks/~x/", f"https://inbox.example{SECRET}"])
+@pytest.mark.parametrize("types", [TYPES, ()], ids=["two types", "all events"])
+def test_second_apply_does_nothing_whatever_spelling_the_platform_uses(
+    spelling: str, url: str, types: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registered: dict[str, Any] = {}
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.method == "POST":
+            body = SPELLINGS[spelling](json.loads(request.content))
+            registered[body["id"]] = body
+            return httpx.Response(201, json={"data": body})
+        assert request.method == "GET", "an endpoint was deleted"
+        return httpx.Response(200, json={"data": list(registered.values())})
+
+    public_url = EndpointSettings.model_validate({"CREDHOOK_PUBLIC_URL": url}).public_url
+
+    async def applied() -> Plan:
+        async with async_api(answer) as api:
+            steps = plan(public_url, frozenset(types), await api.endpoints.list(), "q")
+            await apply(api, steps)
+            return steps
+
+    assert [asyncio.run(applied()).empty for _ in range(3)] == [False, True, True]
+    assert len(registered) == 1
+    assert SECRET not in "\n".join(lines(asyncio.run(applied())))
+
+
+async def test_apply_fails_with_the_difference_if_the_platform_registers_something_else() -> None:
+    platform = Registry(answers=[])
+
+    def adds_types(request: httpx.Request) -> httpx.Response:
+        answer = platform(request)
+        for name, registered in platform.registered.items():
+            platform.registered[name] = registered.model_copy(update={"filter_types": EVENT_TYPES[:3]})
+        return answer
+
+    async with async_api(adds_types) as api:
+        with pytest.raises(
+            InvalidResponse, match=rf"still differs.* credhook-1-q at {URL} \(openid4vc.issuance.completed, "
+        ):
+            await apply(api, plan(URL, TWO, [], "q"))
