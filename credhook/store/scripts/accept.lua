@@ -4,9 +4,10 @@
 -- One command writes for all events where it can: each command costs Redis as much as an event does. The records come
 -- last: if any command fails, an event without a record is accepted when it is sent again.
 --
--- ARGV: '' for deliveries, or for a backfill the entry of by_time after which it has not looked; retention in s; number of arguments of each event; number of job fields, then these
---   fields and their values; then for each event webhook-id, type, resource, the job's id or '' if the type is
---   unknown or the id cannot be fetched, and the trace if there is a fifth.
+-- ARGV: '' for deliveries, or from a backfill the entry of by_time after which it has not looked; retention in s; number
+--   of arguments of each event; number of job fields, then these fields and their values; then for each event webhook-id,
+--   type, resource, the job's id or '' if the type is unknown or the id cannot be fetched, and the trace if there is a
+--   fifth.
 -- Reply: the outcome of each event: accepted, quarantined, duplicate, conflict (seen before with another type or
 --   resource), unreadable (something else has written to its record), or changed (its resource may have had an event
 --   since the backfill looked).

@@ -3,8 +3,8 @@
 --! include keys.lua
 --! include expiring.lua
 
--- Put events into the queue, at its end (RPUSH) or its head (LPUSH). `fields`: the fields of a new job and their values,
--- or nil if the jobs exist; an event that is open no longer then stays so.
+-- Put events into the queue, at its end (RPUSH) or its head (LPUSH). `fields`: the fields of the new jobs and their values;
+-- nil if the jobs exist, and then an event that is no longer open is not opened again.
 local function enqueue(push, ids, job_ids, fields)
     local moved, job_keys = {}, {}
     for place, job in ipairs(job_ids) do

@@ -38,8 +38,8 @@ local function ms_of(entry)
     return string.match(entry, '^%d+')
 end
 
--- Return true if by_resource lists an event of the resource that came after this entry, or may list one: 100 of them at
--- most are looked at. The entries of a resource stand in the order of their ms, and within one ms in that of their text.
+-- Return true if an event of the resource came after this entry, or if its last 100 entries do not tell. The entries of a
+-- resource stand in the order of their ms, and those of one ms in the order of their text.
 local function has_later(resource, entry)
     local score, ms, number = score_of(resource), string.match(entry, '^(%d+)%-(%d+)$')
     local listed = redis.call('ZRANGE', by_resource, score, score, 'BYSCORE', 'REV', 'LIMIT', 0, 100)
