@@ -388,6 +388,13 @@ async def test_foreign_job_is_refused_alone(queue: EventQueue) -> None:
     assert queue.redis.exists(b"credhook:credhook:refused:\xff\xfe")
 
 
+async def test_due_retry_of_an_erased_event_opens_nothing(queue: EventQueue) -> None:
+    queue.redis.hset("rq:job:" + job_id("gone"), "data", "x")
+    queue.redis.zadd(INDEX.scheduled, {job_id("gone"): 1})
+    assert await queue.take() == []
+    assert not queue.redis.exists(INDEX.open, INDEX.scheduled, INDEX.jobs, "rq:job:" + job_id("gone"))
+
+
 async def test_foreign_job_in_the_schedule_is_refused_when_due(queue: EventQueue) -> None:
     await queue.accept("e1")
     queue.redis.hset("rq:job:foreign", "data", "x")
