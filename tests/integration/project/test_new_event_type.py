@@ -37,17 +37,14 @@ ORDER: Final = Resource(
 RESOURCES: Final = (ISSUANCE, PRESENTATION, ORDER)
 """
 MODEL = """
-class Order(Stateful):
-    id: str
+class Order(_ResourceDetails):
     sum: int
-    updated_at: ObservedTimestamp | None = None
 
 
-class ListedResource(Stateful):
-"""
+class ListedResource("""
 ADD_RESOURCE: list[Change] = [
     ("credhook/events.py", "RESOURCES: Final = (ISSUANCE, PRESENTATION)\n", ORDER),
-    ("worker/api/models.py", "class ListedResource(Stateful):\n", MODEL),
+    ("worker/api/models.py", "class ListedResource(", MODEL),
 ]
 ACCEPT = """
 import asyncio, sys
