@@ -215,6 +215,12 @@ def resource_of(event_type: str) -> Resource:
     return _RESOURCE_OF[event_type]
 
 
+def path_advice(*kinds: str) -> str:
+    """Return which settings to check if every fetch of these kinds of resources gets a 404."""
+    settings = " and ".join(f"CREDHOOK_{kind.upper()}_PATH" for kind in kinds)
+    return f"check {settings}, whose default is a guess, and CREDHOOK_API_URL"
+
+
 def rank_of(event_type: str) -> int:
     """Return how far the resource of such an event has come; 0 for an unknown type."""
     return _TYPES[event_type].rank if event_type in _TYPES else 0

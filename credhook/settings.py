@@ -490,11 +490,11 @@ class PlatformSettings(Settings):
     )
     issuance_path: DetailPath = Field(
         ISSUANCE.path,
-        description="Path of an issuance's details below the API URL.",
+        description="Path of an issuance's details below the API URL. The default is a guess: nothing specifies it.",
     )
     presentation_path: DetailPath = Field(
         PRESENTATION.path,
-        description="Path of a presentation's details below the API URL.",
+        description="Path of a presentation's details below the API URL. The default is a guess, too.",
     )
     fetch_timeout: float = Field(
         10.0,

@@ -9,6 +9,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
+from credhook.events import path_advice
 from credhook.ops.fleet import (
     Fleet,
     FleetProcess,
@@ -355,6 +356,13 @@ def _breakers(fleet: Fleet) -> Iterator[Problem]:
             yield problem, "set CREDHOOK_RATE to what the platform allows"
 
 
+def _paths(fleet: Fleet) -> Iterator[Problem]:
+    """Find kinds of resources that no worker has ever found. The default paths of details are guesses."""
+    for kind in sorted({kind for worker in fleet.own_workers for kind in worker.never_found}):
+        workers = [worker for worker in fleet.own_workers if kind in worker.never_found]
+        yield f"the platform answers every fetch of {kind}s with 404, on {_processes(workers)}", path_advice(kind)
+
+
 _problem, _remedy = itemgetter(0), itemgetter(1)
 
 #: Every finding about the fleet, the most urgent first.
@@ -400,6 +408,7 @@ ROWS: Final = (
         alert="CredhookNotStored",
     ),
     Row("platform.breaker", _breakers, _problem, _remedy, alert="CredhookBreakerOpen"),
+    Row("platform.paths", _paths, _problem, _remedy),
     Row(
         "events.suspended",
         lambda fleet: _item_if(fleet.suspended),

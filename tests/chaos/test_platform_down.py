@@ -41,7 +41,7 @@ def test_an_outage_costs_few_attempts_and_ends_without_a_herd(rig: FleetHarness,
     """
     lasts, backlog = (4.0, 400) if size == SHORT else (60.0, 3_000)
     down = False
-    rig.stub.answer = lambda call: Answer(500) if down else well(call)
+    rig.stub.answer = lambda call: Answer(503) if down else well(call)
     rig.stub.takes = 0.05
     with rig.worker("worker", "--processes", "4", CREDHOOK_CONCURRENCY=str(IN_FLIGHT // 4)) as worker:
         rig.started(worker, each=4)
@@ -53,7 +53,7 @@ def test_an_outage_costs_few_attempts_and_ends_without_a_herd(rig: FleetHarness,
             rig.accept(*events(accepted, more))
             accepted += more
             time.sleep(max(0.0, began + (accepted - backlog) / backlog * lasts - time.time()))
-        failed = rig.stub.answered[500]
+        failed = rig.stub.answered[503]
         down, ended = False, time.time()
         rig.settles(within=300)
         log = worker.text
@@ -65,7 +65,7 @@ def test_an_outage_costs_few_attempts_and_ends_without_a_herd(rig: FleetHarness,
     first = later[0].at - ended
     took = max(note.at for note in rig.notes()) - ended
     print(
-        f"\n500 for {lasts:.0f} s while {accepted - backlog} came: {failed} calls failed, {lost} attempts spent, "
+        f"\n503 for {lasts:.0f} s while {accepted - backlog} came: {failed} calls failed, {lost} attempts spent, "
         f"the first call {first:.1f} s after, all handled in {took:.1f} s; {gentle} calls in the first moments"
     )
     # Later there are only probes, and none of them counts as an attempt. The last probe of each process succeeds.

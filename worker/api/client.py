@@ -41,6 +41,10 @@ MOST_LIST_BYTES: Final = 32 * 1024 * 1024
 _BACKOFF: Final = Backoff(first=0.5, longest=30.0)
 
 
+#: Seconds after which a request that got a 500 is sent again, where that is safe.
+REPEAT_SECONDS: Final = 0.5
+
+
 def transport_from(settings: "PlatformSettings") -> CurlTransport:
     """Build the transport of one event loop to the platform and its token endpoint, for all senders to share."""
     return CurlTransport(settings.fetch_timeout, certfile=settings.client_certfile, keyfile=settings.client_keyfile)
@@ -124,6 +128,7 @@ class AsyncApi(Platform[AsyncSender]):
         transport: Sends the requests; by default one of our own. It is closed with the client.
         guard: Delays or refuses requests, and gives permits that hear of their ends.
         patience: Seconds that a refused request is repeated if the refusal may pass. Specification: Errors, rule 3.
+        repeat_after: Seconds after which a GET that got a 500 is sent once more; None: it is not.
     """
 
     def __init__(
@@ -138,6 +143,7 @@ class AsyncApi(Platform[AsyncSender]):
         transport: Transport | None = None,
         guard: Guard = _unguarded,
         patience: float = 0.0,
+        repeat_after: float | None = None,
     ) -> None:
         super().__init__(self, {ISSUANCE.name: issuance_path, PRESENTATION.name: presentation_path})
         self._base_url = api_url.rstrip("/")
@@ -145,7 +151,7 @@ class AsyncApi(Platform[AsyncSender]):
         self._auth = auth
         self._transport = transport or CurlTransport(timeout)
         self._guard = guard
-        self._patience = patience
+        self._patience, self._repeat_after = patience, repeat_after
 
     @classmethod
     def from_settings(
@@ -167,6 +173,7 @@ class AsyncApi(Platform[AsyncSender]):
             transport=transport or transport_from(settings),
             guard=guard,
             patience=patience,
+            repeat_after=None if patience else REPEAT_SECONDS,
         )
 
     async def request(self, method: Method, path: str, json: Any = None) -> Any:
@@ -240,9 +247,30 @@ class AsyncApi(Platform[AsyncSender]):
             response = await self._sent(call, url, token, permit)
             if response.status == HTTPStatus.UNAUTHORIZED:
                 self._auth.refused_when_fresh()
+        if response.status == HTTPStatus.INTERNAL_SERVER_ERROR and "retry-after" not in response.headers:
+            response = await self._repeated(call, url, token, permit) or response
         wait = None if response.is_success else seconds_to_wait(response.headers, datetime.now(UTC))
         permit.ended(response.status, retry_after=wait)
         return response
+
+    async def _repeated(self, call: Call[Any], url: str, token: Token, permit: Permit) -> Response | None:
+        """Return the answer to the same GET a little later, or None if it may not be sent again.
+
+        The request needs a turn of its own, but its answer counts as that of the first. So a hiccup of the platform
+        opens no circuit breaker.
+        """
+        if self._repeat_after is None or call.operation.method != "GET":
+            return None
+        try:
+            await asyncio.sleep(self._repeat_after)
+            turn = await self._guard(call.operation.name)
+        except Unavailable:
+            return None
+        except BaseException:
+            permit.cancelled()
+            raise
+        turn.cancelled()
+        return await self._sent(call, url, token, permit)
 
     async def _sent(self, call: Call[Any], url: str, token: Token, permit: Permit) -> Response:
         """Return the answer to one request, and tell the permit if there is none."""

@@ -22,7 +22,7 @@ import structlog
 from pydantic import SecretStr
 from pydantic_core import from_json, to_json
 
-from credhook.events import URGENT, rank_of, resource_of
+from credhook.events import URGENT, path_advice, rank_of, resource_of
 from credhook.store.errors import STORE_ERRORS, hint
 from credhook.store.store import AsyncStore
 from credhook.worker import metrics
@@ -165,6 +165,39 @@ class Fetched:
     details: Issuance | Presentation
     since: int
     has_data: bool = False
+
+
+class Lookups:
+    """Remember which kinds of resources were ever found. The paths of details are observed, not specified."""
+
+    def __init__(self) -> None:
+        self._found = set[str]()
+        #: Kind of resource → the first ids that were not found.
+        self._not_found: dict[str, set[str]] = {}
+
+    def note(self, event_type: str, resource_id: str, *, is_found: bool) -> None:
+        """Note the result of a fetch that the platform answered with the details, or with 404."""
+        kind = resource_of(event_type).name
+        if is_found:
+            self._found.add(kind)
+        elif len(ids := self._not_found.setdefault(kind, set())) < NOT_FOUND_IDS:
+            ids.add(resource_id)
+
+    @property
+    def never_found(self) -> tuple[str, ...]:
+        """Return the kinds of resources for which every fetch of this process got a 404, if there were several."""
+        return tuple(
+            kind for kind, ids in self._not_found.items() if kind not in self._found and len(ids) == NOT_FOUND_IDS
+        )
+
+    def hint(self, event_type: str) -> str:
+        """Return which settings to check because of a 404, or "" if a resource of this kind was found before."""
+        kind = resource_of(event_type).name
+        return "" if kind in self._found else f"if every fetch gets a 404, {path_advice(kind)}"
+
+
+#: Different ids that should have got a 404 before a path is in doubt.
+NOT_FOUND_IDS: Final = 3
 
 
 async def fetch(claim: Claim, api: AsyncApi, snapshots: Snapshots, known: Fetched | None) -> Fetched:

@@ -15,7 +15,7 @@ from credhook.store import FETCH, GAVE_UP, TOOK, WORKER, State
 from credhook.store.errors import STORE_ERRORS
 from credhook.worker import metrics
 from credhook.worker.api.client import AsyncApi, SyncApi
-from credhook.worker.api.errors import hint
+from credhook.worker.api.errors import NotFound, hint
 from credhook.worker.attempt import retry
 from credhook.worker.attempt.attempt import (
     DONE,
@@ -24,7 +24,7 @@ from credhook.worker.attempt.attempt import (
     Interruption,
     failure_of,
 )
-from credhook.worker.attempt.details import Snapshots, fetch, state_of
+from credhook.worker.attempt.details import Lookups, Snapshots, fetch, state_of
 from credhook.worker.attempt.running import Runs, StillRunning, run
 from credhook.worker.handlers.registry import Context, Details, FetchedEvent, Handler, Registry
 from credhook.worker.platform.circuit_breaker import CircuitBreaker
@@ -71,6 +71,7 @@ class Processor:
     def __post_init__(self) -> None:
         concurrency = self.settings.concurrency
         self.leases, self.runs, self._places = Leases(self.claims), Runs(concurrency), asyncio.Semaphore(concurrency)
+        self.lookups = Lookups()
         self._log = log.bind()  # The module's logger would bind anew for each event.
 
     async def handle(
@@ -137,13 +138,19 @@ class Processor:
                 "details_without_data", **attempt.ids, hint="The handlers run: event.details.raw is all that came"
             )
             fetched = late
+        else:
+            self.lookups.note(claim.type, claim.resource_id, is_found=True)
         attempt.fetched = fetched
         attempt.version = state_of(claim.type, fetched.details.updated_at)
         await self.run_handlers(attempt, fetched.details, handlers)
 
-    @staticmethod
-    def _fetch_failed(attempt: Attempt, error: Exception, number: int, decision: retry.Retry | retry.GiveUp) -> None:
-        cause_id = attempt.add_failure(failure_of(error))
+    def _fetch_failed(
+        self, attempt: Attempt, error: Exception, number: int, decision: retry.Retry | retry.GiveUp
+    ) -> None:
+        cause_id, advice = attempt.add_failure(failure_of(error)), hint(error)
+        if isinstance(error, NotFound):
+            self.lookups.note(attempt.claim.type, attempt.claim.resource_id, is_found=False)
+            advice = self.lookups.hint(attempt.claim.type)
         log.warning(
             "fetch_failed",
             **attempt.ids,
@@ -151,7 +158,7 @@ class Processor:
             error=retry.error_text(error),
             exc_info=error,
             retry_in=_retry_in(decision),
-            hint=hint(error),
+            hint=advice,
             cause=cause_id,
         )
         attempt.failed(FETCH, error, decision)

@@ -12,6 +12,8 @@ from typing import Final
 import click
 from pydantic import BaseModel, ConfigDict, Field
 
+from credhook.events import RESOURCES, path_advice
+from credhook.store import FETCH
 from credhook.store.causes import READ_LIMIT
 from credhook.store.causes import causes as read_causes
 from credhook.store.errors import STORE_ERRORS
@@ -227,6 +229,8 @@ def causes(*, limit: int, as_json: bool) -> None:
         counts = str(cause.open), str(cause.given_up)
         rows.append([cause.id, cause.handler, cause.error, cause.at, *counts, *times, cause.version])
     print_table(_CAUSE_COLUMNS, rows, "no causes: no event has an open failure")
+    if any(cause.handler == FETCH and cause.error == "NotFound 404" for cause in open_causes[:limit]):
+        click.echo(f"if every fetch gets a 404, {path_advice(*(resource.name for resource in RESOURCES))}")
     if len(open_causes) > limit:
         click.echo(f"{len(open_causes) - limit} more; raise --limit to see them")
     if not complete:

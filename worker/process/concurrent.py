@@ -61,6 +61,7 @@ class ConcurrentWorker(BaseWorker):
 
     #: Why the platform accepts no credential of this process, or "". The heartbeat announces it.
     credential_error: str = ""
+    never_found: tuple[str, ...] = ()
     #: Phase of the circuit breaker. The heartbeat announces it.
     breaker: str = Phase.CLOSED.value
     #: True once it has asked for a token, and its startup functions have ended.
@@ -295,7 +296,7 @@ class ConcurrentWorker(BaseWorker):
         while True:
             watch(not self.started)
             self.credential_error, phase = self._breaker.credential_error, self._breaker.phase
-            self.breaker = phase.value
+            self.breaker, self.never_found = phase.value, self._processor.lookups.never_found
             metrics.BREAKER.set(phase is not Phase.CLOSED)
             metrics.IN_FLIGHT.set(self.in_flight)
             metrics.HANDLERS_HUNG.set(runs.hung)

@@ -15,6 +15,7 @@ from fakeredis import FakeRedis
 
 from credhook.store import State
 from credhook.worker.attempt.attempt import Attempt
+from credhook.worker.attempt.details import Lookups
 from credhook.worker.handlers.registry import Registry
 from credhook.worker.platform.circuit import Phase
 from credhook.worker.platform.limits import Allowance
@@ -109,7 +110,7 @@ class PlannedProcessor:
     """Ends each attempt when it may, and settles it when it may.
 
     Attributes:
-        claims, breaker, runs: as the worker reads them.
+        claims, breaker, runs, lookups: as the worker reads them.
         following: the events that follow in turn; each has to wait for `may_end` anew.
         errors: what an attempt raises in place of a settlement, in turn.
         state: how each event is settled.
@@ -121,6 +122,7 @@ class PlannedProcessor:
     claims: PlannedClaims
     breaker: PlannedBreaker = field(default_factory=PlannedBreaker)
     runs: Any = field(default_factory=lambda: SimpleNamespace(hung=0, limit=1, are_too_many=False))
+    lookups: Lookups = field(default_factory=Lookups)
     following: list[Any] = field(default_factory=list)
     errors: list[Exception] = field(default_factory=list)
     state: State = State.WAITING

@@ -92,6 +92,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("platform.breaker", {"platforms": (PAUSED,)}, "no worker calls the platform for another 30 s (cause 503) see"),
     ("platform.breaker", {"platforms": (CALLED, TRIED)}, "the circuit breaker of 1 worker is open or half open see"),
     ("platform.breaker", {"platforms": (REFUSED,)}, "about 2.9 requests/s passed set CREDHOOK_RATE"),
+    ("platform.paths", {"workers": (worker(), worker(pid=2, never_found=("issuance",)))}, "every fetch of issuances with 404, on w1 pid 2 check CREDHOOK_ISSUANCE_PATH, whose default is a guess"),
     ("events.suspended", {"suspended": True}, "rq resume"),
     ("events.oldest_open", {"oldest_open": 901.0}, "15 min"),
     ("events.dead", {"counts": EventCounts(dead=9, dead_recently=2)}, "2 events were given up"),

@@ -3,14 +3,16 @@
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from credhook.store import State
+from credhook.worker.attempt.attempt import Attempt
 from credhook.worker.attempt.details import RecentData
 from credhook.worker.attempt.retry import GiveUp, Retry
 from credhook.worker.handlers.registry import Handlers
 from support.waiting import until_async
 from support.worker.attempts import attempts
-from support.worker.fleet_harness import Answer, Call, Stub, presentation
+from support.worker.fleet_harness import Answer, Call, Stub, presentation, well
 from support.worker.harness import COMPLETED, DATA
 
 CLAIMS = {"given_name": "Ada"}
@@ -133,3 +135,32 @@ async def test_a_refusal_that_stays_is_final(redis_url: str, stub: Stub, status:
     async with attempts(redis_url, stub, noting.handlers) as made:
         await made.accept("m1", COMPLETED, "x")
         assert (await made.next()).state is State.DEAD
+
+
+async def test_a_path_is_in_doubt_once_several_resources_and_no_other_got_a_404(redis_url: str, stub: Stub) -> None:
+    stub.answer = lambda call: Answer(404) if call.resource.startswith("x") else well(call)
+    async with attempts(redis_url, stub, Noting().handlers) as made:
+        for number in range(3):
+            assert not made.processor.lookups.never_found
+            await made.accept(f"m{number}", COMPLETED, f"x{number}")
+            with capture_logs() as lines:
+                await made.next(Attempt(await made.claim_of(f"m{number}")))
+            assert "CREDHOOK_ISSUANCE_PATH" in lines[0]["hint"]
+        assert made.processor.lookups.never_found == ("issuance",)
+        await made.accept("m3", COMPLETED, "y")
+        await made.next(Attempt(await made.claim_of("m3")))
+        assert not made.processor.lookups.never_found
+        await made.accept("m4", COMPLETED, "x4")
+        with capture_logs() as lines:
+            await made.next(Attempt(await made.claim_of("m4")))
+        assert lines[0]["hint"] == ""
+
+
+async def test_fetch_that_gets_a_500_is_repeated_once_in_place(redis_url: str, stub: Stub) -> None:
+    stub.answer = lambda call: Answer(500) if call.number % 2 or call.resource == "x1" else well(call)
+    async with attempts(redis_url, stub, Noting().handlers) as made:
+        await made.accept("m0", COMPLETED, "x0")
+        assert (await made.next()).state is State.DONE
+        await made.accept("m1", COMPLETED, "x1")
+        assert (await made.next()).error == "Unavailable 500"
+    assert [call.resource for call in stub.calls] == ["x0", "x0", "x1", "x1"]

@@ -81,7 +81,7 @@ async def test_fetch_that_fails_spends_no_attempt_of_a_handler(
     redis_url: str, stub: Stub, plan: Planned, redis_client: Redis
 ) -> None:
     plan.add("only", retries=0)
-    stub.answer = lambda call: Answer(500) if call.number <= 3 else well(call)
+    stub.answer = lambda call: Answer(503) if call.number <= 3 else well(call)
     async with attempts(redis_url, stub, plan.handlers) as made:
         await event_of(made)
         for number in range(1, 4):

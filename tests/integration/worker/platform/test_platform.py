@@ -28,7 +28,7 @@ from support.worker.fleet_harness import Answer, Stub
 from support.worker.harness import COMPLETED
 
 WELL = Answer(body={"data": {"id": "p", "status": "verified"}})
-DOWN = Answer(500)
+DOWN = Answer(503)
 
 
 class Member:

@@ -9,8 +9,8 @@ from unittest.mock import Mock
 import httpx
 import pytest
 
-from credhook.worker.api.client import AsyncApi
-from credhook.worker.api.errors import ApiError, Unauthorized
+from credhook.worker.api.client import AsyncApi, Permit
+from credhook.worker.api.errors import ApiError, Unauthorized, Unavailable
 from credhook.worker.api.token import ClientCredentials
 from support.platform.token_endpoint import Book, BrokenBody, client
 
@@ -103,3 +103,64 @@ async def test_a_call_that_is_cancelled_says_nothing(waits_for: str) -> None:
             await calling
         await auth.aclose()
     assert book.heard == [("cancelled",)]
+
+
+ONCE, TWICE = ["presentations.get"], ["presentations.get", "presentations.get"]
+
+
+@pytest.mark.parametrize(
+    ("answers", "acquired", "heard"),
+    [
+        ([500, 200], TWICE, [("cancelled",), (200, None)]),
+        ([500, 500, 200], TWICE, [("cancelled",), (500, None)]),
+        ([500, 503], TWICE, [("cancelled",), (503, None)]),
+        ([401, 500, 404], TWICE, [("cancelled",), (404, None)]),
+        ([502, 200], ONCE, [(502, None)]),
+    ],
+)
+async def test_guard_hears_once_of_a_get_that_is_repeated_after_a_500(
+    answers: list[int], acquired: list[str], heard: list[object]
+) -> None:
+    book, left = Book(), iter(answers)
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        return (
+            httpx.Response(200, json=TOKEN) if request.url.path == TOKEN_PATH else httpx.Response(next(left), json=GOOD)
+        )
+
+    async with client(answer, credentials(), url=API_URL, guard=book, repeat_after=0.0) as api:
+        with suppress(ApiError):
+            await api.presentations.get("p")
+    assert (book.acquired, book.heard) == (acquired, heard)
+
+
+async def test_what_is_not_safe_or_asks_for_a_pause_is_not_repeated() -> None:
+    book, sent = Book(), list[str]()
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path == TOKEN_PATH:
+            return httpx.Response(200, json=TOKEN)
+        sent.append(request.method)
+        return httpx.Response(500, headers={"retry-after": "9"} if request.method == "GET" else {})
+
+    async with client(answer, credentials(), url=API_URL, guard=book, repeat_after=0.0) as api:
+        for calling in (api.presentations.get("p"), api.endpoints.delete("e"), api.wallet.accept(credential_offer="x")):
+            with pytest.raises(Unavailable):
+                await calling
+    assert sent == ["GET", "DELETE", "POST"]
+
+
+async def test_pause_that_begins_after_a_500_leaves_the_500_as_the_answer() -> None:
+    class Paused(Book):
+        async def __call__(self, operation: str) -> Permit:
+            if self.acquired:
+                raise Unavailable("paused", retry_after=3.0)
+            return await super().__call__(operation)
+
+    book = Paused()
+    tokens = {TOKEN_PATH: httpx.Response(200, json=TOKEN)}
+    platform = Mock(side_effect=lambda request: tokens.get(request.url.path) or httpx.Response(500))
+    async with client(platform, credentials(), url=API_URL, guard=book, repeat_after=0.0) as api:
+        with pytest.raises(Unavailable, match="answered 500"):
+            await api.presentations.get("p")
+    assert book.heard == [(500, None)]
