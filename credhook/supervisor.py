@@ -128,9 +128,23 @@ class Supervisor(Generic[C]):
         """Return True if the children are being checked, or drain. A full pipe of logs would stop the checks."""
         return self._stopping or self.clock() - self._checked < STALLED_SECONDS
 
-    def expected(self) -> list[C | None]:
-        """Return a child for each place, or None where the next child has not started. Finished places are left out."""
-        return [place.child for place in self._places if place.child or place.due is not None]
+    def expected(self, number: int | None = None) -> list[C | None]:
+        """Return a child for each of the first places, or None where the next child has not started.
+
+        Finished places are left out. `number`: of places; None for all.
+        """
+        return [place.child for place in self._places[:number] if place.child or place.due is not None]
+
+    def add_place(self) -> int:
+        """Add a place that has no child until `start_place`, and return its number."""
+        self._places.append(_Place(len(self._places), due=None))
+        return len(self._places) - 1
+
+    def start_place(self, number: int) -> None:
+        """Start a child in a place whose work was done, unless one runs there or is about to."""
+        place = self._places[number]
+        if place.child is None and place.due is None:
+            place.due = self.clock()
 
     def check(self, child: C) -> None:
         """Check a running child."""

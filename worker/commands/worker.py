@@ -19,10 +19,13 @@ _SUPERVISOR_PLACE = "supervisor"
 @click.option("--processes", type=click.IntRange(1, 64), default=1, show_default=True, help="Worker processes to run.")
 @click.option("--burst", is_flag=True, help="Stop when the queue is empty.")
 @click.option("--debug", is_flag=True, hidden=True, help="Work in this process, for `credhook dev --debug`.")
+@click.option("--isolated", is_flag=True, hidden=True, help="Take poison candidates alone, until none is left.")
 @click.option(
     "--supervised", type=(int, int, str), hidden=True, help="Two pipes of the supervisor, and this worker's name."
 )
-def worker(*, processes: int, burst: bool, debug: bool, supervised: tuple[int, int, str] | None) -> None:
+def worker(
+    *, processes: int, burst: bool, debug: bool, isolated: bool, supervised: tuple[int, int, str] | None
+) -> None:
     """Fetch the details of each event and run the handlers.
 
     Environment variables set everything else; deploy/README.md lists them. Run as many workers as you like, on as many
@@ -37,7 +40,7 @@ def worker(*, processes: int, burst: bool, debug: bool, supervised: tuple[int, i
 
     supervision = Supervision(*supervised) if supervised else None
     name = supervision.name if supervision else next(process_names())
-    main.run(settings, name, supervision, processes=processes, burst=burst)
+    main.run(settings, name, supervision, processes=processes, burst=burst, isolated=isolated)
 
 
 def _supervise(settings: WorkerSettings, processes: int, *, burst: bool) -> int:

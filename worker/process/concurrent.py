@@ -33,7 +33,7 @@ from credhook.worker.attempt.attempt import Attempt, Interruption
 from credhook.worker.handlers.registry import Registry
 from credhook.worker.platform.circuit import Phase
 from credhook.worker.process.supervisor import HAND_BACK
-from credhook.worker.queue.claims import Claim, Taken
+from credhook.worker.queue.claims import Candidates, Claim, Taken
 from credhook.worker.wiring import beside, build_worker
 
 log = structlog.get_logger("credhook.worker")
@@ -69,8 +69,21 @@ class ConcurrentWorker(BaseWorker):
     #: When the grace time ends, in seconds of the loop. It includes waits for Redis: the supervisor waits no longer.
     _drained_by: float = math.inf
 
-    def __init__(self, settings: WorkerSettings, registry: Registry, store: SyncStore, *, name: str) -> None:
-        """`store`: for RQ's record of this worker; `name`: of this process in the fleet, which holds the events."""
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        registry: Registry,
+        store: SyncStore,
+        *,
+        name: str,
+        candidates: Candidates = Candidates.ALL,
+        report_candidates: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Prepare to work.
+
+        `store`: for RQ's record of this worker; `name`: of this process in the fleet, which holds the events;
+        `candidates`: which poison candidates it takes; `report_candidates`: called when some wait for another process.
+        """
         super().__init__(
             [settings.queue], name=name, connection=store.redis, serializer=JSONSerializer, log_job_description=False
         )
@@ -81,8 +94,7 @@ class ConcurrentWorker(BaseWorker):
         self._tasks: set[asyncio.Task[None]] = set()
         self._exhausted = False
         self._suspended = False
-        #: True if a poison candidate waits or is under way: it must be the only event of the process.
-        self._isolation_wanted = False
+        self._candidates, self._report_candidates = candidates, report_candidates
         #: Events done that RQ's record does not count yet.
         self._finished = 0
         #: Held while RQ's record is written. It is written from birth to death, and not again after death.
@@ -160,8 +172,7 @@ class ConcurrentWorker(BaseWorker):
         """Keep as many events in flight as there are places, until told to stop."""
         waits = Waits(_BACKOFF)
         while not self._stopping.is_set():
-            idle = not self._tasks
-            if self._room() <= 0 or (self._isolation_wanted and not idle):
+            if self._room() <= 0:
                 await self._until_freed()
                 await asyncio.sleep(BATCH_WINDOW_SECONDS)
                 continue
@@ -175,8 +186,9 @@ class ConcurrentWorker(BaseWorker):
                 if allowed == 0:
                     await self._until_freed(max(0.01, min(self._breaker.retry_in(), IDLE_SECONDS)))
                     continue
-                taken = await self._take(allowed, idle=idle)
-                if burst and taken.is_empty and not self._tasks:
+                taken = await self._take(allowed)
+                is_over = taken.is_empty and not self._tasks and not taken.poison_candidates
+                if is_over and (burst or self._candidates is Candidates.ONLY):
                     return
                 await self._wait_after(taken)
                 end_outage(waits)
@@ -188,12 +200,12 @@ class ConcurrentWorker(BaseWorker):
                 log.error("take_failed", exc_info=error)  # noqa: TRY400  Our processor keeps the message out.
                 await _until(self._stopping, _BACKOFF.longest)
 
-    async def _take(self, allowed: int, *, idle: bool) -> Taken:
+    async def _take(self, allowed: int) -> Taken:
         """Claim and start up to `allowed` events."""
-        taken = await self._claims.take(allowed, idle=idle, platform=self._breaker.for_claims())
+        taken = await self._claims.take(allowed, candidates=self._candidates, platform=self._breaker.for_claims())
         self._breaker.claimed(len(taken.claims), taken.allowance)
-        # Set before the events start, because it decides whether others may follow them.
-        self._isolation_wanted = taken.poison_candidates or any(claim.poison_candidate for claim in taken.claims)
+        if taken.poison_candidates and self._candidates is Candidates.NONE:
+            self._report_candidates()
         for claim in taken.claims:
             self._start(claim)
         return taken
@@ -204,7 +216,9 @@ class ConcurrentWorker(BaseWorker):
             await _until(self._stopping, min(platform_wait, IDLE_SECONDS))
         elif taken.is_empty:
             wait = IDLE_SECONDS if taken.due is None else min(IDLE_SECONDS, taken.due)
-            if wait > 0:
+            if self._candidates is Candidates.ONLY:  # Its candidates are blocked. Other jobs do not concern it.
+                await _until(self._stopping, IDLE_SECONDS)
+            elif wait > 0:
                 await self._first(self._claims.wait_for_job(wait))
 
     def _room(self) -> int:
@@ -247,8 +261,8 @@ class ConcurrentWorker(BaseWorker):
 
     def _may_follow(self) -> bool:
         """Return True if the next event of the resource may be claimed with the settlement."""
-        going_on = not self._stopping.is_set() and not self._suspended and not self._isolation_wanted
-        return going_on and self._breaker.pause() == 0
+        going_on = not self._stopping.is_set() and not self._suspended
+        return going_on and self._candidates is not Candidates.ONLY and self._breaker.pause() == 0
 
     async def _until_freed(self, seconds: float | None = None) -> None:
         """Return when a place has become free, when told to stop, or after so many seconds."""

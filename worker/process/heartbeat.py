@@ -120,11 +120,16 @@ class Heartbeat:
                 log.debug("announcement_not_removed", error=type(error).__name__)
 
     def _reclaim_silent(self, now: int) -> None:
-        """Take over the events of processes that have stopped beating. Each is reclaimed by one process only."""
+        """Take over the events of processes that have stopped beating. Each is reclaimed by one process only.
+
+        A process of the same supervisor is left to it: the supervisor sees its death, and knows which event to blame.
+        """
         key, redis = self._store.keys.heartbeats, self._store.redis
         silent: Any = redis.zrangebyscore(key, "-inf", now - self._silence * 1_000)
+        family = announcements.family_of(self._name)
         for name in silent:
-            if redis.zrem(key, name):
+            is_ours = family and announcements.family_of(name.decode()) == family
+            if not is_ours and redis.zrem(key, name):
                 log.warning("worker_missed", silent=self._silence, hint="its host is down, or out of reach of Redis")
                 reclaim(self._store, name.decode(), "host")
                 known = announcements.announced(redis.hgetall(self._store.keys.announcements))

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Final, NoReturn
 
 import click
@@ -28,7 +29,8 @@ from credhook.worker.handlers.blocking import refuse_blocking_calls
 from credhook.worker.handlers.loading import load
 from credhook.worker.process.concurrent import ConcurrentWorker, end_outage
 from credhook.worker.process.heartbeat import Heartbeat, silence_seconds
-from credhook.worker.process.supervisor import HAND_BACK, LOADED, STOPPED, Supervision
+from credhook.worker.process.supervisor import CANDIDATES, HAND_BACK, LOADED, STOPPED, Supervision
+from credhook.worker.queue.claims import Candidates
 from credhook.worker.queue.sweeper import Sweeper
 
 log = structlog.get_logger("credhook.worker")
@@ -51,17 +53,27 @@ _PATIENCE_SECONDS: Final = 30.0
 
 
 def run(
-    settings: WorkerSettings, name: str, supervision: Supervision | None, *, processes: int, burst: bool
+    settings: WorkerSettings,
+    name: str,
+    supervision: Supervision | None,
+    *,
+    processes: int,
+    burst: bool,
+    isolated: bool = False,
 ) -> NoReturn:
     """Work until asked to stop, then end the process: with 0, or with another code to be replaced.
 
-    `processes`: how many processes like this one there should be; `supervision`: None if this one is debugged.
+    `processes`: how many processes like this one there should be; `supervision`: None if this one is debugged;
+    `isolated`: take one poison candidate after the other, and stop when none is left.
     """
     try:
         stop_on(_stop)
         signal.signal(HAND_BACK, signal.SIG_IGN)  # No events are held yet.
         os.register_at_fork(before=_hold_signals, after_in_parent=_release_signals, after_in_child=_forget_signals)
-        code = _work(settings, name, supervision, processes=processes, burst=burst)
+        candidates = Candidates.NONE if supervision else Candidates.ALL
+        if isolated:
+            settings, candidates = settings.model_copy(update={"concurrency": 1}), Candidates.ONLY
+        code = _work(settings, name, supervision, processes=processes, burst=burst, candidates=candidates)
     except _StopAsked:
         code = 0
     except STORE_ERRORS as error:
@@ -121,7 +133,15 @@ def _report(supervision: Supervision | None, line: bytes) -> None:
             os.write(supervision.report, line)
 
 
-def _work(settings: WorkerSettings, name: str, supervision: Supervision | None, *, processes: int, burst: bool) -> int:
+def _work(
+    settings: WorkerSettings,
+    name: str,
+    supervision: Supervision | None,
+    *,
+    processes: int,
+    burst: bool,
+    candidates: Candidates,
+) -> int:
     if not settings.admin:
         unread.set()
     store = settings.open_store_sync()
@@ -134,6 +154,7 @@ def _work(settings: WorkerSettings, name: str, supervision: Supervision | None, 
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
     handlers = [one.name for one in registry.handlers]
+    isolated = {"isolated": True} if candidates is Candidates.ONLY else {}
     starting = {"starting": names} if (names := [one.name for one in registry.plugins if one.startup_function]) else {}
     log.info(
         "worker_started",
@@ -142,6 +163,7 @@ def _work(settings: WorkerSettings, name: str, supervision: Supervision | None, 
         queue=settings.queue,
         handlers=handlers,
         **starting,
+        **isolated,
         settings=in_force(settings),
     )
     wanted = {event_type: {one.name for one in registry.matching(event_type)} for event_type in registry.types}
@@ -149,7 +171,14 @@ def _work(settings: WorkerSettings, name: str, supervision: Supervision | None, 
     with suppress(*STORE_ERRORS):  # The rounds do it as well.
         sweeper.unhandled.put_back()  # At once, what has waited for our handlers.
     _every(settings.lease / _ROUNDS, sweeper.run, "sweeper")
-    concurrent = ConcurrentWorker(settings, registry, store, name=name)
+    concurrent = ConcurrentWorker(
+        settings,
+        registry,
+        store,
+        name=name,
+        candidates=candidates,
+        report_candidates=partial(_report, supervision, CANDIDATES),
+    )
     heartbeat = Heartbeat(store, settings, registry, concurrent, processes=processes)
     heartbeat.beat()
     _every(heartbeat.interval, heartbeat.beat, "heartbeat")

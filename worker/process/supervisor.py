@@ -34,8 +34,8 @@ _RETRIES: Final = Backoff(first=0.2, longest=5.0)
 _NOTE_SECONDS: Final = 5.0
 #: Tells a worker to hand back all events at once.
 HAND_BACK: Final = signal.SIGUSR2
-#: Lines that a worker reports: its settings and handlers are right; it has stopped in order.
-LOADED, STOPPED = b"loaded\n", b"stopped\n"
+#: Lines that a worker reports: its settings and handlers are right; it has stopped in order; poison candidates wait.
+LOADED, STOPPED, CANDIDATES = b"loaded\n", b"stopped\n", b"candidates\n"
 #: Bytes to read at once: as many as a pipe holds.
 _PIPE_BYTES: Final = 65_536
 #: Stacks of threads that one log line shows, and calls of each stack.
@@ -119,6 +119,9 @@ class WorkerSupervisor(Supervisor[SupervisedWorker]):
             **others,
         )
         self._command = [sys.executable, "-P", "-m", "credhook.worker", *options]
+        # A process of its own works on poison candidates, while there are any. Its death blames no other event.
+        self._number = number
+        self._isolation = self.add_place()
         self._environment = environment
         self._reclaim, self._launch = reclaim, launch
         self._names = process_names()
@@ -135,13 +138,16 @@ class WorkerSupervisor(Supervisor[SupervisedWorker]):
         return code
 
     def names(self) -> list[str]:
-        """Return the name of the worker of each place, "" where none runs now."""
-        return [child.name if child else "" for child in self.expected()]
+        """Return the name of the worker of each place, "" where none runs now. Without the isolated worker."""
+        return [child.name if child else "" for child in self.expected(self._number)]
 
     def check(self, child: SupervisedWorker) -> None:
         """Read what a running worker reports."""
         self._look()
         child.read_report()
+        if CANDIDATES in child.reported:
+            child.reported = child.reported.replace(CANDIDATES, b"")
+            self.start_place(self._isolation)
 
     def ended(self, child: SupervisedWorker, code: int) -> End:
         """Judge the end of a worker by its code and its report, and have its events put back if it died.
@@ -163,7 +169,8 @@ class WorkerSupervisor(Supervisor[SupervisedWorker]):
 
     def _start_worker(self, place: int, lifeline: int) -> SupervisedWorker:
         self._reclaiming = [thread for thread in self._reclaiming if thread.is_alive()]
-        return self._launch(self._command, {**self._environment, PLACE: str(place)}, lifeline, next(self._names))
+        command = [*self._command, *(["--isolated"] if place == self._isolation else [])]
+        return self._launch(command, {**self._environment, PLACE: str(place)}, lifeline, next(self._names))
 
     def _look(self) -> None:
         """Note if all processes have stood still: then the timers of all loops run out at once."""

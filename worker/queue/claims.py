@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from enum import Enum
 from itertools import chain
 from operator import itemgetter
 from types import MappingProxyType
@@ -72,7 +73,7 @@ class Claim(NamedTuple):
         schedules: handler's name, or `FETCH` → its attempts and due time, if an earlier attempt has left it unfinished.
         seen: True if an earlier attempt has had the presented data.
         killed: number of workers that have died with nothing else under way.
-        poison_candidate: True if it must be the only event under way.
+        poison_candidate: True if a worker has died at it.
         only: if not empty, only these handlers run.
         causes: its open errors: who has failed → id of the cause.
         trace: its trace context, see credhook/tracing/__init__.py; None if the receiver does not trace.
@@ -172,6 +173,17 @@ class Settlement(NamedTuple):
         return fields
 
 
+class Candidates(Enum):
+    """Which poison candidates a process takes: events at whose attempt a worker has died."""
+
+    #: Another process of the same supervisor takes them.
+    NONE = "none"
+    #: One at a time, and no other event.
+    ONLY = "only"
+    #: As other events, in the one process of `credhook dev --debug`.
+    ALL = "all"
+
+
 class Taken(NamedTuple):
     """The result of one take.
 
@@ -190,7 +202,7 @@ class Taken(NamedTuple):
     @property
     def is_empty(self) -> bool:
         """Return True if the queue holds no event that a worker could take now."""
-        return not self.claims and not self.poison_candidates and not self.allowance.seconds
+        return not self.claims and not self.allowance.seconds
 
 
 def _claim(parts: Sequence[Any]) -> Claim:
@@ -271,26 +283,26 @@ class Claims:
         wanted: int,
         *,
         urgent: int | None = None,
-        idle: bool = False,
+        candidates: Candidates = Candidates.NONE,
         platform: Sequence[str | float] = ("", 0, 0, 0),
     ) -> Taken:
         """Claim up to `wanted` events from the queue, `urgent` of them from the urgent list first; None: URGENT_SHARE.
 
-        `idle`: the process has nothing under way. It then gets a poison candidate, if there is one, and nothing else.
+        `candidates`: which poison candidates the process takes, if there are any.
         `platform`: see `FleetLimits.for_claims`. Without it, neither pause nor rate limits the claims.
         """
         if urgent is None:
             share, whole = URGENT_SHARE
             urgent = (self._taken + wanted) * share // whole - self._taken * share // whole
             self._taken += wanted
-        arguments = [self._lease_ms, self._worker, wanted, urgent, int(idle), *platform]
-        due, candidates, refused, claims, *allowance = await self._store.run("take", arguments)
+        arguments = [self._lease_ms, self._worker, wanted, urgent, candidates.value, *platform]
+        due, waiting, refused, claims, *allowance = await self._store.run("take", arguments)
         if refused:
             jobs = [job.decode("ascii", "backslashreplace") for job in refused[:_MOST_NAMED]]
             hint = "another client of this Redis enqueues jobs in our queue; give it a queue of its own"
             log.error("jobs_refused", count=len(refused), jobs=jobs, hint=hint)
         return Taken(
-            tuple(map(_claim, claims)), None if due < 0 else due / 1000, bool(candidates), Allowance.read(*allowance)
+            tuple(map(_claim, claims)), None if due < 0 else due / 1000, bool(waiting), Allowance.read(*allowance)
         )
 
     async def settle(self, claim: Claim, settlement: Settlement, *, follow: bool = False) -> tuple[bool, Claim | None]:

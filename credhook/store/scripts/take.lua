@@ -1,12 +1,13 @@
--- Take events from the queue and claim them: urgent ones first, up to their share, then the next ones. A process that
--- has nothing under way gets a poison candidate, if there is one, and nothing else.
+-- Take events from the queue and claim them: urgent ones first, up to their share, then the next ones. Poison candidates
+-- wait for a process that takes nothing else, so that they hold up no other event.
 --
 -- A job's id says which event it is for, so that nothing of the job is read. A job that is not ours is moved out of RQ's
 -- reach.
 --
 -- During a pause of the platform no event is claimed. Otherwise each claim takes a token, for the fetch of its details.
 --
--- ARGV: lease in ms; worker's name; how many events; how many of them urgent; '1' if the process is idle;
+-- ARGV: lease in ms; worker's name; how many events; how many of them urgent; 'none', 'only' or 'all': which poison
+--   candidates the process takes;
 --   platform's key, or '' to claim without regard to it; CREDHOOK_RATE, or 0; longest wait of a call for a token in
 --   microseconds; tokens of earlier claims that were not needed.
 -- Reply: ms until the next retry is due, or -1; 1 if poison candidates wait, else 0; the beginning of the id of each job
@@ -22,7 +23,7 @@ local MOST_TRIED = 250  -- Due retries that one call queues, jobs that it looks 
 local MOST_CANDIDATES = 100  -- Poison candidates that one call looks at to find one that can be claimed.
 
 local worker = {lease = ARGV[1], name = ARGV[2]}
-local wanted, share, idle = math.min(tonumber(ARGV[3]), MOST_TRIED), tonumber(ARGV[4]), ARGV[5] == '1'
+local wanted, share, candidates = math.min(tonumber(ARGV[3]), MOST_TRIED), tonumber(ARGV[4]), ARGV[5]
 local platform, rate, longest, unused = ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
 local micros = time[1] * 1000000 + time[2]
 local claims, refusals = {}, {}
@@ -76,17 +77,16 @@ for _, job in ipairs(redis.call('ZRANGEBYSCORE', scheduled, '-inf', now / 1000, 
         if urgent_types[redis.pcall('HGET', EVENT .. id, 'type')] then push_urgent(job) end
     end
 end
-if idle and wanted > 0 then
-    worker.alone = true
+worker.alone = candidates ~= 'none'
+if worker.alone and wanted > 0 then
     for _ = 1, MOST_CANDIDATES do
         local job = redis.call('ZPOPMIN', isolated)[1]
         if not job then break end
         take_job(job)
         if #claims > 0 then break end
     end
-    worker.alone = false
 end
-if #claims == 0 then
+if candidates ~= 'only' then
     take_up_to(share, urgent)
     take_up_to(wanted, jobs)
     take_up_to(wanted, urgent)

@@ -11,7 +11,7 @@ from credhook.store import State
 from credhook.store.causes import causes, events_with
 from credhook.worker.attempt.attempt import Attempt
 from credhook.worker.handlers.registry import Handlers
-from credhook.worker.queue.claims import Settlement
+from credhook.worker.queue.claims import Candidates, Settlement
 from credhook.worker.queue.failure import WORKER_DIED, Failure
 from credhook.worker.queue.leases import reclaim
 from support.store.accepting import record
@@ -127,7 +127,7 @@ async def test_death_of_a_worker_is_a_cause_until_the_event_is_done(
         assert reclaim(store_on(queue.redis), "w", "own")
         assert standing(queue.redis) == {("worker", "WorkerDied"): {"e0"}}
         assert not await queue.take("w")
-        (claim,) = await queue.take("w", idle=True)
+        (claim,) = await queue.take("w", candidates=Candidates.ONLY)
         assert claim.causes == {"worker": WORKER_DIED.cause}
         assert (await made.next(Attempt(claim))).state is state
     assert standing(queue.redis).get(("worker", "WorkerDied"), set()) == left

@@ -16,7 +16,7 @@ from credhook.store.bulk import BATCH, batched
 from credhook.store.erase import Erasure
 from credhook.store.replay import Replay, Settled
 from credhook.store.selection import Selection, read_page
-from credhook.worker.queue.claims import Claims, Settlement
+from credhook.worker.queue.claims import Candidates, Claims, Settlement
 from credhook.worker.queue.failure import Failure
 from credhook.worker.queue.leases import note_death, put_back
 from credhook.worker.queue.sweeper import Sweeper
@@ -67,7 +67,7 @@ def accept(store: MeasuredStore, name: str, event_type: str = COMPLETED, *, sinc
 
 async def work(store: MeasuredStore, settlement: Settlement) -> None:
     claims = Claims(store.for_async_code(), lease=60, worker="w")
-    taken = (await claims.take(PLACES, idle=True)).claims
+    taken = (await claims.take(PLACES, candidates=Candidates.ALL)).claims
     await claims.renew(taken)
     await asyncio.gather(*(claims.record(one, "test.first", "dead: X", failure=OTHER_FAILURE) for one in taken))
     await asyncio.gather(*(claims.settle(one, settlement, follow=True) for one in taken))

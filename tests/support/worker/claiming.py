@@ -9,7 +9,7 @@ from credhook.events import Event
 from credhook.store import State
 from credhook.store.erase import Erasure
 from credhook.store.selection import EventSummary, Selection
-from credhook.worker.queue.claims import Claim, Claims, Settlement
+from credhook.worker.queue.claims import Candidates, Claim, Claims, Settlement
 from credhook.worker.queue.leases import note_death
 from credhook.worker.queue.sweeper import Sweeper
 from support.store.accepting import inbox_on, record
@@ -34,9 +34,9 @@ class EventQueue:
     def worker(self, name: str = "w") -> Claims:
         return Claims(store_on(self._async), lease=60.0, worker=name)
 
-    async def take(self, name: str = "w", *, idle: bool = False) -> list[Claim]:
+    async def take(self, name: str = "w", *, candidates: Candidates = Candidates.NONE) -> list[Claim]:
         """Claim up to ten events for the worker of that name."""
-        return list((await self.worker(name).take(10, urgent=0, idle=idle)).claims)
+        return list((await self.worker(name).take(10, urgent=0, candidates=candidates)).claims)
 
     async def take_one(self, name: str = "w") -> Claim:
         return await take_one(self.worker(name))

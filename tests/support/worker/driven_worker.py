@@ -21,7 +21,7 @@ from credhook.worker.platform.circuit import Phase
 from credhook.worker.platform.limits import Allowance
 from credhook.worker.process import concurrent
 from credhook.worker.process.concurrent import ConcurrentWorker
-from credhook.worker.queue.claims import Taken
+from credhook.worker.queue.claims import Candidates, Taken
 from support.process.fake_children import own_signals
 from support.process.scraping import worker_settings
 from support.store.stores import store_on
@@ -30,9 +30,9 @@ from support.virtual_time import OwnTimeLoop
 NOTHING = Taken((), None)
 
 
-def claimed(*event_ids: str, poison_candidate: bool = False, **more: Any) -> Taken:
+def claimed(*event_ids: str, **more: Any) -> Taken:
     """Return the result of a take that gives these events."""
-    claims: Any = tuple(SimpleNamespace(event_id=one, poison_candidate=poison_candidate) for one in event_ids)
+    claims: Any = tuple(SimpleNamespace(event_id=one) for one in event_ids)
     return Taken(claims, None, **more)
 
 
@@ -115,8 +115,7 @@ class PlannedProcessor:
         errors: what an attempt raises in place of a settlement, in turn.
         state: how each event is settled.
         attempts: the attempts that began, in order.
-        may_have_followed: whether an event could have followed, when each attempt began.
-        follows: the same, when each attempt ended.
+        follows: whether an event could have followed, when each attempt ended.
     """
 
     claims: PlannedClaims
@@ -127,7 +126,6 @@ class PlannedProcessor:
     errors: list[Exception] = field(default_factory=list)
     state: State = State.WAITING
     attempts: list[Attempt] = field(default_factory=list)
-    may_have_followed: list[bool] = field(default_factory=list)
     follows: list[bool] = field(default_factory=list)
     may_end: asyncio.Event = field(default_factory=asyncio.Event)
     may_settle: asyncio.Event = field(default_factory=asyncio.Event)
@@ -136,7 +134,6 @@ class PlannedProcessor:
         self, attempt: Attempt, *, handled: Callable[[Attempt], None], may_follow: Callable[[], bool]
     ) -> tuple[Any, Any]:
         self.attempts.append(attempt)
-        self.may_have_followed.append(may_follow())
         await self.may_end.wait()
         handled(attempt)
         self.follows.append(may_follow())
@@ -171,18 +168,36 @@ class DrivenWorker:
         watched: what `watch` was told.
         starting: the start-up functions of the plugins.
         redis: holds RQ's record of the worker.
+        reports: how often it has reported that poison candidates wait.
     """
 
-    def __init__(self, *planned: Taken | Exception, concurrency: int = 4, grace: float = 60.0) -> None:
+    def __init__(
+        self,
+        *planned: Taken | Exception,
+        concurrency: int = 4,
+        grace: float = 60.0,
+        candidates: Candidates = Candidates.NONE,
+    ) -> None:
         self.claims = PlannedClaims(planned)
         self.processor = PlannedProcessor(self.claims)
         self.breaker = self.processor.breaker
         self.redis = FakeRedis()
         settings = worker_settings().model_copy(update={"concurrency": concurrency, "grace": grace})
-        self.worker = ConcurrentWorker(settings, Registry([]), store_on(self.redis), name="w")
+        self.reports = 0
+        self.worker = ConcurrentWorker(
+            settings,
+            Registry([]),
+            store_on(self.redis),
+            name="w",
+            candidates=candidates,
+            report_candidates=self._report,
+        )
         self.starting: Callable[[], Awaitable[None]] = _at_once
         self.seconds = 0.0
         self.watched: list[bool] = []
+
+    def _report(self) -> None:
+        self.reports += 1
 
     def signal(self, number: signal.Signals = signal.SIGTERM) -> None:
         """Send the signal to the worker."""

@@ -133,12 +133,49 @@ def matches(event, context):
     ctypes.PyDLL(None).sleep(60)
 """)
     harness.happens("m1")
-    with harness.worker() as worker:
+    with harness.worker(CREDHOOK_LEASE="15") as worker:  # Longer than a loop may be blocked.
         until(lambda: '"loop_blocked"' in worker.text)
         line = next(line for line in worker.text.splitlines() if '"loop_blocked"' in line)
         assert "plugin.py" in line
         assert "slow regular expression" in line
         assert harness.reaches("m1", "dead")["error"] == "WorkerDied"
+
+
+def test_poison_candidates_hold_up_no_new_event(harness: Harness) -> None:
+    """They have died together twice. A process of their own takes one after the other, and finds the guilty one."""
+    harness.plugin("""
+import os
+
+@handlers.on("*")
+async def ends(event, context):
+    if event.webhook_id == "poison":
+        os._exit(3)
+    if event.webhook_id != "fresh":
+        await asyncio.sleep(1)
+""")
+    innocent = [f"m{number}" for number in range(12)]
+    harness.happens("poison")
+    for event_id in innocent:
+        harness.happens(event_id)
+    with harness.worker() as worker:
+        until(lambda: '"isolated":true' in worker.text, what="a process for the candidates")
+        harness.happens("fresh")
+        harness.reaches("fresh", "done")
+        states = [record(harness.redis, event_id)["state"] for event_id in innocent]
+        assert states.count("done") < len(innocent)
+        assert harness.reaches("poison", "dead")["error"] == "WorkerDied"
+        for event_id in innocent:
+            assert "lapses" not in harness.reaches(event_id, "done")
+        until(lambda: len(children(worker)) == 1, what="the end of the process for candidates")
+        assert worker.stop() == 0
+
+
+def test_burst_waits_for_candidates(harness: Harness) -> None:
+    harness.plugin(ENDING.format(end="os._exit(0)"))
+    harness.happens("m1")
+    with harness.worker("worker", "--burst") as worker:
+        assert worker.process.wait(60) == 0
+    assert record(harness.redis, "m1")["state"] == "done"
 
 
 def test_burst_ends_when_the_queue_is_empty(harness: Harness) -> None:

@@ -104,6 +104,20 @@ async def test_events_of_a_silent_process_return_without_a_failure(queue: EventQ
     assert sorted(redis_client.hkeys(INDEX.announcements)) == [b"gone", b"here"]  # It is missed.
 
 
+def test_process_leaves_a_silent_sibling_to_their_supervisor(redis_client: Redis) -> None:
+    """A handler that keeps the interpreter to itself stops the beats. Its supervisor knows which event to blame."""
+    sibling, here, other = (Member(redis_client, name) for name in ("h.s.1", "h.s.2", "h.t.1"))
+    sibling.beats()
+    for member in (here, other):
+        member.beats(SILENCE + 1)
+    sibling.falls_silent()
+    with capture_logs() as logs:
+        here.beats(2)
+        assert logs == []
+        other.beats(2)
+    assert [entry["event"] for entry in logs] == ["worker_missed", "death_noted"]
+
+
 def test_one_process_reclaims_a_silent_process(redis_client: Redis) -> None:
     gone, *others = (Member(redis_client, token) for token in ("gone", "one", "two"))
     gone.beats()

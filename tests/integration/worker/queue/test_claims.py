@@ -18,7 +18,7 @@ from credhook.store.counts import counts_of
 from credhook.store.errors import is_unwell
 from credhook.store.replay import Replay, Settled
 from credhook.worker.attempt.details import state_of
-from credhook.worker.queue.claims import Claim, Claims, Settlement, operation
+from credhook.worker.queue.claims import Candidates, Claim, Claims, Settlement, operation
 from credhook.worker.queue.failure import WORKER_DIED, Failure
 from credhook.worker.queue.leases import put_back, reclaim
 from support.redis.redis_proxy import redis_proxy
@@ -509,10 +509,10 @@ async def test_event_alone_at_its_workers_death_is_isolated(queue: EventQueue) -
     queue.lapse()
     queue.sweep()
     await queue.accept("good")
-    found = await claims.take(10, urgent=0, idle=True)
+    found = await claims.take(10, urgent=0)
     assert ([claim.event_id for claim in found.claims], found.poison_candidates) == (["good"], True)
     await queue.accept("better")
-    alone = await claims.take(10, urgent=0, idle=True)
+    alone = await claims.take(10, urgent=0, candidates=Candidates.ONLY)
     assert [(claim.event_id, claim.killed, claim.lapses) for claim in alone.claims] == [("bad", 1, 1)]
     assert not alone.poison_candidates
     assert queue.die("w1") == 2
@@ -521,14 +521,14 @@ async def test_event_alone_at_its_workers_death_is_isolated(queue: EventQueue) -
 async def test_events_that_died_together_are_isolated_after_two_deaths(queue: EventQueue) -> None:
     await queue.accept("m1", "m2", "m3")
     for name in ("w1", "w2"):
-        assert [claim.lapses for claim in await queue.take(name, idle=True)] == [0, 0, 0]
+        assert [claim.lapses for claim in await queue.take(name)] == [0, 0, 0]
         assert queue.die(name) == 3
         queue.lapse()
         queue.sweep()
     assert await queue.take("w3") == []
     seen = set()
     for _ in range(3):
-        (claim,) = await queue.take("w3", idle=True)
+        (claim,) = await queue.take("w3", candidates=Candidates.ONLY)
         assert (claim.lapses, claim.killed) == (0, 0)
         await queue.worker("w3").settle(claim, DONE)
         seen.add(claim.event_id)
@@ -586,7 +586,7 @@ async def test_event_that_killed_its_worker_comes_before_later_events(queue: Eve
     assert reclaim(store_on(queue.redis), "dies", "own")
     await queue.accept("e2/r")
     assert not await queue.take("busy")
-    (first,) = await queue.take("idle", idle=True)
+    (first,) = await queue.take("idle", candidates=Candidates.ONLY)
     assert (first.event_id, first.killed, first.lapses) == ("e1", 1, 1)
     assert await queue.follow(first, "idle") == "e2"
 

@@ -19,7 +19,7 @@ from credhook.worker.attempt.attempt import Interruption
 from credhook.worker.platform.circuit import Phase
 from credhook.worker.platform.limits import Allowance
 from credhook.worker.process.supervisor import HAND_BACK
-from credhook.worker.queue.claims import Taken
+from credhook.worker.queue.claims import Candidates, Taken
 from credhook.worker.queue.leases import Leases
 from credhook.worker.wiring import beside
 from support.virtual_time import in_own_time
@@ -102,9 +102,9 @@ def test_drain_ends_although_an_interrupted_event_does_not() -> None:
     assert driven.seconds == pytest.approx(6.0, abs=0.1)  # Its grace time, and five seconds to settle.
 
 
-@pytest.mark.parametrize("why", ["stopping", "suspended", "poison candidate", "platform paused", ""])
+@pytest.mark.parametrize("why", ["stopping", "suspended", "isolated", "platform paused", ""])
 def test_event_follows_only_where_one_would_be_taken(why: str) -> None:
-    driven = DrivenWorker(claimed("first", poison_candidates=why == "poison candidate"))
+    driven = DrivenWorker(claimed("first"), candidates=Candidates.ONLY if why == "isolated" else Candidates.NONE)
     driven.processor.may_settle.set()
     driven.breaker.pause_seconds = 9.0 if why == "platform paused" else 0.0
 
@@ -141,30 +141,47 @@ def test_take_that_outlasts_the_grace_leaves_none_to_its_events(*, handed_back: 
     assert driven.seconds == pytest.approx(105, abs=0.5)
 
 
-@pytest.mark.parametrize(("waiting", "taken_one"), [(True, False), (False, True), (False, False)])
-def test_poison_candidate_is_alone_from_its_start(*, waiting: bool, taken_one: bool) -> None:
-    driven = DrivenWorker(claimed("m1", poison_candidate=taken_one, poison_candidates=waiting), grace=1)
-    driven.works()
-    assert driven.processor.may_have_followed == [not (waiting or taken_one)]
-
-
 def test_take_passes_the_platforms_limits_on() -> None:
     driven = DrivenWorker(claimed("m1"), grace=1)
     driven.works()
-    assert driven.claims.takes[0] == {"idle": True, "platform": "the platform's limits"}
+    assert driven.claims.takes[0] == {"candidates": Candidates.NONE, "platform": "the platform's limits"}
     assert driven.breaker.claims[0] == (1, Allowance())
 
 
-def test_nothing_is_taken_beside_a_poison_candidate() -> None:
-    driven = DrivenWorker(claimed("m1", poison_candidate=True))
-    takes = list[int]()
-    count = doing(lambda: takes.append(len(driven.claims.limits)), then=0)
+def test_attempt_that_fails_by_a_defect_frees_its_place() -> None:
+    driven = DrivenWorker(claimed("m1"), claimed("m2"), concurrency=1)
     driven.processor.errors = [ValueError()]
     driven.processor.may_settle.set()
+    driven.processor.may_end.set()
     with capture_logs() as logs:
-        driven.works(sleeping(30), count, doing(driven.processor.may_end.set), count)
-    assert (takes[0], takes[1] > 1) == (1, True)
+        driven.works(sleeping(3))
+    assert len(driven.processor.attempts) == 2
     assert [line["event"] for line in logs] == ["attempt_failed", "worker_draining"]
+
+
+def test_poison_candidates_hold_up_no_other_event() -> None:
+    driven = DrivenWorker(claimed("m1", poison_candidates=True), *[claimed("m", poison_candidates=True)] * 3, grace=1)
+    driven.works()
+    assert len(driven.processor.attempts) == 4
+    assert driven.reports == 4
+
+
+def test_burst_waits_for_the_poison_candidates() -> None:
+    driven = DrivenWorker(*[Taken((), None, poison_candidates=True)] * 3)
+    assert driven.works(burst=True)
+    assert len(driven.claims.limits) == 4
+
+
+def test_isolated_worker_stops_when_no_candidate_is_left() -> None:
+    blocked = Taken((), None, poison_candidates=True)
+    driven = DrivenWorker(claimed("m1", poison_candidates=True), blocked, concurrency=1, candidates=Candidates.ONLY)
+    driven.processor.may_end.set()
+    driven.processor.may_settle.set()
+    assert driven.works(sleeping(9))
+    assert (len(driven.processor.attempts), driven.reports) == (1, 0)
+    assert driven.claims.waits == []  # Jobs of other events would end such a wait at once.
+    assert len(driven.claims.limits) == 3
+    assert {take["candidates"] for take in driven.claims.takes} == {Candidates.ONLY}
 
 
 @pytest.mark.parametrize(
