@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from importlib.resources import files
 
 from jinja2 import Environment, StrictUndefined
-from pydantic import ValidationError
+from pydantic import JsonValue, ValidationError
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -89,6 +89,11 @@ def assemble(
             return HTMLResponse(render(tenant, str(problem)), 400)
         return RedirectResponse("/", 303)
 
+    async def refuse(request: Request, error: Exception) -> Response:
+        on = tenant.faults.on
+        meta: dict[str, JsonValue] | None = {"sandbox": True, "note": None} if on.meta else None
+        return await answer_error(request, error, with_source=on.error_source, meta=meta)
+
     app = Starlette(
         routes=[
             Route(TOKEN_PATH, tenant.tokens.grant, methods=["POST"]),
@@ -96,7 +101,7 @@ def assemble(
             Route("/openapi.json", lambda _: JSONResponse(document())),
             Route("/", page, methods=["GET", "POST"]),
         ],
-        exception_handlers={HTTPException: answer_error, Exception: answer_error},
+        exception_handlers={HTTPException: refuse, Exception: refuse},
         lifespan=lifespan,
     )
     # A foreign web page whose name leads to this machine shows its name in `Host`.

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import logging
+import re
 import secrets
 import ssl
 import time
@@ -10,12 +11,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import httpx
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from standardwebhooks import Webhook
 from starlette.exceptions import HTTPException
 
@@ -54,10 +56,26 @@ FORGERIES = ("wrongKey", "changedBody", "stale", "unsigned", "secondId")
 Outcome = Literal["acknowledged", "retrying", "givenUp", "forged"]
 
 
+#: A host in a URL: a DNS name of ASCII, or an IPv6 address.
+HOST = re.compile(r"(?!.*\.\.)[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\.?|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*")
+
+
+def https_url(value: str) -> str:
+    """Accept an absolute URL of a host that can exist, whatever the case of its scheme."""
+    try:
+        parts = urlsplit(value)
+        fits = parts.scheme == "https" and parts.port != 0 and HOST.fullmatch(parts.hostname or "")
+    except ValueError:  # The port or the brackets are wrong.
+        fits = None
+    if not fits or not value.isascii() or not value.isprintable() or " " in value or "@" in parts.netloc:
+        raise ValueError("should be an https URL")
+    return value
+
+
 class NewEndpoint(WireModel):
     """The body of `POST /endpoints`."""
 
-    url: str = Field(pattern="^https://[^/?#]")
+    url: Annotated[str, AfterValidator(https_url)]
     id: str = Field(ABSENT, min_length=1)
     filter_types: list[EventType] = Field(ABSENT, min_length=1)
 

@@ -83,7 +83,13 @@ class SandboxOperation:
         listing = result if isinstance(result, Listing) else Listing(result)
         content = _adapter(self.answer).dump_python(listing.data, mode="json", by_alias=True, exclude_unset=True)
         if self.enveloped != swapped:
-            beside = {"links": dict(listing.links), "meta": dict(listing.meta)}
+            beside: Json = {"links": dict(listing.links), "meta": dict(listing.meta)}
+            if self.needs_token and tenant.faults.on.all_links:
+                here = f"{tenant.base_url}{request.url.path}"
+                query = f"?{request.url.query}" if request.url.query else ""
+                beside["links"] |= {"self": here + query, "related": here.rpartition("/")[0]}
+            if self.needs_token and tenant.faults.on.meta:
+                beside["meta"] |= {"sandbox": True, "note": None}
             content = {"data": content} | {name: value for name, value in beside.items() if value}
         return JSONResponse(content, self.status)
 
@@ -101,7 +107,16 @@ class PageQuery(WireModel):
 def page_of(tenant: Tenant, model: type[M], path: str, query: PageQuery) -> Listing[list[Any]]:
     """Return a page of records, the oldest first."""
     records, following = tenant.state.page(model, query.after, tenant.faults.on.page_size)
-    links = {} if following is None else {"next": f"{tenant.base_url}{path}?{urlencode({AFTER: following})}"}
+    pages: dict[str, int | None] = {"next": following}
+    if tenant.faults.on.all_links:
+        size = tenant.faults.on.page_size
+        before, last = tenant.state.before(model, query.after, size), tenant.state.last(model, size)
+        pages |= {"first": 0, "prev": before, "last": last}
+    links = {
+        name: f"{tenant.base_url}{path}?{urlencode({AFTER: after})}"
+        for name, after in pages.items()
+        if after is not None
+    }
     return Listing(records, links=links)
 
 

@@ -122,7 +122,7 @@ class AcceptedCredential(WireModel):
     status: Literal["pending", "accepted", "rejected"]
     format: Literal["vc+sd-jwt"]
     vct: str = Field(max_length=MAX_VCT)
-    iss: str
+    iss: str = ABSENT
 
 
 def _advance(
@@ -310,6 +310,7 @@ def accept_offer(tenant: Tenant, body: CredentialOffer) -> list[AcceptedCredenti
         with tenant.state.transaction():
             _advance(tenant, record, event_type)
             tenant.announce(event_type, record.id)
+    issuer = {"iss": "CN=Sandbox Issuer" if template.format == "mdoc" else "did:web:sandbox.example"}
     return [
         AcceptedCredential(
             id=str(uuid4()),
@@ -318,7 +319,7 @@ def accept_offer(tenant: Tenant, body: CredentialOffer) -> list[AcceptedCredenti
             status=consent,
             format="vc+sd-jwt",
             vct=template.type,
-            iss="CN=Sandbox Issuer" if template.format == "mdoc" else "did:web:sandbox.example",
+            **({} if tenant.faults.on.no_iss else issuer),
         )
         for _ in record.credentials
     ]

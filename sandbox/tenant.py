@@ -105,6 +105,19 @@ class StateFile:
         shown = rows[:size]
         return [model.model_validate_json(body) for _, body in shown], shown[-1][0] if len(rows) > size else None
 
+    def before(self, model: type[WireModel], after: int, size: int) -> int | None:
+        """Return the `after` of the page that ends at this one, or None if this is the first page."""
+        query = "SELECT seq FROM records WHERE kind = ? AND seq <= ? ORDER BY seq DESC LIMIT ?"
+        shown = [seq for (seq,) in self._db.execute(query, (model.__name__, after, size + 1))]
+        return None if not shown else shown[size] if len(shown) > size else 0
+
+    def last(self, model: type[WireModel], size: int) -> int:
+        """Return the `after` of the last page."""
+        query = "SELECT seq FROM records WHERE kind = ? ORDER BY seq LIMIT 1 OFFSET ?"
+        offset = (self.count(model) - 1) // size * size - 1
+        row = self._db.execute(query, (model.__name__, offset)).fetchone() if offset > 0 else None
+        return int(row[0]) if row else 0
+
     def count(self, model: type[WireModel]) -> int:
         """Return the number of records of a model."""
         row = self._db.execute("SELECT count(*) FROM records WHERE kind = ?", (model.__name__,)).fetchone()
@@ -154,6 +167,9 @@ class TokenIssuer:
         The token endpoint belongs to the identity provider. So its errors have the form of RFC 6749 and the
         provider's wording, not the API's `errors` envelope.
         """
+        content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if content_type != "application/x-www-form-urlencoded":
+            return _refuse(415, "invalid_request", "The body should be application/x-www-form-urlencoded")
         form = await read_form(request)
         if (grant_type := form.get("grant_type")) != "client_credentials":
             error = "invalid_request" if grant_type is None else "unsupported_grant_type"
@@ -205,6 +221,10 @@ class Faults(WireModel):
     consent: Literal["accepted", "pending", "rejected"] = Field(
         "accepted", description="Status of the credentials of an offer that the wallet takes."
     )
+    no_iss: bool = Field(False, description="Leave `iss` out of the wallet's credentials.")
+    all_links: bool = Field(False, description="Send every link of the specification beside `data`.")
+    meta: bool = Field(False, description="Send `meta` with a null value beside `data`, and in errors.")
+    error_source: bool = Field(False, description="Send the `source` of errors: a pointer or a parameter.")
     hide_archived: bool = Field(False, description="Answer 404 to reads of archived templates.")
     unauthorized: Count = Field(0, description="Refuse the next N API requests with 401 and forget their tokens.")
     server_errors: Count = Field(0, description="Answer 500 to the next N API requests.")

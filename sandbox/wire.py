@@ -5,7 +5,7 @@ from http import HTTPStatus
 from typing import Annotated, Any
 from uuid import uuid4
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, JsonValue, TypeAdapter, ValidationError
 from pydantic.alias_generators import to_camel
 from pydantic_core import from_json
 from starlette.exceptions import HTTPException
@@ -58,6 +58,8 @@ class ErrorItem(WireModel):
     code: str
     title: str
     detail: str
+    source: dict[str, str] = ABSENT
+    meta: dict[str, JsonValue] = ABSENT
 
 
 class ErrorBody(WireModel):
@@ -66,10 +68,21 @@ class ErrorBody(WireModel):
     errors: list[ErrorItem]
 
 
+class Misplaced(HTTPException):
+    """A 400 for a value at one place of the request. `source`: the place, as an error of the specification has it."""
+
+    def __init__(self, detail: str, source: dict[str, str]) -> None:
+        super().__init__(400, detail)
+        self.source = source
+
+
 def refusal(part: str, problems: ValidationError) -> HTTPException:
     """Return a 400 for the first problem in a part of the request. It names the place and quotes no value."""
     first = problems.errors(include_url=False, include_input=False, include_context=False)[0]
-    return HTTPException(400, f"{'.'.join(map(str, (part, *first['loc'])))}: {first['msg']}.")
+    place = list(map(str, first["loc"]))
+    pointer = "".join(f"/{step.replace('~', '~0').replace('/', '~1')}" for step in place)  # RFC 6901.
+    source = {"parameter": place[0]} if part == "query" and place else {"pointer": pointer}
+    return Misplaced(f"{'.'.join((part, *place))}: {first['msg']}.", source)
 
 
 async def read_json(request: Request, adapter: TypeAdapter[Any]) -> Any:
@@ -84,8 +97,13 @@ async def read_json(request: Request, adapter: TypeAdapter[Any]) -> Any:
         raise HTTPException(400, f"The body is not JSON: {problem}.") from problem
 
 
-async def answer_error(_: Request, error: Exception) -> Response:
-    """Answer an error in the envelope of the specification, also an unknown path or a wrong method."""
+async def answer_error(
+    _: Request, error: Exception, *, with_source: bool = False, meta: dict[str, JsonValue] | None = None
+) -> Response:
+    """Answer an error in the envelope of the specification, also an unknown path or a wrong method.
+
+    `with_source`: name the place of the error. `meta`: what it has beside its other fields.
+    """
     if not isinstance(error, HTTPException):
         error = HTTPException(500, "The sandbox failed; its log says why.")
     status = HTTPStatus(error.status_code)
@@ -93,5 +111,8 @@ async def answer_error(_: Request, error: Exception) -> Response:
     code, title = status.name, status.phrase
     if status is HTTPStatus.BAD_REQUEST:
         code, title = "VALIDATION_ERROR", "Validation Failed"
-    item = ErrorItem(id=str(uuid4()), status=error.status_code, code=code, title=title, detail=error.detail)
+    more: dict[str, Any] = {"meta": meta} if meta else {}
+    if with_source:
+        more["source"] = error.source if isinstance(error, Misplaced) else {"pointer": ""}
+    item = ErrorItem(id=str(uuid4()), status=error.status_code, code=code, title=title, detail=error.detail, **more)
     return JSONResponse(ErrorBody(errors=[item]).plain(), status, headers=error.headers)

@@ -61,6 +61,16 @@ def test_causes_are_shown_the_latest_first() -> None:
     assert run("--limit", "1").stdout.endswith("2 more; raise --limit to see them\n")
 
 
+@pytest.mark.usefixtures("events")
+def test_fetches_that_get_a_404_lead_to_the_settings_of_the_paths(redis_client: Redis) -> None:
+    plant(redis_client, "m1", State.DEAD, causes={"fetch": BAD})
+    fields: dict[Any, Any] = {"who": "fetch", "what": "NotFound 404", "at": "", "first": 1_000}
+    redis_client.hset(INDEX.cause + BAD, mapping=fields)
+    assert "check CREDHOOK_ISSUANCE_PATH and CREDHOOK_PRESENTATION_PATH, whose default is a guess" in run().stdout
+    redis_client.hset(INDEX.cause + BAD, "what", "Unavailable 503")
+    assert "CREDHOOK" not in run().stdout
+
+
 def test_no_cause_is_shown_where_nothing_has_failed(events: Run) -> None:
     assert run().stdout == "no causes: no event has an open failure\n"
     assert run("--json").stdout == ""
