@@ -17,9 +17,6 @@ local EARLY = 2000            -- Ms that RQ's scheduler, which counts whole seco
 local BLOCKED_LASTS = 86400000  -- Ms that lists of blocked and isolated jobs live. They are hints: the events are open.
 local COMMON_DEATHS = 2       -- Deaths of workers that held several events, after which each of these is isolated.
 
--- Fields that an event can have before it is first held.
-local NEW = {state = true, type = true, resource = true, received = true, place = true, backfilled = true, [$TRACE] = true}
-
 -- The events that this script has claimed, by resource.
 local claimed = {}
 -- Fences start at the clock: if an event is erased and its id comes again, they do not repeat the earlier ones.
@@ -53,8 +50,9 @@ local function claim(id, job, worker)
     elseif locked_by then
         remember(locked_by)
     end
-    local was_held = fence ~= nil
-    for field in pairs(record) do was_held = was_held or not NEW[field] end
+    -- A new event has the required fields and some of these. To look at the names of all fields would cost 4 % of a take.
+    local new = #REQUIRED + (record.place and 1 or 0) + (record.backfilled and 1 or 0) + (record[$TRACE] and 1 or 0)
+    local was_held = fence ~= nil or #fields > 2 * new
     fence = tonumber(fence or 0) > now and string.format('%.0f', fence + 1) or FIRST_FENCE
     if state == $WAITING then redis.call('HSET', EVENT .. id, 'state', $ACCEPTED) end
     if record.due or record.holder then redis.call('HDEL', EVENT .. id, 'due', 'holder') end

@@ -7,9 +7,10 @@
 -- nil if the jobs exist, and then an event that is no longer open is not opened again.
 local function enqueue(push, ids, job_ids, fields)
     local moved, job_keys = {}, {}
-    for place, job in ipairs(job_ids) do
-        moved[2 * place - 1], moved[2 * place] = now_text, ids[place]
-        job_keys[place] = 'rq:job:' .. job
+    for place = 1, #job_ids do
+        local before = 2 * place
+        moved[before - 1], moved[before] = now_text, ids[place]
+        job_keys[place] = 'rq:job:' .. job_ids[place]
     end
     if fields then
         redis.call('ZADD', open, unpack(moved))
