@@ -38,7 +38,7 @@ def test_unreachable_endpoints_are_retried_and_delay_no_other(
     with receiving(authority.issue_cert("127.0.0.1")) as gone:
         pass
     with receiving(trustme.CA().issue_cert("127.0.0.1")) as stranger:
-        urls = gone.url, stranger.url, "https://a..b/", "https://[::1]:1/", receiver.url
+        urls = gone.url, stranger.url, f"https://{64 * 'a'}.b/", "https://[::1]:1/", receiver.url
         ids = [register(sandbox, url) for url in urls]
         happen(sandbox)
         until(lambda: len(receiver.received) == 1)
