@@ -5,23 +5,35 @@ grow with every process that dies, and each scrape reads them all. Ours are name
 supervisor's children: the next process in that place counts on.
 """
 
+import fcntl
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
 import click
 import prometheus_client.values
+import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from prometheus_client.registry import Collector
 
 from credhook.supervisor import FOLDER, PLACE
 
+log = structlog.get_logger("credhook.metrics")
+
+#: Set in a process whose counts nobody can read: it has no admin listener, or no room. Counting takes 10 us of an
+#: event's 200.
+unread: Final = threading.Event()
+
+#: Bytes of each file: room for some 1,500 series. prometheus_client makes a file larger, but without its blocks.
+_FILE_BYTES: Final = 262_144
 #: Values of a metric's labels, in their order.
 Labels = tuple[str, ...]
 
@@ -36,19 +48,27 @@ def identity(place: str, pid: Callable[[], int] = os.getpid) -> Callable[[], str
     return lambda: place if pid() == ours else f"{place}-fork"
 
 
-def temporary_folder() -> TemporaryDirectory[str]:
-    """Make the folder that several processes count in.
+@contextmanager
+def temporary_folder() -> Iterator[str]:
+    """Make the folder that several processes count in, for the length of the block.
 
     Raises:
         click.ClickException: no folder for temporary files can be written.
     """
     try:
-        return TemporaryDirectory(prefix="credhook-")
+        made = TemporaryDirectory(prefix="credhook-", ignore_cleanup_errors=True)
     except OSError as error:
         raise click.ClickException(
             "the counters of several processes need a folder for temporary files, and none can be written: set TMPDIR, "
             "mount a tmpfs at /tmp, or leave CREDHOOK_ADMIN out"
         ) from error
+    with made as folder:
+        held = os.open(folder, os.O_RDONLY)
+        fcntl.flock(held, fcntl.LOCK_SH)  # systemd-tmpfiles leaves a locked folder alone.
+        try:
+            yield folder
+        finally:
+            os.close(held)
 
 
 # Drop the gauges of creation times. They would be wrong with several processes.
@@ -56,10 +76,29 @@ prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # 
 
 
 def count_in(folder: str, place: str) -> None:
-    """Count in this folder, in files of this place. Metrics that exist already stay in memory."""
+    """Count in this folder, in files of this place. Metrics that exist already stay in memory.
+
+    Without room for the files nothing is counted, because a write to a file without its blocks would end the process.
+    """
+    try:
+        _allocate(Path(folder), place)
+    except OSError as error:
+        hint = "make room in TMPDIR and restart, or leave CREDHOOK_ADMIN out"
+        log.warning("metrics_not_counted", error=type(error).__name__, hint=hint)
+        unread.set()
+        return
     os.environ[FOLDER] = folder  # prometheus_client reads it when a metric is made.
     values = prometheus_client.values
     values.ValueClass = values.MultiProcessValue(identity(place))  # type: ignore[no-untyped-call]  # It ships no types here.
+
+
+def _allocate(folder: Path, place: str) -> None:
+    """Give the files of this place and of its forks their blocks. A folder that somebody has removed is made again."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name in (place, f"{place}-fork"):
+        for kind in ("counter", "histogram", "gauge_livesum"):
+            with (folder / f"{kind}_{name}.db").open("ab") as file:
+                os.posix_fallocate(file.fileno(), 0, _FILE_BYTES)
 
 
 if FOLDER in os.environ and PLACE in os.environ:
@@ -69,10 +108,6 @@ if FOLDER in os.environ and PLACE in os.environ:
 #: stay locked for ever.
 _WRITING: Final = threading.Lock()
 os.register_at_fork(before=_WRITING.acquire, after_in_parent=_WRITING.release, after_in_child=_WRITING.release)
-
-
-#: Set in a process without an admin listener. Nobody can read its counts, and they take 10 us of an event's 200.
-unread: Final = threading.Event()
 
 
 class Count:

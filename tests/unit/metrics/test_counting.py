@@ -1,5 +1,6 @@
 """Counts of threads, of forks, and of several processes."""
 
+import fcntl
 import os
 import signal
 import threading
@@ -9,7 +10,17 @@ from pathlib import Path
 import pytest
 from prometheus_client.values import MultiProcessValue
 
-from credhook.metrics.counting import Count, Distribution, Level, drop_gauges, exposition, gathered, identity, unread
+from credhook.metrics.counting import (
+    Count,
+    Distribution,
+    Level,
+    drop_gauges,
+    exposition,
+    gathered,
+    identity,
+    temporary_folder,
+    unread,
+)
 from support.process.commands import run
 
 
@@ -100,3 +111,43 @@ def test_a_level_is_the_sum_over_the_processes_that_live(tmp_path: Path) -> None
     assert b'\ntest_sum{queue="q"} 10.0\n' in exposition(gathered(str(tmp_path)), (), queue="q")
     drop_gauges(str(tmp_path), 0)
     assert b'\ntest_sum{queue="q"} 5.0\n' in exposition(gathered(str(tmp_path)), (), queue="q")
+
+
+#: Counts once, and says whether anybody can read it.
+COUNTS = """
+import resource, sys
+from pathlib import Path
+if sys.argv[1:] == ["full"]:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+from credhook.metrics.counting import Count, unread
+Count("test_room", "Counted.").add()
+print(unread.is_set())
+"""
+
+
+def test_files_have_their_blocks_before_the_first_count(tmp_path: Path) -> None:
+    """A write to a file without blocks ends the process when the disk is full. The folder was removed meanwhile."""
+    folder = tmp_path / "removed"
+    environment = {"PROMETHEUS_MULTIPROC_DIR": str(folder), "PROMETHEUS_MULTIPROC_PLACE": "0"}
+    assert run("-c", COUNTS, env=environment).stdout == "False\n"
+    sizes = [(file.stat().st_size, file.stat().st_blocks * 512) for file in folder.iterdir()]
+    assert len(sizes) == 6
+    assert all(size <= allocated for size, allocated in sizes)
+    assert b'\ntest_room_total{queue="q"} 1.0\n' in exposition(gathered(str(folder)), (), queue="q")
+
+
+def test_process_without_room_works_and_counts_nothing(tmp_path: Path) -> None:
+    environment = {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path), "PROMETHEUS_MULTIPROC_PLACE": "0"}
+    done = run("-c", COUNTS, "full", env=environment)
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[-1] == "True"
+    assert "metrics_not_counted" in done.stdout + done.stderr
+
+
+def test_folder_of_counts_is_locked_against_cleaners() -> None:
+    with temporary_folder() as folder:
+        cleaner = os.open(folder, os.O_RDONLY)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(cleaner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(cleaner)
+    assert not Path(folder).exists()
