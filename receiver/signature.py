@@ -7,9 +7,11 @@ brace behind the dot could shift the boundaries of that text, so a signed id may
 import binascii
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from credhook.events import LONGEST_ID
+from credhook.store import BACKFILLED
 from credhook.webhook_keys import Key
 
 #: The three headers of Standard Webhooks; the platform's specification names only the first.
@@ -27,6 +29,9 @@ _SIGNED: Final = {
     # A sender that rotates keys signs with each of them. More than ten keys at once are not plausible.
     SIGNATURE: re.compile(rb"[^ ]*( [^ ]*){0,9}"),
 }
+
+#: Begins the text of an id that is not taken as it is.
+_ESCAPED: Final = "\ufffd"
 
 Headers = Iterable[tuple[bytes, bytes]]
 
@@ -70,8 +75,16 @@ class SignedHeaders(NamedTuple):
 
     @property
     def delivery_id(self) -> str:
-        """Return the `webhook-id` as text. Bytes that are not UTF-8 are escaped."""
-        return self.raw_id.decode(errors="backslashreplace")
+        """Return the `webhook-id` as text.
+
+        Bytes that are not UTF-8 become U+FFFD and hexadecimal digits, and so does an id that could be taken for such a
+        text, or for the id of a backfilled event. Two ids never become one.
+        """
+        with suppress(UnicodeDecodeError):
+            text = self.raw_id.decode()
+            if not text.startswith((_ESCAPED, BACKFILLED)):
+                return text
+        return _ESCAPED + self.raw_id.hex()
 
 
 def read_headers(headers: Headers, *, signatures: bool) -> SignedHeaders:

@@ -49,6 +49,8 @@ _AS_REPR: Final = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATE
 #: Fields that structlog's console prints below the line, as a traceback.
 _BELOW: Final = ("stack", "exception", "exc_info")
 _FLOOD_SECONDS: Final = 60.0
+#: The handler that the process has configured last, if any.
+_OURS: "Final[list[LineHandler]]" = []
 
 #: Levels of methods that have another name, as structlog names them.
 _LEVELS: Final = {"warn": "warning", "exception": "error"}
@@ -78,6 +80,7 @@ def configure_logs(stream: Any = None) -> None:
             foreign_pre_chain=[_cut_foreign_details, *shared],
         )
     )
+    _OURS[:] = [handler]
     logging.basicConfig(handlers=[handler], level=level, force=True)
     for name in _QUIET:
         logging.getLogger(name).setLevel(max(logging.WARNING, threshold))
@@ -93,6 +96,28 @@ def configure_logs(stream: Any = None) -> None:
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
+
+
+def insist_on_logs() -> None:
+    """Configure the logs again if other code has configured them: its lines could hold messages, and so claims.
+
+    Handlers that write elsewhere, as those of Sentry, stay.
+    """
+    root = logging.getLogger()
+    terminals = {
+        handler
+        for handler in root.handlers
+        if isinstance(handler, logging.StreamHandler) and handler.stream in {sys.stdout, sys.stderr}
+    }
+    is_structlog_ours = structlog.get_config()["wrapper_class"] is structlog.stdlib.BoundLogger
+    if not _OURS or (_OURS[-1] in root.handlers and terminals <= set(_OURS) and is_structlog_ours):
+        return
+    others = [handler for handler in root.handlers if handler not in terminals]
+    configure_logs(_OURS[-1].stream)
+    for handler in others:
+        root.addHandler(handler)
+    hint = "leave its logging as it is: credhook writes the lines of all loggers, without values"
+    structlog.get_logger("credhook").warning("logging_restored", hint=hint)
 
 
 def in_development() -> bool:

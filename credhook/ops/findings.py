@@ -34,6 +34,8 @@ _HURTING: Final = frozenset({"full", "answer_unread"})
 _CONFLICT_SECONDS: Final = 86_400.0
 #: Hosts or processes that one finding names.
 _MAX_NAMED: Final = 5
+#: Seconds after which a start that has not ended is reported.
+_SLOW_START_SECONDS: Final = 60.0
 #: Seconds in which all worker processes of a supervisor should have started.
 _START_SECONDS: Final = 30.0
 #: Used part of maxmemory from which a warning is given.
@@ -204,6 +206,14 @@ def _too_few(fleet: Fleet) -> Iterator[Problem]:
             yield f"{len(workers)} of {wanted} worker processes run on {workers[0].host}", "see the log of its worker"
 
 
+def _starting(fleet: Fleet) -> Iterator[Problem]:
+    """Yield worker processes whose start has not ended, and that have a token or need none yet."""
+    for worker in fleet.own_workers:
+        if not worker.started and worker.age >= _SLOW_START_SECONDS and not worker.credential_error:
+            problem = f"worker {label(worker)} takes no events: its start has not ended after {age(worker.age)}"
+            yield problem, "see startup_failed and startup_slow in its log"
+
+
 def _no_worker(fleet: Fleet) -> str:
     waiting = f", and {counted(fleet.counts.open, 'event waits', 'events wait')}" if fleet.counts.open else ""
     return f"no worker of the queue {fleet.queue} is alive{waiting}"
@@ -268,11 +278,22 @@ def _handlers(fleet: Fleet) -> Iterator[Problem]:
 
 
 def _settings(fleet: Fleet) -> Iterator[Problem]:
-    for kind, processes in (("receivers", fleet.own_receivers), ("workers", fleet.own_workers)):
-        for name in sorted({name for process in processes for name in process.config_fingerprint}):
+    receivers, workers = (
+        {name for process in processes for name in process.config_fingerprint}
+        for processes in (fleet.own_receivers, fleet.own_workers)
+    )
+    named = set[str]()
+    kinds: tuple[tuple[str, set[str], Sequence[FleetProcess]], ...] = (
+        ("receivers", receivers, fleet.own_receivers),
+        ("workers", workers, fleet.own_workers),
+        ("receivers and workers", receivers & workers, [*fleet.own_receivers, *fleet.own_workers]),
+    )
+    for kind, names, processes in kinds:
+        for name in sorted(names - named):
             groups = _settled_groups(processes, lambda process, name=name: process.config_fingerprint.get(name, ""))  # type: ignore[misc]
             groups.pop("", None)
             if len(groups) > 1:
+                named.add(name)
                 hosts = "; ".join(sorted(f"{len(group)} on {_hosts(group)}" for group in groups.values()))
                 yield f"{kind} have different {name}: {hosts}", f"start all {kind} of the queue with the same {name}"
 
@@ -387,6 +408,7 @@ ROWS: Final = (
         "see their hosts, and start `credhook worker` there or elsewhere",
     ),
     Row("fleet.processes", _too_few, _problem, _remedy),
+    Row("fleet.starting", _starting, _problem, _remedy),
     Row(
         "fleet.credentials",
         _credentials,

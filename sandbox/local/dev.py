@@ -25,7 +25,7 @@ from subprocess import Popen, TimeoutExpired
 from typing import Any, Final
 
 import click
-from watchfiles import PythonFilter, watch
+from watchfiles import Change, PythonFilter, watch
 
 from credhook.sandbox.local.environment import (
     CREDHOOK,
@@ -116,6 +116,15 @@ def keyboard() -> Iterator[Callable[[], str] | None]:
             termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
+def folders_below(folders: Sequence[Path]) -> Iterator[str]:
+    """Yield these folders and the folders below, but neither links nor folders such as `.venv`."""
+    for top in folders:
+        top.stat()  # `walk` would pass over a folder that is missing.
+        for folder, names, _ in os.walk(top):
+            names[:] = [name for name in names if name not in PythonFilter.ignore_dirs]
+            yield folder
+
+
 def saved_files(folders: Sequence[Path]) -> Iterator[list[str]]:
     """Yield the names of the Python files saved in folders, every 50 ms or when there are any, until a signal.
 
@@ -124,18 +133,25 @@ def saved_files(folders: Sequence[Path]) -> Iterator[list[str]]:
     logging.getLogger("watchfiles").setLevel(logging.ERROR)  # It counts changes, and warns of signals.
     is_python = PythonFilter()
     is_test = re.compile(r"(test_.*|.*_test|conftest)\.py").fullmatch
+    is_over = False
     try:
-        # Filtered below, since `watch` with a filter would not yield while other files change, such as our logs.
-        for changes in watch(
-            *folders,
-            watch_filter=None,
-            debounce=400,  # Changes within these milliseconds count as one save.
-            rust_timeout=50,
-            yield_on_timeout=True,
-            raise_interrupt=False,
-        ):
-            names = {Path(path).name for change, path in changes if is_python(change, path)}
-            yield sorted(name for name in names if not is_test(name))
+        while not is_over:
+            is_over = True  # Unless a folder is added, `watch` ends after a signal.
+            # Filtered below, since `watch` with a filter would not yield while other files change, such as our logs.
+            for changes in watch(
+                *folders_below(folders),
+                watch_filter=None,
+                debounce=400,  # Changes within these milliseconds count as one save.
+                rust_timeout=50,
+                yield_on_timeout=True,
+                raise_interrupt=False,
+                recursive=False,  # It would follow links, and one may lead to the whole disk.
+            ):
+                names = {Path(path).name for change, path in changes if is_python(change, path)}
+                yield sorted(name for name in names if not is_test(name))
+                if any(change is Change.added and Path(path).is_dir() for change, path in changes):
+                    is_over = False
+                    break
     except (OSError, RuntimeError) as error:
         raise CannotStart(f"files cannot be watched: {error}; WATCHFILES_FORCE_POLLING=1 may help") from error
 

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Final
 
 import click
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from credhook.events import RESOURCES, path_advice
 from credhook.store import FETCH
@@ -198,7 +198,8 @@ def changes(store: SyncStore) -> Iterator[EventChange]:
                         click.echo("Redis answers again; changes in between are not shown", err=True)
                         lost = False
                     if message["type"] == "message":
-                        yield EventChange.model_validate_json(message["data"])
+                        with suppress(ValidationError):  # Somebody else has published it.
+                            yield EventChange.model_validate_json(message["data"])
         except STORE_ERRORS as error:
             if not lost:
                 click.echo(f"Redis does not answer ({type(error).__name__}); trying again", err=True)

@@ -22,6 +22,7 @@ from rq.suspension import WORKERS_SUSPENDED
 from rq.worker import BaseWorker, WorkerStatus
 
 from credhook.backoff import Backoff, Waits
+from credhook.logs import insist_on_logs
 from credhook.settings import WorkerSettings
 from credhook.store import State
 from credhook.store.errors import STORE_ERRORS, hint
@@ -162,6 +163,7 @@ class ConcurrentWorker(BaseWorker):
             with suppress(ApiError):  # The breaker then claims no events.
                 await self._first(parts.auth.token(parts.transport))
             await self._first(parts.lifespan.start())
+            insist_on_logs()
             self.credential_error, self.started = self._breaker.credential_error, True
             watch(False)  # An event may block the loop before the next round.
             await self._take_and_start(burst=burst)

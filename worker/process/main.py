@@ -17,7 +17,7 @@ import structlog
 
 from credhook import tracing
 from credhook.backoff import Backoff, Waits
-from credhook.logs import in_development
+from credhook.logs import in_development, insist_on_logs
 from credhook.metrics.counting import unread
 from credhook.settings import WorkerSettings, in_force
 from credhook.store import health
@@ -147,6 +147,7 @@ def _work(
     store = settings.open_store_sync()
     tracing.start("worker")  # Before handlers are loaded: their own traces join ours.
     registry = load(settings.handlers)
+    insist_on_logs()
     _report(supervision, LOADED)
     _wait_for(store)
     # Imported objects live as long as the process: the collector need not visit them.

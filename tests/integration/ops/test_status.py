@@ -24,7 +24,7 @@ from support.worker.harness import DATA, Harness
 
 WORKER: dict[str, Any] = {
     "version": "1", "host": "w", "pid": 1, "handlers": {}, "slots": 1, "in_flight": 0,
-    "platform": {"key": "c"}, "config_fingerprint": {},
+    "platform": {"key": "c"}, "config_fingerprint": {}, "started": True,
 }  # fmt: skip
 
 

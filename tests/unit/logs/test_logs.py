@@ -16,7 +16,7 @@ import pytest
 import structlog
 
 from credhook.cli import main
-from credhook.logs import _MAX_PLACES, configure_logs
+from credhook.logs import _MAX_PLACES, configure_logs, insist_on_logs
 from credhook.logs.places import is_authors, loaded_from, places, runs_now
 from credhook.store import State
 from credhook.worker.api.models import read_only
@@ -360,3 +360,38 @@ def test_the_line_of_a_stop_iteration_in_a_coroutine_is_the_authors() -> None:
     with pytest.raises(RuntimeError) as caught:
         scope["looks"]().send(None)
     assert places(caught.value.with_traceback(None), 4) == ["app/handlers.py:2 looks"]
+
+
+@pytest.mark.parametrize("way", ["basicConfig", "another handler", "structlog"])
+def test_logs_are_configured_again_after_other_code(capsys: pytest.CaptureFixture[str], way: str) -> None:
+    """A start-up function configures logging as it does elsewhere. The lines must hold no message of an error."""
+    configure_logs()
+    kept = logging.NullHandler()
+    logging.getLogger().addHandler(kept)
+    if way == "basicConfig":
+        logging.basicConfig(level="INFO", force=True, stream=sys.stderr)
+        logging.getLogger().addHandler(kept)
+    elif way == "another handler":
+        logging.getLogger().addHandler(logging.StreamHandler())
+    else:
+        structlog.configure(wrapper_class=structlog.BoundLogger)
+    insist_on_logs()
+    capsys.readouterr()
+    try:
+        int("a claim")
+    except ValueError:
+        logging.getLogger("library").exception("it failed")
+        structlog.get_logger("ours").exception("ours_failed")
+    lines = capsys.readouterr().err
+    assert "a claim" not in lines
+    assert len(lines.splitlines()) == 2
+    assert kept in logging.getLogger().handlers
+    logging.getLogger().removeHandler(kept)
+
+
+def test_logs_that_nobody_has_changed_stay() -> None:
+    output = io.StringIO()
+    configure_logs(output)
+    handlers = list(logging.getLogger().handlers)
+    insist_on_logs()
+    assert logging.getLogger().handlers == handlers

@@ -31,7 +31,7 @@ def receiver(**more: Any) -> ReceiverProcess:
 
 def worker(**more: Any) -> WorkerProcess:
     said = {"queue": "q", "name": "w1.s.1", "host": "w1", "version": "1", "age": DEPLOY_SECONDS, "handlers": HANDLERS}
-    platform = {"pid": 1, "platform": {"key": "c"}, "config_fingerprint": {}}
+    platform = {"pid": 1, "platform": {"key": "c"}, "config_fingerprint": {}, "started": True}
     return WorkerProcess(**{**said, **platform, "in_flight": 3, "slots": 100, **more})
 
 
@@ -84,6 +84,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("fleet.versions", {"workers": (worker(), *(worker(host=f"w{n}", version="2") for n in range(2, 9)))}, "1 on r1, w1; 2 on w2, w3, w4, w5, w6 upgrade"),
     ("fleet.versions", {**OTHER, "workers": (worker(), worker(queue="b", version="2"))}, "1 on r1, w1; 2 on w1 upgrade"),
     ("fleet.settings", {"receivers": FINGERPRINTS}, "receivers have different CREDHOOK_RETENTION: 1 on r1; 1 on r2"),
+    ("fleet.starting", {"workers": (worker(), worker(pid=2, started=False, age=60.0))}, "worker w1 pid 2 takes no events: its start has not ended after 60 s see startup_failed"),
+    ("fleet.settings", {"receivers": FINGERPRINTS[:1], "workers": (worker(config_fingerprint=FINGERPRINTS[1].config_fingerprint),)}, "receivers and workers have different CREDHOOK_RETENTION: 1 on r1; 1 on w1"),
     ("fleet.handlers", {"workers": (worker(), worker(handlers={}))}, "test.f"),
     ("fleet.handlers", {"workers": tuple(worker(handlers=dict.fromkeys("abcdefghijk", (kind,))) for kind in "xy")}, "workers of q have different handlers: a, b, c, d, e, f, g, h, i, j start all"),
     ("fleet.settings", {"workers": (worker(config_fingerprint=ONE), worker(config_fingerprint=TWO))}, "start all workers"),
@@ -129,6 +131,7 @@ def test_each_thing_that_is_wrong_is_remarked_on_alone(check: str, otherwise: di
         {"receivers": (receiver(conflicts=3, conflicted=86_401.0, unauthenticated=9, refused=901.0),)},
         {"server": SERVER.model_copy(update={"maxmemory": 0})},  # Its check says so.
         {"receivers": (receiver(turned_away={"invalid_http": 9}, turned_away_ago=9.0, idle=1.0),)},  # Scanners.
+        {"workers": (worker(), worker(pid=2, started=False, age=59.0))},
         {"receivers": (receiver(turned_away={"full": 9}, turned_away_ago=901.0),)},
     ],
 )

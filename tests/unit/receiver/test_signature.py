@@ -57,10 +57,19 @@ def test_a_signed_id_may_be_any_text(webhook_id: str) -> None:
     assert check(raw(webhook_id=webhook_id, signature=sign(webhook_id, str(NOW), BODY))) == webhook_id
 
 
-def test_an_id_that_is_no_utf_8_is_verified_as_its_bytes_and_escaped() -> None:
-    signed = base64.b64encode(PRIVATE.sign(b"\xe9.%d.%b" % (NOW, BODY)))
-    headers = [(b"webhook-id", b"\xe9"), *without(b"webhook-id")[:2], (b"webhook-signature", b"v1a," + signed)]
-    assert check(headers, PUBLIC) == "\\xe9"
+@pytest.mark.parametrize(
+    ("raw_id", "shown"),
+    [
+        (b"\xff", "\ufffdff"),
+        (b"\\xff", "\\xff"),  # The text that escapes would make of the byte before.
+        ("\ufffdff".encode(), "\ufffd" + "\ufffdff".encode().hex()),
+        (b"backfilled:openid4vc.issuance.completed:i1", "\ufffd" + b"backfilled:openid4vc.issuance.completed:i1".hex()),
+    ],
+)
+def test_id_is_verified_as_its_bytes_and_becomes_no_other_id(raw_id: bytes, shown: str) -> None:
+    signed = base64.b64encode(PRIVATE.sign(b"%b.%d.%b" % (raw_id, NOW, BODY)))
+    headers = [(b"webhook-id", raw_id), *without(b"webhook-id")[:2], (b"webhook-signature", b"v1a," + signed)]
+    assert check(headers, PUBLIC) == shown
 
 
 def under_aliases(headers: Raw) -> Raw:

@@ -41,6 +41,18 @@ def test_saves_while_events_come_lose_none_and_repeat_none_that_is_done(folder: 
     print(f"{saves} saves, {events} events, {len(runs)} runs, none after its event was done")  # noqa: T201  For `make soak`.
 
 
+def test_links_are_not_followed_and_new_folders_are_watched(tmp_path: Path) -> None:
+    (tmp_path / "disk").symlink_to("/")
+    saves = saved_files([tmp_path])
+    assert next(saves) == []
+    (tmp_path / "package").mkdir()
+    until(lambda: not next(saves), what="a look at the new folder")
+    for _ in range(20):  # The folder is watched some turns later.
+        next(saves)
+    (tmp_path / "package" / "new.py").touch()
+    assert until(lambda: next(saves), what="the save") == ["new.py"]
+
+
 def test_a_test_that_is_saved_is_no_reason_to_start_anew(tmp_path: Path) -> None:
     saves = saved_files([tmp_path])
     assert next(saves) == []
