@@ -226,6 +226,20 @@ async def test_concurrency_limits_a_handler_in_the_whole_fleet(plugin: Plugin, r
     assert plugin.notes.count("limited begins") == 3
 
 
+async def test_ended_handler_frees_its_place_while_another_runs(plugin: Plugin, redis_client: Redis) -> None:
+    plugin.add("slow", gated=True)
+    plugin.add("limited", concurrency=1)
+    async with plugin.worker() as made:
+        await made.accept("e2", DATA, "pre_2")
+        trials = [asyncio.create_task(made.next())]
+        await plugin.noted("limited ends")
+        await until_async(lambda: not redis_client.exists("credhook:credhook:running:test.limited"), what="the place")
+        trials.append(asyncio.create_task(made.next()))
+        await plugin.noted("limited ends", 2)
+        plugin.gates["slow"].set()
+        assert [trial.state for trial in await asyncio.gather(*trials)] == [State.DONE, State.DONE]
+
+
 async def test_retried_handler_keeps_its_place(plugin: Plugin, redis_client: Redis) -> None:
     plugin.add("limited", concurrency=1, backoff=Backoff(first=0.02, longest=0.02))
     redis_client.sadd("credhook:credhook:running:test.limited", "of a dead worker")
