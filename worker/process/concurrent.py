@@ -22,7 +22,6 @@ from rq.suspension import WORKERS_SUSPENDED
 from rq.worker import BaseWorker, WorkerStatus
 
 from credhook.backoff import Backoff, Waits
-from credhook.logs import insist_on_logs
 from credhook.settings import WorkerSettings
 from credhook.store import State
 from credhook.store.errors import STORE_ERRORS, hint
@@ -79,11 +78,13 @@ class ConcurrentWorker(BaseWorker):
         name: str,
         candidates: Candidates = Candidates.ALL,
         report_candidates: Callable[[], None] = lambda: None,
+        on_start: Callable[[], None] = lambda: None,
     ) -> None:
         """Prepare to work.
 
         `store`: for RQ's record of this worker; `name`: of this process in the fleet, which holds the events;
-        `candidates`: which poison candidates it takes; `report_candidates`: called when some wait for another process.
+        `candidates`: which poison candidates it takes; `report_candidates`: called when some wait for another process;
+        `on_start`: called after the start-up functions.
         """
         super().__init__(
             [settings.queue], name=name, connection=store.redis, serializer=JSONSerializer, log_job_description=False
@@ -95,7 +96,7 @@ class ConcurrentWorker(BaseWorker):
         self._tasks: set[asyncio.Task[None]] = set()
         self._exhausted = False
         self._suspended = False
-        self._candidates, self._report_candidates = candidates, report_candidates
+        self._candidates, self._report_candidates, self._on_start = candidates, report_candidates, on_start
         #: Events done that RQ's record does not count yet.
         self._finished = 0
         #: Held while RQ's record is written. It is written from birth to death, and not again after death.
@@ -163,7 +164,7 @@ class ConcurrentWorker(BaseWorker):
             with suppress(ApiError):  # The breaker then claims no events.
                 await self._first(parts.auth.token(parts.transport))
             await self._first(parts.lifespan.start())
-            insist_on_logs()
+            self._on_start()
             self.credential_error, self.started = self._breaker.credential_error, True
             watch(False)  # An event may block the loop before the next round.
             await self._take_and_start(burst=burst)

@@ -179,6 +179,7 @@ def _work(
         name=name,
         candidates=candidates,
         report_candidates=partial(_report, supervision, CANDIDATES),
+        on_start=insist_on_logs,
     )
     heartbeat = Heartbeat(store, settings, registry, concurrent, processes=processes)
     heartbeat.beat()

@@ -206,3 +206,27 @@ def test_planted_job_is_refused_and_kept_aside(harness: Harness) -> None:
         assert 0 < harness.redis.ttl(INDEX.refused + job) <= 86_400
     assert not harness.redis.exists("rq:wip:credhook")
     assert "canary" not in worker.text
+
+
+def test_logging_of_a_start_up_function_shows_no_claim(harness: Harness) -> None:
+    harness.plugin("""
+import logging
+
+@handlers.startup
+def start():
+    logging.basicConfig(level="DEBUG", force=True)
+
+@handlers.on("*")
+async def ends(event, context):
+    try:
+        int("a claim")
+    except ValueError:
+        logging.getLogger("mine").exception("it failed")
+""")
+    harness.happens("m1")
+    with harness.worker() as worker:
+        harness.reaches("m1", "done")
+        assert '"logging_restored"' in worker.text
+        assert "it failed" in worker.text
+        assert "a claim" not in worker.text
+        assert worker.stop() == 0
