@@ -118,11 +118,7 @@ class ResponseModel(Wire):
 
         For an element of a list, the JSON of the element. Each access makes a copy: keep it in a variable.
         """
-        return (
-            read_only(self.__dict__[_DOCUMENT])
-            if _DOCUMENT in self.__dict__
-            else self.model_dump(mode="json", exclude_unset=True)
-        )
+        return read_only(document_of(self))
 
 
 #: Where a model keeps its JSON. Pydantic leaves out such names when it writes or compares models.
@@ -133,6 +129,12 @@ def with_document(model: M, document: Any) -> M:
     """Return the model after keeping the JSON that it was read from."""
     model.__dict__[_DOCUMENT] = document
     return model
+
+
+def document_of(model: ResponseModel) -> Any:
+    """Return the JSON that the model was read from. It is shared: do not change it."""
+    document = model.__dict__.get(_DOCUMENT, model)
+    return model.model_dump(mode="json", exclude_unset=True) if document is model else document
 
 
 def data_of(document: Any) -> Any:

@@ -300,7 +300,7 @@ class Resources(Namespace[S], Generic[S, R]):
     #: A verifier can be set up so that a presentation's data is readable only once.
     get: Operation[R, [str]]
     #: All pages. For more than 1,000 pages or 32 MiB use `page`.
-    list: Operation[tuple[R, ...], []]
+    list: Operation[Elements[R], []]
     #: States without personal data: the first page for "", or the page after `following` of another page.
     page: Operation[Page[ListedResource], [str]]
 
@@ -317,7 +317,7 @@ _USERS: Final = "/consumer-onboarding/api/users"
 class Endpoints(Namespace[S]):
     """Webhook endpoints of the organisation."""
 
-    list: Operation[tuple[models.Endpoint, ...], []] = Operation(
+    list: Operation[Elements[models.Endpoint], []] = Operation(
         "endpoints.list", "GET", _ENDPOINTS, each=models.Endpoint
     )
     create: Operation[models.Endpoint, [models.EndpointRequest]] = Operation(
@@ -379,7 +379,7 @@ class Users(Namespace[S]):
         "users.create", "POST", _USERS, models.OnboardingResult, body=models.UserRequest
     )
     #: All pages. For more than 1,000 pages or 32 MiB use `page`.
-    list: Operation[tuple[models.User, ...], []] = Operation("users.list", "GET", _USERS, each=models.User)
+    list: Operation[Elements[models.User], []] = Operation("users.list", "GET", _USERS, each=models.User)
     #: The first page for "", or the page after `following` of another page.
     page: Operation[Page[models.User], [str]] = Operation("users.page", "GET", _USERS, each=models.User, paged=True)
     by_external_identifier: Operation[models.User, [str]] = Operation(
@@ -403,7 +403,7 @@ class Wallet(Namespace[S]):
     """Credentials in the wallet."""
 
     #: Accept an offer: `credential_offer="…"`.
-    accept: Operation[tuple[models.WalletCredential, ...]] = Operation(
+    accept: Operation[Elements[models.WalletCredential]] = Operation(
         "wallet.accept", "POST", "/me-wallet/api/credentials", each=models.WalletCredential, body=models.OfferRequest
     )
 

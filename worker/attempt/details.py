@@ -28,7 +28,7 @@ from credhook.store.store import AsyncStore
 from credhook.worker import metrics
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import ApiError, NotFound
-from credhook.worker.api.models import Issuance, Presentation, data_of, model_of, with_document
+from credhook.worker.api.models import Issuance, Presentation, data_of, document_of, model_of, with_document
 from credhook.worker.attempt.retry import DataGone, DetailsLate
 from credhook.worker.platform.circuit import PlatformPaused
 from credhook.worker.queue.claims import Claim
@@ -142,7 +142,7 @@ def _cipher(keys: Sequence[str]) -> "MultiFernet":
 
 def to_bytes(details: Issuance | Presentation) -> bytes:
     """Return the details as the platform wrote them."""
-    return to_json(details.raw)
+    return to_json(document_of(details))
 
 
 def from_bytes(snapshot: bytes, event_type: str, resource_id: str) -> Issuance | Presentation:

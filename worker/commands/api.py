@@ -26,14 +26,16 @@ from credhook.worker.api.models import (
     CertificateRequest,
     EndpointRequest,
     PresetRequest,
+    ResponseModel,
     TrustedEntityRequest,
     UserRequest,
-    Wire,
     certificates_in,
+    data_of,
 )
 from credhook.worker.api.operations import Call
 
 T = TypeVar("T")
+_Printed = ResponseModel | Sequence[ResponseModel] | None
 
 #: Seconds for which a command repeats a request that may soon succeed. Specification: Errors, rule 3.
 PATIENCE: Final = 3.0
@@ -197,13 +199,13 @@ def call(operation: Callable[[AsyncApi], Coroutine[Any, Any, T]]) -> T:
         raise (WrongInput if unsendable else click.ClickException)(_with_detail(error)) from None
 
 
-def _print(operation: Callable[[AsyncApi], Coroutine[Any, Any, Wire | Sequence[Wire] | None]]) -> None:
+def _print(
+    operation: Callable[[AsyncApi], Coroutine[Any, Any, ResponseModel | Sequence[ResponseModel] | None]],
+) -> None:
     answer = call(operation)
     if answer is not None:
         # ASCII suits every encoding, and no value can act on the terminal.
-        click.echo(
-            json.dumps(answer, indent=2, default=lambda model: model.model_dump(mode="json", exclude_unset=True))
-        )
+        click.echo(json.dumps(answer, indent=2, default=lambda model: data_of(model.raw)))
 
 
 def _request(shape: TypeAdapter[T], document: bytes) -> T:

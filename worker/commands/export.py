@@ -12,7 +12,7 @@ from credhook.settings import WorkerSettings
 from credhook.store.history import records
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import ApiError
-from credhook.worker.api.models import Issuance, Presentation
+from credhook.worker.api.models import Issuance, Presentation, data_of
 from credhook.worker.attempt.details import Snapshots, from_bytes
 from credhook.worker.commands.api import PATIENCE
 from credhook.worker.commands.options import AN_ID, open_store
@@ -46,7 +46,8 @@ def export(webhook_id: str) -> None:
         raise click.ClickException(f"the platform does not return the details: {error}") from error
     case = {name: record[name] for name in ("type", "resource_id", "webhook_id", "received_at")}
     case["attempt"] = max(1, record["attempts"] or 1)
-    case["details"] = redacted(details.model_dump(mode="json", by_alias=True, exclude_unset=True))
+    content = data_of(details.raw)
+    case["details"] = redacted({**content, "id": details.id} if isinstance(content, dict) else {"id": details.id})
     click.echo(json.dumps(case, indent=2))
 
 

@@ -72,7 +72,7 @@ async def test_our_client_reads_what_is_optional(sandbox: Platform) -> None:
     async with AsyncApi.from_settings(PlatformSettings.model_validate(environment)) as api:
         listed = await api.issuances.list()
         assert [each.id for each in listed][-4:] == [*ids, offered]
-        assert listed.raw["meta"] == META  # type: ignore[attr-defined]
+        assert listed.raw["meta"] == META
         issuance: Any = await api.issuances.get(offered)
         assert issuance.raw["links"]["self"].endswith(offered)
         credential, *_ = await api.wallet.accept(credential_offer=issuance.offer_uri)
