@@ -154,12 +154,12 @@ async def test_handler_that_gives_up_has_its_cause_before_the_settlement(queue: 
 
 async def test_cause_is_described_once_with_texts_that_are_cut(queue: EventQueue) -> None:
     await queue.accept("e0", "e1")
-    failure = Failure("x" * 300, "Y" * 300)
+    failure = Failure("x" * 300, "Y" * 300, at="z" * 300)
     for number in range(2):
         await queue.worker().settle(await queue.take_one(), failed(failure))
         queue.redis.hset(INDEX.cause + failure.cause, "first", 1_000 + number)
     (cause,) = causes(store_on(queue.redis))[0]
-    assert (cause.handler, cause.error, cause.given_up) == ("x" * 200, "Y" * 200, 2)
+    assert (cause.handler, cause.error, cause.at, cause.given_up) == ("x" * 200, "Y" * 200, "z" * 200, 2)
     assert (cause.first, cause.version[:8]) == ("1970-01-01T00:00:01.001Z", "credhook")
     queue.redis.delete(INDEX.cause + failure.cause)  # As after its expiry: the records name it still.
     (cause,) = causes(store_on(queue.redis))[0]

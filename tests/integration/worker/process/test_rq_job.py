@@ -61,6 +61,17 @@ def test_rqs_scheduler_starts_the_next_attempt(harness: Harness) -> None:
     assert harness.notes() == ["run 1", "run 2"]
 
 
+def test_next_attempt_stays_in_rqs_schedule_until_it_is_due(harness: Harness) -> None:
+    harness.plugin(FAILING_ONCE)
+    harness.happens("m1")
+    with stock_worker(harness, *OUR_JOBS, "--burst") as stock:
+        assert stock.process.wait(60) == 0
+    assert harness.notes() == ["run 1"]
+    schedule: Any = harness.redis.zrange(INDEX.scheduled, 0, -1, withscores=True)
+    ((_, at),) = schedule
+    assert at * 1_000 >= int(record(harness.redis, "m1")["due"])
+
+
 def test_rqs_worker_finishes_its_event_after_sigterm(harness: Harness) -> None:
     harness.plugin(HELD)
     harness.happens("m1")
