@@ -72,6 +72,8 @@ class Processor:
         concurrency = self.settings.concurrency
         self.leases, self.runs, self._places = Leases(self.claims), Runs(concurrency), asyncio.Semaphore(concurrency)
         self.lookups = Lookups()
+        #: Handler → when the last event that waits for a place asks again, in monotonic seconds.
+        self._turns: dict[str, float] = {}
         self._log = log.bind()  # The module's logger would bind anew for each event.
 
     async def handle(
@@ -187,16 +189,22 @@ class Processor:
         """Return why a due handler cannot run now, or None."""
         if self.runs.defer_to(claim.event_id, handler.name):
             return StillRunning()
-        if handler.concurrency and not await self._has_place(claim, handler.name, handler.concurrency):
-            return retry.ConcurrencyReached()
-        return None
+        # At the first attempt the details come first: the condition may need no place, and presented data may not wait.
+        return None if claim.first else await self._place(claim, handler)
 
-    async def _has_place(self, claim: Claim, handler: str, limit: int) -> bool:
+    async def _place(self, claim: Claim, handler: Handler) -> retry.ConcurrencyReached | None:
+        """Take a place for a handler with a concurrency limit. Return why there is none."""
+        if not handler.concurrency:
+            return None
         try:
-            return await self.claims.acquire_place(claim, handler, limit)
+            if await self.claims.acquire_place(claim, handler.name, handler.concurrency):
+                return None
         except STORE_ERRORS as error:
             log.warning("places_unknown", webhook_id=claim.event_id, error=type(error).__name__)
-            return False
+        now = time.monotonic()
+        earliest = self._turns.get(handler.name, 0.0) + retry.PLACE_TURN_SECONDS
+        turn = self._turns[handler.name] = max(now + retry.PLACE_AGAIN_SECONDS, earliest)
+        return retry.ConcurrencyReached(turn - now)
 
     async def run_handlers(self, attempt: Attempt, details: Details, handlers: Sequence[Handler]) -> None:
         """Run the handlers concurrently, but those with `after=` once the other has ended. Record each as it ends."""
@@ -239,6 +247,11 @@ class Processor:
         event = FetchedEvent(claim.type, claim.resource_id, claim.event_id, claim.received_at, number, details)
         if not self._may_run(attempt, event, handler):
             return
+        if claim.first and (obstacle := await self._place(claim, handler)):
+            attempt.failed(name, obstacle, obstacle)
+            _count(attempt, handler, "deferred")
+            return
+        attempt.check()
         context: Context[Any, Any] = Context(
             self.clients.api if handler.is_async else self.clients.in_thread,
             self._log.bind(**attempt.ids, attempt=number, handler=name),
@@ -373,7 +386,9 @@ class Processor:
             self._log.info("event_done", **fields)
         elif settlement.state is State.WAITING:
             fields["retry_in"] = {name: round(wait.seconds, 1) for name, wait in attempt.waits.items()}
-            log.info("event_waiting", error=settlement.error, seconds=round(settlement.wait, 1), **fields)
+            # An event that only waits for its turn is no news: of a backlog, each asks again and again.
+            write = log.info if attempt.failures else log.debug
+            write("event_waiting", error=settlement.error, seconds=round(settlement.wait, 1), **fields)
         elif settlement.state is State.ACCEPTED:
             log.info("event_handed_back", **fields)
         elif settlement.state is State.UNHANDLED:

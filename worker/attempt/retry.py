@@ -33,8 +33,10 @@ BACKOFF: Final = Backoff(first=5.0, longest=4 * 3_600.0, growth=3.0, jitter=1.0)
 #: may be what brings the platform down.
 PATIENCE_SECONDS: Final = 86_400.0
 
-#: Average seconds until an event asks again for a handler whose concurrency limit is reached.
-PLACE_AGAIN_SECONDS: Final = 1.0
+#: Least seconds until an event asks again for a handler whose concurrency limit is reached.
+PLACE_AGAIN_SECONDS: Final = 0.5
+#: Seconds between two events of a process that ask for the same handler. Of a backlog, all would ask each second.
+PLACE_TURN_SECONDS: Final = 0.005
 
 
 class Retry(Exception):
@@ -99,8 +101,8 @@ class Defer(Retry):
 class ConcurrencyReached(Defer):
     """The handler's concurrency limit is reached. No attempt is spent."""
 
-    def __init__(self, chance: Callable[[], float] = random.random) -> None:
-        super().__init__(PLACE_AGAIN_SECONDS * (0.5 + chance()))
+    def __init__(self, seconds: float = PLACE_AGAIN_SECONDS) -> None:
+        super().__init__(seconds)
 
 
 def after_fetch(

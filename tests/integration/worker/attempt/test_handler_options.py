@@ -240,6 +240,33 @@ async def test_ended_handler_frees_its_place_while_another_runs(plugin: Plugin, 
         assert [trial.state for trial in await asyncio.gather(*trials)] == [State.DONE, State.DONE]
 
 
+async def test_handler_without_a_free_place_is_skipped_by_its_condition(plugin: Plugin, redis_client: Redis) -> None:
+    plugin.add("limited", concurrency=1, condition=lambda event: event.resource_id != "pre_2")
+    redis_client.sadd("credhook:credhook:running:test.limited", "another")
+    redis_client.zadd(INDEX.leases, {"another": 2e15})
+    async with plugin.worker() as made:
+        await made.accept("e2", DATA, "pre_2")
+        assert (await made.next()).error == "test.limited: ConcurrencyReached"
+        assert (await made.next()).state is State.DONE
+    assert record(redis_client, "e2")["h:test.limited"] == "skipped"
+
+
+async def test_events_of_a_backlog_ask_for_a_place_in_turn(plugin: Plugin, redis_client: Redis) -> None:
+    """All of a backlog would ask each second, and log it."""
+    plugin.add("limited", concurrency=1)
+    redis_client.sadd("credhook:credhook:running:test.limited", "another")
+    redis_client.zadd(INDEX.leases, {"another": 2e15})
+    with capture_logs() as logs:
+        async with plugin.worker() as made:
+            for number in range(2, 22):
+                await made.accept(f"e{number}", DATA, f"pre_{number}")
+            attempts_made = [Attempt(await made.claim()) for _ in range(21)]
+            waits = [(await made.next(attempt)).wait for attempt in attempts_made]
+    assert min(waits) > 0.4
+    assert max(waits) - min(waits) < 20 * 0.005 + 0.4
+    assert [line["log_level"] for line in logs if line["event"] == "event_waiting"] == ["debug"] * 21
+
+
 async def test_retried_handler_keeps_its_place(plugin: Plugin, redis_client: Redis) -> None:
     plugin.add("limited", concurrency=1, backoff=Backoff(first=0.02, longest=0.02))
     redis_client.sadd("credhook:credhook:running:test.limited", "of a dead worker")

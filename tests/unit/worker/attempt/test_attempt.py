@@ -183,9 +183,10 @@ async def test_end_of_each_of_many_handlers_is_written_once() -> None:
 
 async def test_event_that_waits_for_a_place_keeps_its_lease_until_handed_back() -> None:
     planned, store = Planned(), Store()
+    claim = CLAIM._replace(first=False)  # The details of a first claim come before its place.
     planned.add("f", concurrency=1)
-    made, following = processor(store, planned.handlers), Attempt(CLAIM._replace(event_id="e2"))
-    first = asyncio.create_task(made.handle(Attempt(CLAIM)))  # Waits for Redis in the only place.
+    made, following = processor(store, planned.handlers), Attempt(claim._replace(event_id="e2"))
+    first = asyncio.create_task(made.handle(Attempt(claim)))  # Waits for Redis in the only place.
     second = asyncio.create_task(made.handle(following))
     await asyncio.sleep(0)
     await made.leases.renew()
@@ -199,7 +200,7 @@ async def test_event_that_waits_for_a_place_keeps_its_lease_until_handed_back() 
     store.may_answer.set()
     settled = await first
     assert settled[0].state is State.WAITING
-    settled = await made.handle(Attempt(CLAIM._replace(event_id="e3")))
+    settled = await made.handle(Attempt(claim._replace(event_id="e3")))
     assert settled[0].state is State.WAITING
 
 

@@ -109,7 +109,7 @@ def test_handler_decides_itself() -> None:
     assert handling(Retry(after=timedelta(minutes=1))) == 60
     assert handling(Retry(), attempt=2) == 15.0
     assert handling(Retry(after=7), attempt=12) is None
-    assert [ConcurrencyReached(lambda: chance).after for chance in (0.0, 1.0)] == [0.5, 1.5]  # noqa: B023
+    assert [ConcurrencyReached().after, ConcurrencyReached(1.5).after] == [0.5, 1.5]
     for one in (GiveUp("account is closed"), StillRunning()):
         assert after_handler(one, 1, max_attempts=12) is after_handler(one, 12, max_attempts=12) is one
 
