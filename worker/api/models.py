@@ -185,6 +185,14 @@ def _parsed_time(text: str) -> datetime:
         ValueError: It has another form.
         OverflowError: It is beyond the years that Python knows.
     """
+    try:
+        return datetime.fromisoformat(text)  # Nearly all times.
+    except ValueError:
+        return _uncommon_time(text)
+
+
+def _uncommon_time(text: str) -> datetime:
+    """Return the time of a text with the number of a day in its year, midnight as 24:00, or a leap second."""
     if ordinal := _ORDINAL.match(text):
         day = datetime.strptime("".join(ordinal.groups()), "%Y%j")  # noqa: DTZ007  The zone follows.
         if day.year != int(ordinal[1]):
