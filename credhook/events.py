@@ -40,7 +40,7 @@ class Resource:
         namespace: its attribute of the API client, for example `api.issuances`.
         model: the class of its details in credhook/worker/api/models.py.
         payload_keys: the payload fields that may hold its id.
-        path: the default path of its details.
+        path: the default path of its details, a guess: no specification shows the paths.
         event_types: all types, in the order of the specification.
         states: its status, in lower case → the states that it has gone through for certain, the present one last.
             A backfill leaves a resource of another status.

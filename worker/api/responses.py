@@ -18,8 +18,6 @@ from credhook.worker.api.operations import Elements, Operation, Page, following
 
 R = TypeVar("R")
 
-#: Names that decide what an answer is about. None may stand twice in the envelope or in the resource.
-_DECIDING: Final = ("id", "status", "data")
 #: The escape of half a surrogate pair, in text without escaped backslashes.
 _HIGH, _LOW = r"\\ud[89ab][0-9a-f]{2}", r"\\ud[c-f][0-9a-f]{2}"
 _LONE: Final = re.compile(f"(?i){_HIGH}(?!{_LOW})|(?<!{_HIGH}){_LOW}")
@@ -67,8 +65,8 @@ def parse(operation: str, result: TypeAdapter[R], response: Response) -> R:
     """Read the body as `result`, whether or not it is wrapped into `data`.
 
     Raises:
-        InvalidResponse: It is not JSON, has a deciding name twice, or does not match. The message names the place, not
-            the value.
+        InvalidResponse: It is not JSON, has two values of `id` or `data`, or does not match. The message names the
+            place, not the value.
     """
     return _parsed(operation, result, _document(operation, response), response.status)
 
@@ -76,7 +74,7 @@ def parse(operation: str, result: TypeAdapter[R], response: Response) -> R:
 def _parsed(operation: str, result: TypeAdapter[R], document: Any, status: int) -> R:
     content = data_of(document)
     if getattr(document, "unclear", False) or getattr(content, "unclear", False):
-        raise _not_understood(operation, status, "it holds id, status or data twice", "name_twice")
+        raise _not_understood(operation, status, "it holds two values of id or data", "name_twice")
     model = _validated(operation, result, content, status)
     return with_document(model, document) if isinstance(model, ResponseModel) else model
 
@@ -119,12 +117,18 @@ def _elements(operation: str, each: TypeAdapter[Any], document: Any, status: int
 
 
 class _Doubled(dict[str, Any]):
-    """An object with a name twice. The last value counts. `unclear`: the name is a deciding one."""
+    """An object with a name twice. The last value counts, but two different states are no state.
+
+    Attributes:
+        unclear: True if it has two different values of `id` or `data`, so that it may be about another resource.
+    """
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)
-        names = [name for name, _ in pairs]
-        self.unclear = any(names.count(name) > 1 for name in _DECIDING)
+        different = {name for name, value in pairs if value != self[name]}
+        self.unclear = not different.isdisjoint({"id", "data"})
+        if "status" in different:
+            self["status"] = None
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -75,6 +75,20 @@ def test_details_with_another_id_are_refused(body: object) -> None:
         details(body)
 
 
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b'{"id": "p", "id": "p", "status": "verified"}', "verified"),
+        (b'{"id": "p", "status": "verified", "status": "verified"}', "verified"),
+        (b'{"id": "p", "status": "failed", "status": "verified"}', ""),
+        (b'{"data": {"id": "p", "status": "verified", "status": null}}', ""),
+    ],
+)
+def test_a_name_twice_is_refused_only_if_the_answer_may_be_about_another_resource(body: bytes, status: str) -> None:
+    found: Any = read(reading(PRESENTATION)["get"], Response(200, httpx.Headers(), body), NOW, asked_for="p")
+    assert found.status == status
+
+
 def test_raw_cannot_be_changed() -> None:
     with pytest.raises(TypeError, match="read-only"):
         details({"id": "p", "status": "verified", "new": CLAIMS}).raw["new"]["given_name"] = "Grace"

@@ -95,7 +95,7 @@ def test_a_status_says_what_to_do(status: int, error: type[ApiError]) -> None:
         b'{"id": "other", "status": "verified", "id": "p"}',
         b'{"data": {"id": "other"}, "data": {"id": "p", "status": "verified"}}',
         b'{"\\u0069d": "other", "id": "p"}',
-        b'\xef\xbb\xbf{"id": "p", "status": "failed", "status": "verified", "a": "\\ud800"}',
+        b'\xef\xbb\xbf{"id": "q", "id": "p", "status": "verified", "a": "\\ud800"}',
     ],
     ids=lambda value: repr(value)[:50],
 )
@@ -173,7 +173,7 @@ def test_data_is_read_from_json_that_is_not_strict(mark: bytes, attributes: byte
 
 @pytest.mark.parametrize(("body", "cause"), [
     (b"{", "not_json"),
-    (b'{"id": "p", "id": "p"}', "name_twice"),
+    (b'{"id": "q", "id": "p"}', "name_twice"),
     (b'{"data": {"id": "q", "id": "p"}}', "name_twice"),
     (b'{"data": {"id": "q"}, "data": {"id": "p"}}', "name_twice"),
 ])  # fmt: skip
