@@ -14,8 +14,8 @@ from redis.exceptions import RedisError
 from credhook.sandbox.local.environment import local_redis
 from credhook.settings import StoreSettings
 from credhook.store.connection import open_redis, open_redis_sync
-from credhook.store.errors import SentinelRefused, hint
-from credhook.worker.queue.claims import Claims
+from credhook.store.errors import SentinelRefused, hint, is_unwell
+from credhook.worker.queue.claims import operation
 from support.redis.redis_addresses import sentinel
 from support.store.stores import run_accept, store_on
 from support.waiting import until
@@ -66,16 +66,14 @@ async def test_one_refusal_of_a_replica_renews_all_connections(failover: Failove
 
 
 async def test_refusal_within_the_replies_of_a_group_renews_all_connections(failover: Failover) -> None:
-    """write.lua returns an error for each operation."""
+    """write.lua returns an error for each operation. Records come without a write that would refuse the whole group."""
     async with open_redis(failover.url) as client:
         store = store_on(client)
-        claims = Claims(store, lease=15)
         await run_accept(store, ("m1", *EVENT))
-        taken = await claims.take(1)
-        assert taken.claims
         failover.happen()
-        with pytest.raises(RedisError):
-            await claims.renew(taken.claims)
+        record = operation("record", "m1", "a.handler", "done", 1, "", {})
+        (refusal,) = await store.run("write", [store.retention, 15_000, "w", *record])
+        assert is_unwell(refusal)
         assert await run_accept(store, ("m2", *EVENT)) == [b"accepted"]
 
 
