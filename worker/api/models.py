@@ -562,11 +562,11 @@ class Endpoint(ResponseModel):
 
     shown: ClassVar = ("id", "filter_types")
 
-    id: str
+    id: Annotated[str, Field(coerce_numbers_to_str=True)]
     url: str
     filter_types: tuple[str, ...] | None = None
-    created_at: Timestamp | None = None
-    updated_at: Timestamp | None = None
+    created_at: Annotated[Timestamp | None, Otherwise()] = None
+    updated_at: Annotated[Timestamp | None, Otherwise()] = None
 
 
 def _listed(value: object) -> object:

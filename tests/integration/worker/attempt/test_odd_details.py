@@ -1,5 +1,6 @@
 """Details of any shape reach the handler, and presented data survives a handler that fails."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,9 +11,10 @@ from credhook.worker.attempt.attempt import Attempt
 from credhook.worker.attempt.details import RecentData
 from credhook.worker.attempt.retry import GiveUp, Retry
 from credhook.worker.handlers.registry import Handlers
-from support.waiting import until_async
+from support.process.commands import invoke
+from support.waiting import until, until_async
 from support.worker.attempts import attempts
-from support.worker.fleet_harness import Answer, Call, Stub, presentation, well
+from support.worker.fleet_harness import Answer, Call, FleetHarness, Stub, presentation, well
 from support.worker.harness import COMPLETED, DATA
 
 CLAIMS = {"given_name": "Ada"}
@@ -164,3 +166,17 @@ async def test_fetch_that_gets_a_500_is_repeated_once_in_place(redis_url: str, s
         await made.accept("m1", COMPLETED, "x1")
         assert (await made.next()).error == "Unavailable 500"
     assert [call.resource for call in stub.calls] == ["x0", "x0", "x1", "x1"]
+
+
+def test_status_and_causes_name_the_setting_of_a_path_that_finds_nothing(rig: FleetHarness) -> None:
+    rig.stub.answer = lambda _: Answer(404)
+    rig.plugin("""
+@handlers.on("*")
+async def handle(event, context):
+    note(event.webhook_id)
+""")
+    rig.accept(*((f"m{number}", COMPLETED, f"x{number}") for number in range(3)))
+    with rig.worker():
+        for name in ("status", "causes"):
+            command = partial(invoke, name, environment=rig.environment)
+            until(lambda command=command: "check CREDHOOK_ISSUANCE_PATH" in command().stdout)  # type: ignore[misc]

@@ -208,6 +208,7 @@ SPELLINGS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "as sent": lambda body: body,
     "an id of its own": reversed_ids,
     "its own id, all types named": lambda body: reversed_ids(with_types(str)(body)),
+    "a number as the id": lambda body: body | {"id": 7, "createdAt": "just now", "new": {}},
     "another order": with_types(str),
     "aliases of types": with_types(lambda name: name.replace(".verification.", ".presentation.")),
     "upper case of types": with_types(str.upper),
