@@ -16,6 +16,7 @@ One hash per event is its record. It also marks the webhook-id as seen, so that 
         p:<handler>, p:fetch                "<attempts> <due>": attempts spent, when it is due, in ms; 0: at once, or
                                             behind another handler. Without `h:` the handler is pending
         c:<handler>                         id of the cause of its open failure
+        replayed                            when it was last replayed, in ms: earlier claims write nothing
         only                                if the event runs no other handlers than these
         backfilled                          if a backfill has brought the event
         trace                               its trace context, see credhook/tracing

@@ -1,8 +1,8 @@
 """Claim events, renew the claims, record progress, and settle.
 
 A claim is a lease with a fence. Only its holder can settle the event. A process that stalls for longer than its lease
-loses the claim, and its settlement is refused. The end of a handler is recorded in any case: it stays true when the
-claim is lost.
+loses the claim, and its settlement is refused. The end of a handler stays true, so it is still recorded, unless the
+event was erased or replayed since.
 
 An event and its RQ job move in one script: a job is always in a list. Jobs keep RQ's format, so that `rq info`
 shows the queue; tests/integration/worker/queue/test_rq_contract.py compares.
@@ -340,7 +340,7 @@ class Claims:
         """
         described, attempt = failure.described() if failure else {}, claim.attempt(handler)
         await self._commit.write(
-            operation("record", claim.event_id, handler, how, attempt, " ".join(pending), described)
+            operation("record", claim.event_id, claim.fence, handler, how, attempt, " ".join(pending), described)
         )
 
     async def ended(self, claim: Claim, handler: str) -> str:

@@ -19,8 +19,6 @@ local COMMON_DEATHS = 2       -- Deaths of workers that held several events, aft
 
 -- The events that this script has claimed, by resource.
 local claimed = {}
--- Fences start at the clock: if an event is erased and its id comes again, they do not repeat the earlier ones.
-local FIRST_FENCE = string.format('%.0f', now + 1)
 
 -- Return the claim, or one word that says why there is none.
 local function claim(id, job, worker)
@@ -53,7 +51,9 @@ local function claim(id, job, worker)
     -- A new event has the required fields and some of these. To look at the names of all fields would cost 4 % of a take.
     local new = #REQUIRED + (record.place and 1 or 0) + (record.backfilled and 1 or 0) + (record[$TRACE] and 1 or 0)
     local was_held = fence ~= nil or #fields > 2 * new
-    fence = tonumber(fence or 0) > now and string.format('%.0f', fence + 1) or FIRST_FENCE
+    -- Fences follow the clock: if an event is erased and its id comes again, they do not repeat the earlier ones. They are
+    -- higher than the time of receipt, also if the clock went back since: see write.record.
+    fence = string.format('%.0f', math.max(now, received + 1, (fence or 0) + 1))
     if state == $WAITING then redis.call('HSET', EVENT .. id, 'state', $ACCEPTED) end
     if record.due or record.holder then redis.call('HDEL', EVENT .. id, 'due', 'holder') end
     claimed[resource] = id

@@ -1,6 +1,7 @@
 -- Put settled and quarantined events back into the queue, as new events or to go on where they stood.
 --
--- The new fence is higher than that of any earlier claim: a worker that lost the event cannot settle it now. The record
+-- The new fence is higher than that of any earlier claim: a worker that lost the event can neither settle it now nor
+-- record a handler. The record
 -- changes last, after the queue, the open events and the lists of settled events. If a command fails, the replay can be
 -- repeated. Workers drop a job whose event is settled, and the sweeper removes such an event from the open ones.
 --
@@ -130,7 +131,8 @@ local function replay(id, job, selected)
     redis.call('HDEL', key, 'error', 'settled')
     if not resume then resolve(key) end
     for _, list in ipairs({dead, quarantined, unreadable, unhandled .. type}) do redis.call('ZREM', list, id) end
-    redis.call('HSET', key, 'state', $ACCEPTED, 'fence', now)
+    local since = math.max(now, tonumber(record.settled) or 0)  -- The clock may have gone back since.
+    redis.call('HSET', key, 'state', $ACCEPTED, 'fence', since, 'replayed', since)
     if not resume then pcall(append, id, entry) end
     publish(id, $ACCEPTED, type, resource, {replayed = true})
     return 'replayed'

@@ -7,7 +7,7 @@
 -- ARGV: retention in s; lease in ms; worker's name, or '' if RQ itself keeps the jobs; then each operation,
 --   settlements first: its name, how many arguments it has, and these:
 --   settle: webhook-id, fence, job, state, latest, follow, sealed, rest, and handlers with how they ended; see below
---   record: webhook-id, handler, how it ended, its attempts, handlers that the event waits for, the failure in JSON or ''
+--   record: webhook-id, fence, handler, how it ended, its attempts, handlers that the event waits for, the failure in JSON or ''
 --   ended: webhook-id, handler
 --   renew: webhook-id, fence, job
 -- Reply: of each operation, in their order, the error if it has failed, else a list:
@@ -35,11 +35,23 @@ local function schedule(attempts, wait)
     return attempts .. ' ' .. (tonumber(wait) < 0 and '0' or string.format('%.0f', now + wait))
 end
 
--- A record is true under every claim, so it takes no fence. An event that was erased meanwhile stays erased.
-function write.record(id, handler, how, attempts, pending, failure)
+-- Return true if a claim with this fence is one of the event as it is now: claims from before an erasure or a replay have
+-- lower fences than the time of receipt, or of the replay.
+local function is_of(fence, received, replayed)
+    return fence - math.max(tonumber(received) or 0, tonumber(replayed) or 0) > 0
+end
+
+-- The end of a handler is true although the claim was lost. But nothing is written for an event that was erased or
+-- replayed since, and a handler that was given up stays done if another worker has recorded that.
+function write.record(id, fence, handler, how, attempts, pending, failure)
     local key = EVENT .. id
-    local state = call('HGET', key, 'state')
-    if not state then return 1 end
+    local state, received, replayed, before = unpack(
+        call('HMGET', key, 'state', 'received', 'replayed', $HANDLER .. handler))
+    if not state or not is_of(fence, received, replayed) then return 1 end
+    if before then
+        if string.sub(how, 1, 4) ~= $DONE or string.sub(before, 1, 4) == $DONE then return 1 end
+        call('HDEL', key, $BLAMED .. handler)
+    end
     call('HSET', key, $HANDLER .. handler, how)
     if tonumber(attempts) > 1 then call('HSET', key, $PENDING .. handler, schedule(attempts, -1)) end
     if failure ~= '' then
@@ -97,12 +109,13 @@ function write.settle(id, fence, job, state, latest, follow, sealed, rest, ...)
         for i = 1, #records, 2 do
             local name = records[i]
             local attempts = (schedules[name] or {1})[1]
-            write.record(id, name, records[i + 1], attempts, table.concat(pending, ' '), failed[name] or '')
+            write.record(id, fence, name, records[i + 1], attempts, table.concat(pending, ' '), failed[name] or '')
         end
         -- If it has this state and was not claimed since, an earlier run settled it and the reply was lost.
         local next_fence = string.format('%.0f', fence + 1)
         local unclaimed = not last_fence or (last_fence == next_fence and not call('ZSCORE', leases, id))
-        return {unclaimed and record.state == state and 1 or 0}
+        local same = record.state == state and is_of(fence, record.received, record.replayed)
+        return {unclaimed and same and 1 or 0}
     end
     local is_open = state == $WAITING or state == $ACCEPTED
     local set, unset = {key, 'state', state}, {key}

@@ -9,7 +9,7 @@ from redis import Redis
 from credhook.store import State
 from credhook.store.replay import Replay, Settled
 from credhook.worker.attempt.details import Snapshots
-from credhook.worker.queue.claims import Claim, Claims, Settlement
+from credhook.worker.queue.claims import Candidates, Claim, Claims, Settlement
 from credhook.worker.queue.sweeper import Sweeper
 from support.store.accepting import everything
 from support.store.failing_scripts import FailingStore
@@ -71,7 +71,7 @@ class BreakableStore:
                 return
             self.pass_time()
             self.sweeper.run()
-            while claims := await self.take(idle=True):
+            while claims := await self.take(candidates=Candidates.ALL):
                 for claim in claims:
                     await self.handle(claim)
         raise AssertionError(everything(self.redis))

@@ -14,7 +14,7 @@ from credhook.store.erase import Erasure
 from credhook.store.selection import EventSummary, Selection, read_page
 from credhook.store.store import Script
 from credhook.worker.platform.limits import FleetLimits
-from credhook.worker.queue.claims import Claim, Settlement
+from credhook.worker.queue.claims import Candidates, Claim, Settlement
 from credhook.worker.queue.failure import Failure
 from credhook.worker.queue.leases import note_death
 from support.store.breakable_store import DONE, BreakableStore
@@ -54,8 +54,8 @@ async def to_be_taken(store: BreakableStore) -> None:
     await store.claims.settle(claim, Settlement(State.WAITING, "no", wait=0.0))
 
 
-async def taking(store: BreakableStore, *, idle: bool = False) -> None:
-    for claim in await store.take(idle=idle):
+async def taking(store: BreakableStore, candidates: Candidates = Candidates.NONE) -> None:
+    for claim in await store.take(candidates=candidates):
         await store.handle(claim)
 
 
@@ -199,7 +199,7 @@ DEAD, UNHANDLED = Settlement(State.DEAD, "no"), Settlement(State.UNHANDLED, "NoH
 CASES: dict[str, tuple[Script, Step, Step]] = {
     "accept": ("accept", nothing, accepting),
     "take": ("take", to_be_taken, taking),
-    "take alone": ("take", isolated, lambda store: taking(store, idle=True)),
+    "take alone": ("take", isolated, lambda store: taking(store, Candidates.ONLY)),
     "claim": ("claim", at_once(lambda store: (store.deliver(EVENTS[0]), store.redis.lpop(INDEX.jobs))), claiming),
     "refuse": ("take", at_once(plant_a_job), taking),
     "settle as done": ("write", taken_and_kept, settling(FINISHED)),
