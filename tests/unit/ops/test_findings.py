@@ -72,6 +72,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("fleet.queues", {"receivers": (receiver(queue="typo"),)}, "to typo, and no worker takes from it; workers take from q, and no receiver writes to it set the same"),
     ("fleet.queues", {"others": {"old": EventCounts(open=3)}}, "3 events wait in the queue old, and no worker takes"),
     ("fleet.queues", {"others": {"old": EventCounts(quarantined=2)}}, "2 events wait in the queue old, and no worker"),
+    ("fleet.queues", {"others": {"old": EventCounts(unhandled={"a.type": 2}, unreadable=1)}}, "3 events wait in the queue old"),
     ("fleet.queues", {"others": {"old": EventCounts(open=1, oldest_age=300)}}, "1 event waits, the oldest since 5 min in the queue old, and no worker takes from it set the right CREDHOOK_QUEUE for its receivers, and start `credhook worker` with CREDHOOK_QUEUE=old until the queue is empty"),
     ("fleet.missing", {"missing": (worker(pid=7, silent=200.0),)}, "1 worker has ended without deregistering and without a replacement, the last: w1 pid 7 3 min ago"),
     ("fleet.missing", {"missing": tuple(worker(pid=pid, silent=1_000.0 - pid) for pid in range(1, 8))}, "7 workers have ended without deregistering and without a replacement, the last: w1 pid 3 17 min ago, w1 pid 4"),  # The longest silence first.

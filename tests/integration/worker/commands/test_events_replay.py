@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 from redis import Redis
 
-from credhook.store import State
+from credhook.store import LATEST_MS, State
 from support.store.accepting import accept, record
 from support.store.stored_events import HANDLED, contents, plant, plant_many
 from support.store.stores import EVENT, INDEX, SNAPSHOT, job_id
@@ -28,7 +28,7 @@ def test_replay_resets_events_that_were_given_up(
         "m1",
         state,
         error="a.bad: ValueError",
-        schedules={"a.bad": "12 0"},
+        schedules={"a.bad": "12 0", "a.late": f"3 {LATEST_MS}"},
         ended=HANDLED,
         trace="~00-1",
         killed="2",
@@ -41,7 +41,7 @@ def test_replay_resets_events_that_were_given_up(
     assert after == {
         "type": COMPLETED, "resource": "r1", "state": "accepted", "received": before["received"],
         "place": before["place"], "h:a.good": "done",
-        "p:a.bad": "0 0", "trace": "~00-1",
+        "p:a.bad": "0 0", "p:a.late": "0 0", "trace": "~00-1",
     }  # fmt: skip
     assert redis_client.ttl(EVENT + "m1") == -1
     assert redis_client.zcard(INDEX.dead) == redis_client.zcard(INDEX.failed) == 0

@@ -104,8 +104,11 @@ async def test_a_sender_is_built_from_settings() -> None:
 
 
 async def test_the_settings_decide_if_ids_must_match() -> None:
-    answers = iter([GOOD, {"status": "verified"}, {"error": "x"}])
+    answers = iter([GOOD, GOOD, {"status": "verified"}, {"error": "x"}])
     transport = behind(with_tokens(lambda _: httpx.Response(200, json=next(answers))))
+    async with AsyncApi.from_settings(told(), transport=transport) as api:
+        with pytest.raises(InvalidResponse, match="another id than the one asked for"):
+            await api.presentations.get("q")
     async with AsyncApi.from_settings(told(CREDHOOK_MATCH_IDS="0"), transport=transport) as api:
         assert [(await api.presentations.get("q")).id for _ in range(2)] == ["p", "q"]
         with pytest.raises(InvalidResponse, match="an error in place of data"):
