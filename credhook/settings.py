@@ -587,8 +587,8 @@ class WorkerSettings(PlatformSettings, HandlerSettings, StoreSettings):
     ] = Field(
         None,
         description="Keeps presented data sealed in Redis, for a day at most, until every handler has run: 32 or more "
-        "random characters. Several may be set, separated by spaces: the first seals, all open. Default: data is not "
-        "kept.",
+        "random characters. Several may be set, separated by spaces: the first seals, all open. Default: data is kept "
+        "in the process's memory alone.",
     )
 
 

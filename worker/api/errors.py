@@ -91,6 +91,8 @@ class InvalidResponse(ApiError):
     """The platform's answer is not what its specification promises: a redirect, or a body that does not match."""
 
 
+#: The cause of a request that could not be sent. The values of a call are checked before, so a setting is to blame.
+UNSENDABLE: Final = "unsendable"
 _BY_CAUSE: Final = {
     "name_resolution": "its host's name is not known here: check {where}",
     "refused": "nothing listens there: check {where}",
@@ -112,6 +114,7 @@ _BY_CAUSE: Final = {
     "timeout": "not within CREDHOOK_FETCH_TIMEOUT: check it and {where}",
     "proxy": "check HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY, or {where}",
     "protocol": "what answers there is no HTTP server: check {where}",
+    UNSENDABLE: "check {where}, and the credentials if they hold more than visible ASCII",
 }
 
 #: The causes that a setting may be to blame for.
@@ -236,6 +239,7 @@ def error_of(operation: str, failure: Unanswered | Unsendable | BodyRefused) -> 
     if isinstance(failure, BodyRefused):
         return InvalidResponse(f"{operation}: {failure}", operation=operation, cause="too_large")
     if isinstance(failure, Unsendable):
-        return InvalidRequest(f"{operation}: the request cannot be sent: {failure}", operation=operation)
+        message = f"{operation}: the request cannot be sent ({failure}); {advice(operation, UNSENDABLE)}"
+        return Unavailable(message, operation=operation, cause=UNSENDABLE)
     message = f"{operation}: no answer ({failure}); {advice(operation, failure.cause)}"
     return Unavailable(message, operation=operation, cause=failure.cause)

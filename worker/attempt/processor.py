@@ -39,6 +39,9 @@ log = structlog.get_logger("credhook.worker")
 
 #: An event is given up once this many workers have died while it was their only event.
 MAX_KILLED: Final = 2
+#: An event is given up after this many claims that ended without a settlement, whatever ended them. Deaths of hosts are
+#: not its fault, so the number is far above what a fleet meets in a day.
+MAX_LAPSES: Final = 30
 #: In place of a span, if nothing is traced.
 _NO_SPAN: Final = nullcontext()
 #: What to do about a handler's error, by its class.
@@ -112,7 +115,7 @@ class Processor:
     async def _try(self, attempt: Attempt) -> None:
         """Fetch the details and run every handler that is due."""
         claim = attempt.claim
-        if claim.lapses >= self.settings.max_attempts or claim.killed >= MAX_KILLED:
+        if claim.lapses >= MAX_LAPSES or claim.killed >= MAX_KILLED:
             attempt.given_up = "WorkerDied"
             if WORKER not in claim.causes:  # The worker's death was not noted yet.
                 attempt.add_failure(WORKER_DIED)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from credhook.backoff import Backoff
 from credhook.logs.places import leaves, note_decision
 from credhook.store import LONGEST_WAIT
-from credhook.worker.api.errors import ApiError, InvalidRequest, NotFound, Unauthorized, Unavailable
+from credhook.worker.api.errors import UNSENDABLE, ApiError, InvalidRequest, NotFound, Unauthorized, Unavailable
 from credhook.worker.platform.circuit import PlatformPaused
 
 #: Ages of an event, in seconds, at which to look again for a resource that was not found: details can lag behind their
@@ -33,6 +33,8 @@ BACKOFF: Final = Backoff(first=5.0, longest=4 * 3_600.0, growth=3.0, jitter=1.0)
 #: may be what brings the platform down.
 PATIENCE_SECONDS: Final = 86_400.0
 
+#: Seconds until an event tries again whose request could not be sent: a setting is wrong, and no attempt is spent.
+UNSENDABLE_SECONDS: Final = 30.0
 #: Least seconds until an event asks again for a handler whose concurrency limit is reached.
 PLACE_AGAIN_SECONDS: Final = 0.5
 #: Seconds between two events of a process that ask for the same handler. Of a backlog, all would ask each second.
@@ -198,6 +200,8 @@ def _platform_wait(error: BaseException, pause: float, age: float) -> float:
     """Return the seconds to wait for the platform, or 0 if the failure is the event's own."""
     if isinstance(error, ApiError) and error.operation == "token":  # However old the event is: it has no part in this.
         return max(pause, error.retry_after or 1.0)
+    if isinstance(error, Unavailable) and error.cause == UNSENDABLE:
+        return max(pause, UNSENDABLE_SECONDS)
     if age >= PATIENCE_SECONDS:
         return 0.0
     if isinstance(error, PlatformPaused):  # The call was not sent, even if the pause is over by now.

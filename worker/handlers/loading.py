@@ -12,7 +12,7 @@ from typing import Final
 import click
 import structlog
 
-from credhook.logs import configure_logs, in_development
+from credhook.logs import in_development, insist_on_logs
 from credhook.logs.places import authors_frames, loaded_from
 from credhook.worker.attempt.running import where_thread_is
 from credhook.worker.handlers.registry import Handlers, Registry
@@ -80,7 +80,7 @@ def _registry(references: Mapping[str, str]) -> Registry:
     plugins: dict[str, Handlers] = {}
     for source, reference in references.items():
         plugin = _load(reference, source)
-        configure_logs()  # Its module may have configured logging, and other formats show the messages of errors.
+        insist_on_logs()  # Its module may have configured logging.
         if plugin.name in plugins:
             raise CannotLoad(f"handlers {source}: another plugin is called {plugin.name!r}; rename it, or name it once")
         plugins[plugin.name] = plugin

@@ -147,7 +147,6 @@ def _work(
     store = settings.open_store_sync()
     tracing.start("worker")  # Before handlers are loaded: their own traces join ours.
     registry = load(settings.handlers)
-    insist_on_logs()
     _report(supervision, LOADED)
     _wait_for(store)
     # Imported objects live as long as the process: the collector need not visit them.

@@ -1,7 +1,8 @@
 """Leases of processes: renewed while a process works, and reclaimed when it has died.
 
 A supervisor sees its worker die, notes the death in Redis and puts the events back. If a whole host dies, other workers
-miss its heartbeat. Such a death does not count against any event. If no process has seen a death, the leases lapse.
+miss its heartbeat. No event is blamed for such a death, and no attempt of a handler is spent: the event counts one more
+claim that ended without a settlement. If no process has seen a death, the leases lapse.
 """
 
 import asyncio

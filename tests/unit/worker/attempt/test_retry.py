@@ -5,7 +5,15 @@ from typing import Any
 import pytest
 
 from credhook import GiveUp, Retry
-from credhook.worker.api.errors import ApiError, InvalidRequest, InvalidResponse, NotFound, Unauthorized, Unavailable
+from credhook.worker.api.errors import (
+    UNSENDABLE,
+    ApiError,
+    InvalidRequest,
+    InvalidResponse,
+    NotFound,
+    Unauthorized,
+    Unavailable,
+)
 from credhook.worker.attempt import retry
 from credhook.worker.attempt.retry import ConcurrencyReached, DataGone, Defer, after_fetch, after_handler, error_text
 from credhook.worker.attempt.running import StillRunning
@@ -65,6 +73,15 @@ def test_passing_failure_comes_back_until_the_last_attempt(
 def test_only_a_refused_fetch_is_given_up_at_once() -> None:
     assert fetching(api_error(InvalidRequest, 400)) is None
     assert handling(api_error(NotFound, 404)) == handling(api_error(InvalidRequest, 400)) == 5.0
+
+
+@pytest.mark.parametrize("decide", [retry.after_fetch, retry.after_handler])
+def test_request_that_cannot_be_sent_spends_no_attempt(decide: Callable[..., Retry | GiveUp]) -> None:
+    """A setting is wrong. Events wait until somebody corrects it."""
+    error = Unavailable("not sent", operation="presentations.get", cause=UNSENDABLE)
+    decision = decide(error, 12, age=10 * retry.PATIENCE_SECONDS, max_attempts=12)
+    assert isinstance(decision, Defer)
+    assert (decision.after or 0) >= 30
 
 
 def test_retry_after_is_a_minimum_with_a_ceiling() -> None:
