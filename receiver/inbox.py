@@ -172,9 +172,15 @@ class Inbox:
         if not self._connection.is_open:
             await self._connection.open()
         facts = await ask(self._store, self._connection)
+        if reason := self._adopt(facts):
+            raise StoreUnavailable(reason)
+
+    def _adopt(self, facts: Facts) -> str:
+        """Take in what Redis says about itself. Return why it would not keep events, or ""."""
         for check in promises(facts, durability=self._durability):
             if check.failed:
-                raise StoreUnavailable(check.remedy)
+                self._facts_until = 0.0
+                return check.remedy
         milliseconds = int(REDIS_TIMEOUT * 800)  # Less than we wait for the whole group.
         wait: Command = ()
         if self._replicas:
@@ -185,13 +191,16 @@ class Inbox:
         # nothing, and the broken connection before may have written these events. The SET makes them covered, too.
         self._confirmation = [("SET", self._store.keys.synced, 1, "EX", 60), wait] if wait else []
         self._facts_until = time.monotonic() + _FACTS_SECONDS
+        return ""
 
     async def _ask(self) -> Facts:
         """Ask over the connection that deliveries take. So it is never idle for so long that a box forgets it."""
         async with asyncio.timeout(REDIS_TIMEOUT), self._in_use:
             if not self._connection.is_open:
                 await self._connection.open()
-            return await ask(self._store, self._connection)
+            facts = await ask(self._store, self._connection)
+            self._adopt(facts)
+            return facts
 
     def end_outage(self) -> None:
         """Log the end of the outage, if there was one."""
