@@ -10,7 +10,7 @@ _URL: Final = re.compile(r"""(?i)([a-z]+)://([^\s/?#@\\"'<>%]+)(/[^\s?#@\\"'<>]*
 #: A DNS name in ASCII, or an IPv4 address.
 _HOST: Final = re.compile(r"(?!.*\.\.)[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
 _PORTS: Final = {"https": ":443", "http": ":80"}
-#: Characters that may stand in a URL. `%` is among them: what is encoded stays so.
+#: Characters that may stand in a URL. `%` is among them, so encoded characters stay encoded.
 _SAFE: Final = "/?:@!$&'()*+,;=~%"
 #: An encoded character.
 _ENCODED: Final = re.compile("%[0-9A-Fa-f]{2}")
@@ -43,7 +43,7 @@ def checked_url(value: str, *schemes: str, query: bool = False) -> str:
 
 
 def normal_url(url: str) -> SplitResult:
-    """Return the parts of a URL in one spelling, for comparisons. What is no URL is all path.
+    """Return the parts of a URL in one spelling, for comparisons. Text that is not a URL counts as a path.
 
     The spelling of the host, a default port, a slash at the end and needless encoding make no difference.
     """

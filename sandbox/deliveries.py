@@ -61,7 +61,7 @@ HOST = re.compile(r"(?!.*\.\.)[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\.?|[0-9A-
 
 
 def https_url(value: str) -> str:
-    """Accept an absolute URL of a host that can exist, whatever the case of its scheme."""
+    """Accept an absolute URL of a host that can exist. Its scheme may be in any case."""
     try:
         parts = urlsplit(value)
         fits = parts.scheme == "https" and parts.port != 0 and HOST.fullmatch(parts.hostname or "")

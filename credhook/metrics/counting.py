@@ -28,8 +28,8 @@ from credhook.supervisor import FOLDER, PLACE
 
 log = structlog.get_logger("credhook.metrics")
 
-#: Set in a process whose counts nobody can read: it has no admin listener, or no room. Counting takes 10 us of an
-#: event's 200.
+#: Set in a process whose counts cannot be read, because it has no admin listener, or no room. Counting takes 10 us of
+#: the 200 us of an event.
 unread: Final = threading.Event()
 
 #: Bytes of each file: room for some 1,500 series. prometheus_client makes a file larger, but without its blocks.
@@ -93,7 +93,7 @@ def count_in(folder: str, place: str) -> None:
 
 
 def _allocate(folder: Path, place: str) -> None:
-    """Give the files of this place and of its forks their blocks. A folder that somebody has removed is made again."""
+    """Give the files of this place and of its forks their blocks. A folder that was removed is made again."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name in (place, f"{place}-fork"):
         for kind in ("counter", "histogram", "gauge_livesum"):

@@ -165,7 +165,7 @@ def heading(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _handler_lines(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what became of each handler, then of those that wait, of the fetch and of workers that died."""
+    """Yield the lines of each handler, then of waiting handlers, of the fetch, and of workers that died."""
     causes, schedules = dict(record["causes"]), dict(record["schedules"])
     for name, how in record["handlers"].items():
         took, attempts = record["handler_milliseconds"].get(name), schedules.pop(name, {}).get("attempts", 1)

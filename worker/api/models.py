@@ -727,7 +727,7 @@ class Presentation(_ResourceDetails):
         """True if data was presented and can still be read, in `attributes` or in a form that only `raw` shows."""
         if "credentials" in self.model_fields_set:
             return any(credential.has_data for credential in self.credentials)
-        if self.is_("requested", "pending"):  # Nothing was presented yet, whatever else the answer holds.
+        if self.is_("requested", "pending"):  # The holder has presented nothing yet.
             return False
         data = data_of(self.__dict__.get(_DOCUMENT))  # The data may have another name or nesting, or be no object.
         return _any(self.__pydantic_extra__) or (bool(data) and not isinstance(data, dict))

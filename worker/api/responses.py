@@ -143,7 +143,7 @@ _DECODER: Final = json.JSONDecoder(object_pairs_hook=_object)
 def _document(operation: str, response: Response) -> Any:
     """Return the JSON of the body, read leniently: the data may be readable only this once.
 
-    NaN and a byte order mark are accepted. What is no Unicode becomes U+FFFD. An object with a name twice is a
+    NaN and a byte order mark are accepted. Bytes that are not Unicode become U+FFFD. An object with a name twice is a
     `_Doubled`.
 
     Raises:

@@ -42,7 +42,7 @@ MAX_LIFETIME: Final = 86_400
 
 #: Pauses after failed token requests, in seconds. A `Retry-After` of the endpoint counts up to the longest one.
 PAUSES: Final = Backoff(first=2.0, longest=60.0, jitter=0.5)
-#: Seconds between two tokens, whatever their lifetime.
+#: Least seconds between two tokens, also if they live shorter.
 RENEWAL_SECONDS: Final = 10.0
 #: Seconds between two renewals that come earlier: the platform may have forgotten a token that was just granted.
 EARLY_RENEWAL_SECONDS: Final = 60.0

@@ -1,4 +1,4 @@
-"""The state of one attempt at an event: its interruption, what became of each handler, and what is written of it."""
+"""The state of one attempt at an event: its interruption, the end of each handler, and the settlement."""
 
 import asyncio
 import time
@@ -84,13 +84,13 @@ class Attempt:
         calls_platform: True once the attempt is going to fetch. Until then, its token may be given back.
         version: rank and time of the fetched state, see `details.version`.
         wanted: the handlers of this worker that the event is for.
-        dispatched: the names of those that run in this attempt.
+        dispatched: the names of the handlers that run in this attempt.
         missing: the handlers that the event waits for and that this worker does not have.
         statuses: handler → how it ended in this attempt.
         unwritten: those of `statuses` that the store does not know yet, with the milliseconds of the run.
         durations: handler → milliseconds, for the handlers that are done.
         waits: handler, or `FETCH` → its wait, if it has failed and is tried again.
-        given_up: why the whole event is given up, whatever its handlers did; or "".
+        given_up: why the whole event is given up, for reasons beside its handlers; or "".
         data_gone: True if the presented data is gone.
         failures: the failures of this attempt.
     """
@@ -146,7 +146,7 @@ class Attempt:
     def schedules(self) -> dict[str, tuple[int, float | None]]:
         """Return what the record should say of attempts and due times: handler, or `FETCH` → attempts, seconds or None.
 
-        A handler that is done at its first attempt has no schedule. One that has not run keeps the one that it has.
+        A handler that is done at its first attempt has no schedule. A handler that has not run keeps its schedule.
         """
         claim = self.claim
         schedules: dict[str, tuple[int, float | None]] = {
@@ -211,7 +211,7 @@ class Attempt:
         return still_open | {failure.who: failure.cause for failure in self.failures}
 
     def begin(self) -> None:
-        """Make the current task the one that `interrupt` cancels, unless that was called already: see `check`."""
+        """Let `interrupt` cancel the current task. If it was called already, do what `check` does."""
         self.check()
         self._task = asyncio.current_task()
 

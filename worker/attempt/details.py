@@ -1,4 +1,4 @@
-"""Fetch the details of an event's resource, or take those that an earlier attempt has kept.
+"""Fetch the details of an event's resource, or take the details that an earlier attempt has kept.
 
 Presented data may be readable once, or for minutes. If an attempt has seen data, no later one runs without it: the
 event ends as `data_gone`. So a process keeps presented data in memory until every handler has run, for an hour at most.
@@ -129,7 +129,7 @@ class Snapshots:
         return None
 
     def _label(self, event_id: str) -> bytes:
-        """Return what is sealed in front of the details: a snapshot moved to another event is not opened."""
+        """Return the text that is sealed in front of the details, so that a snapshot moved elsewhere is not opened."""
         return (self._store.keys.snapshot + event_id).encode() + b"\n"
 
 

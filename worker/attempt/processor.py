@@ -39,7 +39,7 @@ log = structlog.get_logger("credhook.worker")
 
 #: An event is given up once this many workers have died while it was their only event.
 MAX_KILLED: Final = 2
-#: An event is given up after this many claims that ended without a settlement, whatever ended them. Deaths of hosts are
+#: An event is given up after this many claims that ended without a settlement, for any reason. Deaths of hosts are
 #: not its fault, so the number is far above what a fleet meets in a day.
 MAX_LAPSES: Final = 30
 #: In place of a span, if nothing is traced.

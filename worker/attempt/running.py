@@ -71,7 +71,7 @@ class Runs:
         self.limit = limit
         #: The runs by event and handler.
         self.alive: dict[tuple[str, str], Run] = {}
-        #: Free places for threads. Those that hang keep theirs.
+        #: Free places for threads. Hanging threads keep their places.
         self.free_threads = asyncio.Semaphore(limit)
         self.clock = clock
 
@@ -162,7 +162,7 @@ class Run:
         except BaseException as error:  # noqa: BLE001  Such as SystemExit.
             raise _harmless(error) from None
         finally:
-            self.decisions = ()  # One that was raised refers to this frame.
+            self.decisions = ()  # A raised decision refers to this frame.
             self.release()
             _set(ended)
 

@@ -198,7 +198,7 @@ def changes(store: SyncStore) -> Iterator[EventChange]:
                         click.echo("Redis answers again; changes in between are not shown", err=True)
                         lost = False
                     if message["type"] == "message":
-                        with suppress(ValidationError):  # Somebody else has published it.
+                        with suppress(ValidationError):  # Another program has published it.
                             yield EventChange.model_validate_json(message["data"])
         except STORE_ERRORS as error:
             if not lost:

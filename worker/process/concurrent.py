@@ -274,7 +274,7 @@ class ConcurrentWorker(BaseWorker):
         await _until(self._freed, seconds)
 
     async def _first(self, awaited: Awaitable[object]) -> None:
-        """Wait for the awaitable or for the stop, then cancel what is left."""
+        """Wait for the awaitable or for the stop, then cancel the other."""
         task, stop = asyncio.ensure_future(awaited), asyncio.ensure_future(self._stopping.wait())
         try:
             await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)

@@ -244,7 +244,7 @@ def _end_with(lifeline: int) -> None:
 
 
 def _wait_for(store: SyncStore) -> None:
-    """Return once Redis is one that a worker can use; log each failed try."""
+    """Return once a worker can use Redis; log each failed try."""
     waits = Waits(_BACKOFF)
     while True:
         try:

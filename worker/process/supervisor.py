@@ -126,7 +126,7 @@ class WorkerSupervisor(Supervisor[SupervisedWorker]):
         self._reclaim, self._launch = reclaim, launch
         self._names = process_names()
         self._reclaiming: list[threading.Thread] = []
-        #: When a worker was last checked, and until when a blocked loop is nobody's fault.
+        #: When a worker was last checked, and until when a blocked loop blames no event.
         self._looked, self._excused_until = self.clock(), self.clock()
 
     def run(self) -> int:

@@ -12,7 +12,7 @@ local last = redis.call('XREVRANGE', by_time, '+', '-', 'COUNT', 1)[1]
 local reply = {last and last[1] or '0-0'}
 for i = 1, #ARGV, 2 do
     local resource, score, types = ARGV[i], score_of(ARGV[i]), {}
-    -- From the end: an entry that the sweeper removes meanwhile does not move those that have not been read.
+    -- From the end: an entry that the sweeper removes meanwhile does not move unread entries.
     local entries = redis.call('ZRANGE', by_resource, score, score, 'BYSCORE', 'REV', 'LIMIT', ARGV[i + 1], left)
     for _, entry in ipairs(entries) do
         local event = redis.call('XRANGE', by_time, entry, entry)[1]

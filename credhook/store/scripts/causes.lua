@@ -1,7 +1,7 @@
 -- The causes of failures, a hash for each cause, and the history of each event.
 --
--- An event's record names its open causes. Whoever asks how many events have a cause reads the records, so nothing is
--- counted here. An event can be worked on without causes and histories: callers ignore errors, which lose only the text.
+-- An event's record names its open causes. To count the events of a cause, read the records: nothing is counted here.
+-- An event can be worked on without causes and histories: callers ignore errors, which lose only the text.
 
 --! include keys.lua
 --! include expiring.lua

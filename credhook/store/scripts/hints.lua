@@ -11,7 +11,7 @@ local urgent_types = $URGENT
 local channel = open .. ':changes'
 local listening
 
--- Add jobs to the list of those that workers take first. Each of them is in RQ's queue as well.
+-- Add jobs to the list that workers take from first. Each of them is in RQ's queue as well.
 local function push_urgent(...)
     local trimmed = redis.pcall('LTRIM', urgent, select('#', ...) - MOST_URGENT, -1)
     if trimmed.err then return end

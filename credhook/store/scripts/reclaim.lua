@@ -6,7 +6,7 @@
 -- ARGV: the worker's name; how it died: 'own' if the process ended by itself, 'ended' if it was ended from outside, 'host'
 --   if it may have gone down with its host, or 'look' to change nothing; the death as a failure, in JSON as causes.lua
 --   takes it; retention in s; how many events it held; then webhook-ids of events that it may have held.
--- Reply: those that it held.
+-- Reply: the webhook-ids that it held.
 
 --! include causes.lua
 --! include lock.lua

@@ -20,7 +20,7 @@
 --! include platform.lua
 
 local MOST_TRIED = 250  -- Due retries that one call queues, jobs that it looks at, and claims that it returns.
-local MOST_CANDIDATES = 100  -- Poison candidates that one call looks at to find one that can be claimed.
+local MOST_CANDIDATES = 100  -- Poison candidates that one call looks at to find a claimable event.
 
 local worker = {lease = ARGV[1], name = ARGV[2]}
 local wanted, share, candidates = math.min(tonumber(ARGV[3]), MOST_TRIED), tonumber(ARGV[4]), ARGV[5]

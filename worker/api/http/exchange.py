@@ -58,7 +58,7 @@ class Response:
         return LONGEST_BODY if self.is_success else LONGEST_REFUSAL
 
     def with_body(self, body: bytes) -> "Response":
-        """Set the body, of which one byte more than `limit` was read.
+        """Set the body. At most one byte more than `limit` was read.
 
         Raises:
             BodyRefused: it is longer than a response may be.

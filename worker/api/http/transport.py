@@ -41,7 +41,7 @@ from credhook.worker.api.http.exchange import (
 
 #: Seconds for which an idle connection is kept: servers close theirs after 5 s and more.
 KEPT: Final = 4.0
-#: Seconds for which the resolver may go on with a name that nobody waits for any more.
+#: Seconds for which the resolver may go on with a name after its last request has ended.
 _LOOKUP_SECONDS: Final = 60.0
 #: Maximum connections of one transport, as many as a process may have events under way.
 MAX_CONNECTIONS: Final = 1_000
