@@ -72,8 +72,8 @@ for i = first, #ARGV, each do
             redis.call('ZADD', quarantined, now_text, id)
         else
             outcome = 'accepted'
-            local place = #ids + 1
-            ids[place], job_ids[place] = id, job
+            local number = #ids + 1
+            ids[number], job_ids[number] = id, job
             if is_backfill then  -- A millisecond apart, so that the events of one resource keep their order.
                 received, place = string.format('%.0f', now - math.floor((#ARGV - i) / each)), entry
             elseif urgent_types[type] then
