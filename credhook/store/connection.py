@@ -6,6 +6,7 @@ come from a wrong server ends the generation of the process's connections: each 
 
 import asyncio
 import ssl
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, cast
 
@@ -27,6 +28,11 @@ from credhook.store.errors import STORE_ERRORS, SentinelRefused, asks_for_passwo
 REDIS_TIMEOUT: Final = 5.0
 #: Seconds until a silent Sentinel counts as gone. The next one is asked then, within the time for connecting.
 SENTINEL_TIMEOUT: Final = 1.0
+
+#: Seconds after which an idle connection is checked before its use. A box on the way may have forgotten it.
+IDLE_SECONDS: Final = 2.0
+#: Seconds that the answer to this check may take. Then the connection is opened again.
+_PING_SECONDS: Final = 1.0
 
 #: The arguments of a command.
 Command = tuple[str | int | float | bytes, ...]
@@ -82,14 +88,20 @@ class _Connection(AbstractConnection):
     """
 
     _generation = 0
+    #: When the last reply came, in monotonic seconds.
+    _used_at = 0.0
 
     async def connect(self) -> None:
         """Connect as `_SyncConnection` does, in `REDIS_TIMEOUT` as a whole: redis-py limits each step alone.
 
+        An open connection that was idle is kept if it answers.
+
         Raises:
             TimeoutError: Sentinels, connecting and login have taken too long.
         """
-        if self.is_connected and self._generation != _Generation.current:
+        is_old = self._generation != _Generation.current
+        is_idle = time.monotonic() - self._used_at > IDLE_SECONDS
+        if self.is_connected and (is_old or (is_idle and not await self._answers())):
             await self.disconnect(nowait=True)
         self._generation = _Generation.current
         if self.is_connected:
@@ -107,8 +119,18 @@ class _Connection(AbstractConnection):
         except STORE_ERRORS as error:
             _end_generation(error)
             raise
+        self._used_at = time.monotonic()
         _end_generation(reply)
         return reply
+
+    async def _answers(self) -> bool:
+        try:
+            async with asyncio.timeout(_PING_SECONDS):
+                await self.send_command("PING", check_health=False)
+                await self.read_response()
+        except STORE_ERRORS:
+            return False
+        return True
 
     def pack_command(self, *args: Any) -> list[bytes]:
         """Return the bytes of a command.
@@ -241,14 +263,17 @@ class RedisConnection:
     def __init__(self, client: redis.asyncio.Redis) -> None:
         self._client = client
         self._connection: AbstractConnection | None = None
+        #: When the last reply came, in monotonic seconds.
+        self._used_at = 0.0
 
     @property
     def is_open(self) -> bool:
-        """Return True unless the connection was never opened, has failed, or was closed by Redis."""
-        return self._connection is not None and self._connection.is_connected
+        """Return True unless the connection was never opened, was idle, has failed, or was closed by Redis."""
+        is_idle = time.monotonic() - self._used_at > IDLE_SECONDS
+        return self._connection is not None and self._connection.is_connected and not is_idle
 
     async def open(self) -> None:
-        """Connect.
+        """Connect, or check that a connection that was idle still answers.
 
         Raises:
             RedisError, OSError: Redis cannot be reached.
@@ -259,6 +284,7 @@ class RedisConnection:
             await self._connection.connect()  # type: ignore[no-untyped-call]
         # `send` has a time limit. With this, redis-py would create a task for each write.
         self._connection.socket_timeout = None
+        self._used_at = time.monotonic()
 
     async def send(self, *commands: Command) -> list[Any]:
         """Send commands and return their replies. After any error the connection is closed.
@@ -270,11 +296,13 @@ class RedisConnection:
         try:
             async with asyncio.timeout(REDIS_TIMEOUT):
                 await connection.send_packed_command(connection.pack_commands(commands))
-                return [await connection.read_response() for _ in commands]
+                replies = [await connection.read_response() for _ in commands]
         except BaseException as error:
             _end_generation(error)
             await connection.disconnect(nowait=True)
             raise
+        self._used_at = time.monotonic()
+        return replies
 
     async def query(self, *commands: Command) -> list[Any]:
         """Send commands and return their replies as the client reads them, with Redis's refusals in their places.
@@ -296,6 +324,7 @@ class RedisConnection:
             _end_generation(error)
             await connection.disconnect(nowait=True)
             raise
+        self._used_at = time.monotonic()
         return replies
 
     async def aclose(self) -> None:

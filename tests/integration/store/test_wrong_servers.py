@@ -1,9 +1,10 @@
 """Connections that lead to a wrong server after a failover, and Sentinels that are silent or want a password."""
 
+import asyncio
 import socket
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -11,11 +12,13 @@ import pytest
 from redis import Redis
 from redis.exceptions import RedisError
 
+from credhook.events import Event
+from credhook.receiver.inbox import Inbox, Outcome
 from credhook.sandbox.local.environment import local_redis
 from credhook.settings import StoreSettings
 from credhook.store.connection import open_redis, open_redis_sync
 from credhook.store.errors import SentinelRefused, hint, is_unwell
-from credhook.worker.queue.claims import operation
+from credhook.worker.queue.claims import Claims, operation
 from support.redis.redis_addresses import sentinel
 from support.store.stores import run_accept, store_on
 from support.waiting import until
@@ -70,8 +73,9 @@ async def test_refusal_within_the_replies_of_a_group_renews_all_connections(fail
     async with open_redis(failover.url) as client:
         store = store_on(client)
         await run_accept(store, ("m1", *EVENT))
+        ((claim,), *_) = await Claims(store, lease=15, worker="w").take(1)
         failover.happen()
-        record = operation("record", "m1", "a.handler", "done", 1, "", {})
+        record = operation("record", "m1", claim.fence, "a.handler", "done", 1, "", {})
         (refusal,) = await store.run("write", [store.retention, 15_000, "w", *record])
         assert is_unwell(refusal)
         assert await run_accept(store, ("m2", *EVENT)) == [b"accepted"]
@@ -157,3 +161,60 @@ def knows_master(settings: StoreSettings) -> bool:
 def test_settings_of_sentinels_need_each_other(environment: dict[str, str], name: str) -> None:
     with pytest.raises(ValueError, match=name):
         StoreSettings.model_validate(environment)
+
+
+class ForgettingBox:
+    """Passes bytes on to Redis, until it forgets all connections: their bytes are dropped without a word."""
+
+    def __init__(self, redis_url: str) -> None:
+        self._port = port_of(redis_url)
+        self._forgotten: list[asyncio.Event] = []
+        self._writers: list[asyncio.StreamWriter] = []
+
+    def forget(self) -> None:
+        for connection in self._forgotten:
+            connection.set()
+
+    @asynccontextmanager
+    async def passing(self) -> AsyncIterator[str]:
+        server = await asyncio.start_server(self._pass, "127.0.0.1", 0)
+        try:
+            yield f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0"
+        finally:
+            server.close()
+            for writer in self._writers:
+                writer.close()
+                with suppress(OSError):
+                    await writer.wait_closed()
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        redis_reader, redis_writer = await asyncio.open_connection("127.0.0.1", self._port)
+        self._forgotten.append(forgotten := asyncio.Event())
+        self._writers += [writer, redis_writer]
+
+        async def pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+            while data := await source.read(65_536):
+                if not forgotten.is_set():
+                    target.write(data)
+
+        await asyncio.gather(pump(reader, redis_writer), pump(redis_reader, writer))
+
+
+@pytest.mark.parametrize("kind", ["the receiver's", "a pooled one"])
+async def test_forgotten_connection_costs_a_second_and_no_error(
+    kind: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box = ForgettingBox(redis_url)
+    async with box.passing() as url, open_redis(url) as client:
+        if kind == "a pooled one":
+            await client.ping()
+            box.forget()
+            monkeypatch.setattr("credhook.store.connection.IDLE_SECONDS", 0.0)
+            assert await client.ping()
+        else:
+            inbox = Inbox(store_on(client))
+            assert await inbox.accept("m1", Event(*EVENT)) is Outcome.ACCEPTED
+            box.forget()
+            monkeypatch.setattr("credhook.store.connection.IDLE_SECONDS", 0.0)
+            assert await inbox.accept("m2", Event(*EVENT)) is Outcome.ACCEPTED
+            await inbox.aclose()
