@@ -432,6 +432,15 @@ ROWS: Final = (
     Row("platform.breaker", _breakers, _problem, _remedy, alert="CredhookBreakerOpen"),
     Row("platform.paths", _paths, _problem, _remedy),
     Row(
+        "redis.clock_step",
+        lambda fleet: _item_if(fleet.clock_step),
+        lambda step: (
+            f"Redis's clock was set {'back' if step.seconds < 0 else 'forward'} by {age(abs(step.seconds))}, "
+            f"{age(step.age)} ago"
+        ),
+        "let the host of Redis correct its clock slowly, and keep the clocks of its replicas alike",
+    ),
+    Row(
         "events.suspended",
         lambda fleet: _item_if(fleet.suspended),
         lambda _: "`rq suspend` has stopped all workers",

@@ -82,6 +82,13 @@ class PlatformState(BaseModel):
     passed: float | None
 
 
+class ClockStep(BaseModel):
+    """A step of Redis's clock: its length, negative if the clock was set back, and its age, in seconds."""
+
+    seconds: float
+    age: float
+
+
 class Fleet(BaseModel):
     """The state of the fleet. Receivers and workers are those of all queues.
 
@@ -90,6 +97,7 @@ class Fleet(BaseModel):
         others: the events of other queues in which events wait, by queue.
         oldest_open: seconds since the oldest open event of this queue was received.
         suspended: whether `rq suspend` has stopped the workers.
+        clock_step: the last step of Redis's clock, if it was noticed within 15 minutes.
         missing: workers of this queue that fell silent within a day, and that no younger worker replaces.
         platforms: more than one if workers have different settings.
     """
@@ -100,6 +108,7 @@ class Fleet(BaseModel):
     others: dict[str, EventCounts] = {}
     oldest_open: float | None = None
     suspended: bool = False
+    clock_step: ClockStep | None = None
     receivers: tuple[ReceiverProcess, ...] = ()
     workers: tuple[WorkerProcess, ...] = ()
     missing: tuple[WorkerProcess, ...] = ()
@@ -152,6 +161,7 @@ def read_fleet(store: SyncStore, address: str, *, durability: str | None = "stri
         counts=counts[queue],
         others={name: events for name, events in counts.items() if name != queue and events.waiting},
         oldest_open=counts[queue].oldest_age,
+        clock_step=_clock_step(store, now),
         suspended=bool(store.redis.exists(WORKERS_SUSPENDED)),
         receivers=tuple(sorted(receivers, key=lambda receiver: (receiver.queue, receiver.host))),
         workers=tuple(sorted(workers, key=lambda worker: (worker.queue, worker.host))),
@@ -185,16 +195,21 @@ def _server(facts: health.Facts, address: str, durability: str | None) -> RedisS
 
 def _announced(store: SyncStore, key: str, now: float, seconds: float) -> list[Announced]:
     """Return the announcements in this hash that were renewed within so many seconds."""
-    return [entry for entry in announced(store.redis.hgetall(key)) if now - entry.renewed / 1_000 <= seconds]
+    return [entry for entry in announced(store.redis.hgetall(key)) if abs(now - entry.renewed / 1_000) <= seconds]
+
+
+def _clock_step(store: SyncStore, now: float) -> ClockStep | None:
+    at, step = store.redis.hmget(store.keys.clock, ["at", "step"])
+    return ClockStep(seconds=int(step) / 1_000, age=max(0.0, now - int(at) / 1_000)) if at and step else None
 
 
 def _receiver(entry: Announced, now: float) -> ReceiverProcess:
-    receiver, later = ReceiverAnnouncement.model_validate_json(entry.text), now - entry.renewed / 1_000
+    receiver, later = ReceiverAnnouncement.model_validate_json(entry.text), max(0.0, now - entry.renewed / 1_000)
     then = receiver.model_dump(include={"idle", "refused", "conflicted"}, exclude_none=True)
     until_now = {name: seconds + later for name, seconds in then.items()}
     per_second = round(receiver.acknowledged / receiver.seconds, 2) if receiver.seconds > 0 else 0.0
     return ReceiverProcess(
-        **{**receiver.model_dump(), **until_now}, age=now - entry.since / 1_000, per_second=per_second
+        **{**receiver.model_dump(), **until_now}, age=max(0.0, now - entry.since / 1_000), per_second=per_second
     )
 
 

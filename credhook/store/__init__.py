@@ -70,6 +70,7 @@ this table:
     announcements       1 d
     receivers           1 min
     sweeper             3 rounds
+    clock               15 min
     platform:*:pause    with the pause
     platform:*:pace     10 min after its pause
     platform:*:bucket   with the bucket
@@ -112,6 +113,10 @@ REPLAYED: Final = "~"
 HISTORY_ENTRIES: Final = 30
 #: Seconds that a handler may ask to wait at most. Causes and histories are remembered for as long at least.
 LONGEST_WAIT: Final = 604_800
+#: Ms by which Redis's clock must jump to count as a step.
+CLOCK_STEP_MS: Final = 2_000
+#: Ms by which a time may lie ahead of Redis's clock without being mended.
+CLOCK_SLACK_MS: Final = 1_000
 #: Prefix of the id of a backfilled event; its type, a colon and its resource follow.
 BACKFILLED: Final = "backfilled:"
 #: The end of the year 9999 in ms since the epoch, the latest time that Python can represent.
@@ -182,6 +187,8 @@ class Keys:
     cause = _Key(PREFIX, ":cause:")
     #: The lock of the process that runs the sweeper.
     sweeper_lock = _Key(PREFIX, ":sweeper")
+    #: Hash of the last step of Redis's clock: when it was noticed, and how far it went, both in ms.
+    clock = _Key(PREFIX, ":clock")
     #: The number of the schema, see `SCHEMA`.
     schema = _Key(PREFIX, ":schema")
     #: A new key before it has its expiry. It exists only while a script runs, or if a crash has cut that script.

@@ -115,8 +115,8 @@ class Announced(NamedTuple):
     text: bytes
 
     def is_alive(self, now: float) -> bool:
-        """Return False if the process fell silent. `now`: Redis's clock, in ms."""
-        return now - self.renewed <= SILENT_SECONDS * 1_000
+        """Return False if the process fell silent. `now`: Redis's clock, in ms, which may have been set back."""
+        return abs(now - self.renewed) <= SILENT_SECONDS * 1_000
 
 
 def announced(values: Mapping[Any, Any]) -> Iterator[Announced]:

@@ -128,6 +128,7 @@ def after_fetch(
     if is_final or is_lost or attempt >= max_attempts:
         return GiveUp(error_text(error))
     if isinstance(error, InvalidRequest | NotFound | DataGone | DetailsLate):
+        age = age or _age_at(attempt)
         for moment in NOT_FOUND_AGES:
             if moment > age:
                 return Retry(moment - age)
@@ -136,6 +137,14 @@ def after_fetch(
     if isinstance(error, Unavailable) and error.retry_after is not None:
         wait = max(wait, min(error.retry_after, BACKOFF.longest))
     return Retry(wait)
+
+
+def _age_at(attempt: int) -> float:
+    """Return the age in seconds that an event has at this attempt if nothing but the details was missing.
+
+    If Redis's clock was set back, the event has no age. It would spend its attempts within seconds.
+    """
+    return NOT_FOUND_AGES[min(attempt, len(NOT_FOUND_AGES)) - 2] if attempt > 1 else 0.0
 
 
 def after_handler(

@@ -20,6 +20,7 @@ from credhook.store.store import SyncStore
 from credhook.worker.handlers.registry import Registry
 from credhook.worker.platform.limits import platform_key
 from credhook.worker.process.concurrent import ConcurrentWorker
+from credhook.worker.queue.clock import ClockWatch
 from credhook.worker.queue.leases import reclaim
 
 log = structlog.get_logger("credhook.worker")
@@ -54,6 +55,7 @@ class Heartbeat:
         """`processes`: how many its supervisor runs; `clock`: monotonic seconds."""
         self._store, self._name, self._worker, self._clock = store, worker.name, worker, clock
         self._silence = silence_seconds(settings.lease)
+        self._redis_clock = ClockWatch(store, lease=settings.lease)
         #: Seconds between two beats.
         self.interval = min(BEAT_SECONDS, _BEAT_PART * self._silence)
         self._last = self._since = -float("inf")
@@ -96,7 +98,10 @@ class Heartbeat:
         state = {name: getattr(self._worker, name) for name in _STATE}
         text = self._identity.model_copy(update=state).model_dump_json()
         keys, lasts_ms = self._store.keys, int(announcements.MISSED_SECONDS * 1_000)
-        now = self._store.run("announce", [self._name, text, lasts_ms], keys=[keys.announcements, keys.heartbeats])
+        self._store.run("announce", [self._name, text, lasts_ms], keys=[keys.announcements, keys.heartbeats])
+        now, step = self._redis_clock.look()  # After the announcement: a step between the two is noticed.
+        if step:  # Beats from before the step look too old, or too young.
+            self._since = began
         self._worker.show_to_rq()
         self._last = began
         if began - self._since >= self._silence:

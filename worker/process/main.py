@@ -167,7 +167,7 @@ def _work(
         settings=in_force(settings),
     )
     wanted = {event_type: {one.name for one in registry.matching(event_type)} for event_type in registry.types}
-    sweeper = Sweeper(store, name=name, interval=settings.lease / _ROUNDS, wanted=wanted)
+    sweeper = Sweeper(store, name=name, interval=settings.lease / _ROUNDS, lease=settings.lease, wanted=wanted)
     with suppress(*STORE_ERRORS):  # The rounds do it as well.
         sweeper.unhandled.put_back()  # At once, what has waited for our handlers.
     _every(settings.lease / _ROUNDS, sweeper.run, "sweeper")

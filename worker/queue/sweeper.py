@@ -5,8 +5,8 @@ lost. The store does not. An open event belongs to exactly one of these: RQ's qu
 the list behind another event of its resource. An event that is in none of them is enqueued again. To do so once too
 often is harmless: the second job finds the claim, or the settled record, and leaves.
 
-The sweeper also completes settlements that were broken off, sets records aside that cannot be read, and removes expired
-events from the event index.
+The sweeper also completes settlements that were broken off, sets records aside that cannot be read, removes expired
+events from the event index, and brings times forward after Redis's clock was set back.
 """
 
 import itertools
@@ -21,6 +21,7 @@ from rq.worker_registration import clean_worker_registry
 from credhook.store.job import event_of, job_id
 from credhook.store.store import SyncStore
 from credhook.worker import metrics
+from credhook.worker.queue.clock import ClockWatch, bring_forward
 from credhook.worker.queue.leases import IN_TRANSIT_MS, put_back
 from credhook.worker.queue.unhandled import Unhandled
 
@@ -45,20 +46,21 @@ class Sweeper:
         *,
         name: str,
         interval: float,
+        lease: float,
         wanted: Mapping[str, Collection[str]] = MappingProxyType({}),
         head: int = 1_000,
         page: int = 10_000,
         index_page: int = 500,
         index_pages: int = 40,
     ) -> None:
-        """Prepare for a round every `interval` seconds. `name` is unique in the fleet.
+        """Prepare for a round every `interval` seconds. `name` is unique in the fleet; `lease`: its length in seconds.
 
         `wanted`: event type → names of the handlers that this process has for it. A round looks at `head` jobs of the
         queue, to find when the oldest of them moved. It reads open events by the `page`, and deals with about as many
         orphans. It looks at `index_page` entries of the index and of lists in each of `index_pages` scripts.
         """
         self._store = store
-        self._name = name
+        self._name, self._lease, self._clock = name, lease, ClockWatch(store, lease=lease)
         self._head, self._page, self._index_page, self._index_pages = head, page, index_page, index_pages
         #: Each process does this, since the holder of the lock may lack a handler.
         self.unhandled = Unhandled(store, wanted=wanted)
@@ -70,12 +72,14 @@ class Sweeper:
 
     def run(self) -> int:
         """Run one round, and return the number of orphans that were put back."""
+        now, _ = self._clock.look()
         self.unhandled.put_back()
         # Take or renew the lock. Another process gets it after three rounds without its holder.
         # Its script compares the schema number, before commands that are in no script.
         if not self._store.run("sweeper_lock", [self._name, self._lock_ms]):
             return 0
-        now = self._store.clock()
+        if early := bring_forward(self._store, now, lease=self._lease):
+            log.warning("events_brought_forward", count=early, hint="Redis's clock was set back")
         self._forget(now)
         requeued: list[str] = []
         unreadable: dict[str, str] = {}

@@ -24,6 +24,6 @@ end
 local all = redis.call('HGETALL', announcements)
 for i = 1, #all, 2 do
     local renewed = tonumber(string.match(all[i + 1], '^%d+ (%d+) '))
-    if now - renewed > lasts then redis.call('HDEL', announcements, all[i]) end
+    if math.abs(now - renewed) > lasts then redis.call('HDEL', announcements, all[i]) end
 end
 return now

@@ -7,7 +7,11 @@
 
 local lock, holder, lasts = prefix .. 'sweeper', ARGV[1], ARGV[2]
 local current = redis.call('GET', lock)
-if current and current ~= holder then return 0 end
+if current and current ~= holder then
+    -- If the clock went back, the lock of a process that has died would last as much longer.
+    if redis.call('PTTL', lock) > tonumber(lasts) then redis.call('PEXPIRE', lock, lasts) end
+    return 0
+end
 redis.call('DEL', lock)  -- A full Redis lets a script pass that begins with this.
 redis.call('SET', lock, holder, 'PX', lasts)
 return 1

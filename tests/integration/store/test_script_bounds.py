@@ -106,7 +106,7 @@ async def test_no_script_reads_more_entries_because_there_are_more_events(redis_
         fill_shape(redis_client, number, **SHAPES[shape])
         store = MeasuredStore(redis_client)
         await use(store)
-        Sweeper(store, name="n", interval=1, index_page=40).run()
+        Sweeper(store, name="n", interval=1, lease=60.0, index_page=40).run()
         costs.append(store.costs)
     few, many = costs
     assert {name: (few[name], cost) for name, cost in many.items() if cost > 1.1 * few[name] + 100} == {}
@@ -121,7 +121,7 @@ async def test_no_script_holds_redis_for_50_ms_however_many_events_there_are(tmp
         fill_shape(redis, 1_000_000 if shape == "unknown types" else 100_000, **SHAPES[shape])
         store = MeasuredStore(redis, is_timed=True)
         await use(store)
-        Sweeper(store, name="n", interval=1, wanted=dict.fromkeys(EVENT_TYPES, ("test.first",))).run()
+        Sweeper(store, name="n", interval=1, lease=60.0, wanted=dict.fromkeys(EVENT_TYPES, ("test.first",))).run()
     slowest = max(store.costs, key=lambda name: store.costs[name])
     print(f"{shape}: {slowest} takes {store.costs[slowest]:.1f} ms")  # noqa: T201  What `make soak` is run for.
     assert {name: cost for name, cost in store.costs.items() if cost >= 50} == {}

@@ -154,7 +154,7 @@ def test_only_entries_without_records_leave_the_index_after_the_retention(redis_
     list_event(redis_client, "damaged", int(time.time() - 1.5 * RETENTION) * 1_000, "r3")
     redis_client.set(EVENT + "damaged", "no hash")
     plant(redis_client, "young", State.DONE, age=1)
-    Sweeper(store_on(redis_client, retention=RETENTION), name="n", interval=1).run()
+    Sweeper(store_on(redis_client, retention=RETENTION), name="n", interval=1, lease=60.0).run()
     assert in_index(redis_client) == ["kept", "damaged", "young"]
     assert redis_client.zcard(INDEX.by_resource) == 3
     assert listed(events("list", "--json")) == ["young", "damaged", "kept"]
@@ -165,7 +165,9 @@ def test_a_round_looks_at_the_index_from_where_the_last_one_ended(redis_client: 
         plant(redis_client, f"kept{number}", State.DONE, age=2 * RETENTION)
     for number in range(4):
         list_event(redis_client, f"gone{number}", int(time.time() - 1.5 * RETENTION) * 1_000, "r1")
-    sweeper = Sweeper(store_on(redis_client, retention=RETENTION), name="n", interval=1, index_page=2, index_pages=1)
+    sweeper = Sweeper(
+        store_on(redis_client, retention=RETENTION), name="n", interval=1, lease=60.0, index_page=2, index_pages=1
+    )
     left = []
     for _ in range(4):
         sweeper.run()
@@ -176,7 +178,7 @@ def test_a_round_looks_at_the_index_from_where_the_last_one_ended(redis_client: 
 def test_the_sweeper_looks_at_every_entry_after_the_clock_was_set_back(redis_client: Redis) -> None:
     for name in ("gone", "alsogone"):
         list_event(redis_client, name, int(time.time() + 86_400) * 1_000, "r1")
-    Sweeper(store_on(redis_client, retention=RETENTION), name="n", interval=1).run()
+    Sweeper(store_on(redis_client, retention=RETENTION), name="n", interval=1, lease=60.0).run()
     assert in_index(redis_client) == []
 
 

@@ -29,7 +29,7 @@ class BreakableStore:
         self.held: list[Claim] = []
         self.claims = Claims(self.store.for_async_code(), lease=60.0, worker="w")
         wanted = dict.fromkeys((COMPLETED, URGENT), ("test.first",))
-        self.sweeper = Sweeper(self.store, name="n", interval=1, wanted=wanted)
+        self.sweeper = Sweeper(self.store, name="n", interval=1, lease=60.0, wanted=wanted)
         self.snapshots = Snapshots(self.store.for_async_code(), SecretStr("k" * 32))
 
     def deliver(self, *events: tuple[str, str, str]) -> list[bytes]:

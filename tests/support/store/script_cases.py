@@ -188,6 +188,20 @@ async def sharing(store: BreakableStore) -> None:
     await store.store.for_async_code().run("sweeper_lock", ["holder", 3_000])
 
 
+async def noting_a_step(store: BreakableStore) -> None:
+    await store.store.for_async_code().run("clock_step", [600_000, 60_000, 900_000])
+
+
+async def set_back(store: BreakableStore) -> None:
+    """Let the events have moved in the future: one is taken, one waits."""
+    await taken(store)
+    await store.claims.settle(store.held[0], AGAIN)
+    store.handled.add(store.held[0].event_id)
+    ahead = int(store.redis.time()[0]) * 1_000 + 3_600_000
+    for key in (INDEX.open, INDEX.leases):
+        store.redis.zadd(key, dict.fromkeys(store.redis.zrange(key, 0, -1), ahead))
+
+
 FAILED = (Failure("test.first", "ValueError", "test first", "test.py:1 first"),)
 CAUSES = {"test.first": FAILED[0].cause}
 WITH_FAILURES: dict[str, Any] = {"failures": FAILED, "causes": CAUSES, "history": {"began": 1}}
@@ -225,6 +239,8 @@ CASES: dict[str, tuple[Script, Step, Step]] = {
     "pause the platform": ("pause", nothing, pausing),
     "ask for a call": ("permit", nothing, asking_for_a_call),
     "share": ("sweeper_lock", nothing, sharing),
+    "note a step": ("clock_step", taken, noting_a_step),
+    "bring forward": ("bring_forward", set_back, putting_back),
 }
 
 

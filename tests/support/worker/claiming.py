@@ -57,7 +57,7 @@ class EventQueue:
         lapse(self.redis, *events)
 
     def sweeper(self, **sizes: Any) -> Sweeper:
-        return Sweeper(store_on(self.redis), name="n", interval=1, **sizes)
+        return Sweeper(store_on(self.redis), name="n", interval=1, lease=60.0, **sizes)
 
     def sweep(self, **sizes: int) -> int:
         """Run one round of a sweeper, and return the number of events that it put back."""

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from credhook.ops.findings import age, attention
-from credhook.ops.fleet import Fleet, PlatformState, ReceiverProcess, RedisServer, WorkerProcess, _receiver
+from credhook.ops.fleet import ClockStep, Fleet, PlatformState, ReceiverProcess, RedisServer, WorkerProcess, _receiver
 from credhook.ops.status import lines
 from credhook.store.announcements import DEPLOY_SECONDS, SILENT_SECONDS, Announced, ReceiverAnnouncement, missing
 from credhook.store.counts import EventCounts
@@ -96,6 +96,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("platform.breaker", {"platforms": (CALLED, TRIED)}, "the circuit breaker of 1 worker is open or half open see"),
     ("platform.breaker", {"platforms": (REFUSED,)}, "about 2.9 requests/s passed set CREDHOOK_RATE"),
     ("platform.paths", {"workers": (worker(), worker(pid=2, never_found=("issuance",)))}, "every fetch of issuances with 404, on w1 pid 2 check CREDHOOK_ISSUANCE_PATH, whose default is a guess"),
+    ("redis.clock_step", {"clock_step": ClockStep(seconds=-600.0, age=65.0)}, "set back by 10 min, 65 s ago let"),
+    ("redis.clock_step", {"clock_step": ClockStep(seconds=8.0, age=0.0)}, "set forward by 8 s"),
     ("events.suspended", {"suspended": True}, "rq resume"),
     ("events.oldest_open", {"oldest_open": 901.0}, "15 min"),
     ("events.dead", {"counts": EventCounts(dead=9, dead_recently=2)}, "2 events were given up"),

@@ -190,7 +190,7 @@ def test_lost_host_is_missed_for_a_day(
 def test_leaving_process_removes_one_that_it_replaced(redis_client: Redis) -> None:
     now = store_on(redis_client).clock()
     # The other one alive has replaced the one that fell silent before it started.
-    for token, started, silent in (("its", 1, 95), ("other", now - 92_000, -99), ("first", 1, 90), ("second", 1, 60)):
+    for token, started, silent in (("its", 1, 95), ("other", now - 92_000, -9), ("first", 1, 90), ("second", 1, 60)):
         redis_client.hset(INDEX.announcements, token, f"{started} {now - 1_000 * silent} {{}}")
     for left in ([b"its", b"other", b"second"], [b"its", b"other"], [b"its", b"other"]):
         here = Member(redis_client, "here")
@@ -203,3 +203,27 @@ def test_leaving_process_removes_one_that_it_replaced(redis_client: Redis) -> No
 def test_lease_sets_beat_and_silence(redis_client: Redis, lease: float, interval: float, silence: float) -> None:
     heartbeat = Member(redis_client, "w", lease=lease).heartbeat
     assert (heartbeat.interval, silence_seconds(lease)) == pytest.approx((interval, silence))
+
+
+class Stepping(Member):
+    """A member whose Redis seems to step."""
+
+    def step(self, seconds: float) -> None:
+        watch = self.heartbeat._redis_clock  # noqa: SLF001  Redis's clock cannot be moved here, so the other one is.
+        clock = watch._clock  # noqa: SLF001
+        watch._clock = lambda: clock() - seconds  # noqa: SLF001
+
+
+@pytest.mark.parametrize("seconds", [8.0, 600.0])
+def test_step_forward_declares_no_worker_dead(redis_client: Redis, seconds: float) -> None:
+    here, other = Stepping(redis_client, "here"), Member(redis_client, "other")
+    other.beats()
+    here.beats(SILENCE + 1)
+    other.falls_silent(seconds)  # As it looks between the step and the other's next beat.
+    here.step(seconds)
+    with capture_logs() as logs:
+        here.beats(SILENCE - 1)
+    assert [entry["event"] for entry in logs] == ["redis_clock_stepped"]
+    with capture_logs() as logs:
+        here.beats(2)
+    assert [entry["event"] for entry in logs] == ["worker_missed", "death_noted"]  # It has not beaten since.

@@ -268,7 +268,7 @@ def test_other_workers_events_do_not_hide_those_behind_them(
 
 def test_every_worker_puts_its_unhandled_events_back(redis_client: Redis) -> None:
     def sweeper(name: str, wanted: Mapping[str, tuple[str, ...]]) -> Sweeper:
-        return Sweeper(store_on(redis_client), name=name, interval=1, wanted=wanted)
+        return Sweeper(store_on(redis_client), name=name, interval=1, lease=60.0, wanted=wanted)
 
     redis_client.sadd("rq:workers:credhook", "rq:worker:gone")  # RQ's record of it has expired.
     sweeper("leader", {}).run()
@@ -279,7 +279,9 @@ def test_every_worker_puts_its_unhandled_events_back(redis_client: Redis) -> Non
     plant(redis_client, "m2", State.ACCEPTED)
     redis_client.zadd(INDEX.open, {"m2": 1})
     redis_client.rpush(INDEX.jobs, "gone", "settled", job_id("m2"))
-    assert Sweeper(store_on(redis_client), name="leader", interval=1, head=2).run() == 0  # It may still come up.
+    assert (
+        Sweeper(store_on(redis_client), name="leader", interval=1, lease=60.0, head=2).run() == 0
+    )  # It may still come up.
     sweeper("another", NEW).run()
     assert record(redis_client, "m1")["state"] == "accepted"
     assert redis_client.get(INDEX.sweeper_lock) == b"leader"

@@ -42,6 +42,7 @@ def api_error(kind: type[ApiError], status: int | None = None, retry_after: floa
     [
         *((0.0, 1, 1.0), (1.2, 2, 4.8), (6.5, 3, 29.5), (40.0, 4, 116.0), (156.0, 5, None), (3_600.0, 1, 5.0)),
         *((2.0, 9, 4.0), (2.0, 12, None), (3_600.0, 2, None)),  # Other failures came first.
+        *((0.0, 2, 5.0), (0.0, 3, 30.0), (0.0, 4, 120.0), (0.0, 11, 120.0), (0.0, 12, None)),  # The clock was set back.
     ],
 )
 def test_missing_resource_is_fetched_again_at_growing_ages(age: float, attempt: int, wait: float | None) -> None:
