@@ -83,6 +83,11 @@ class QueueFigures:
                 "Seconds since the oldest event that is not settled was received; 0 if there is none.",
                 counts.oldest_age or 0.0,
             ),
+            GaugeMetricFamily(
+                "credhook_vanished_events",
+                "Acknowledged events whose records Redis has lost within three days.",
+                counts.vanished,
+            ),
             gauge("credhook_workers", "Worker processes that are alive, by version.", ["version"], workers),
             gauge(
                 "credhook_forsaken_events",

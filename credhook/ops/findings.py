@@ -489,6 +489,16 @@ ROWS: Final = (
         alert="CredhookConflicts",
     ),
     Row(
+        "events.vanished",
+        lambda fleet: _item_if(fleet.counts.vanished and fleet.counts),
+        lambda counts: (
+            f"Redis has lost the records of {counted(counts.vanished, 'acknowledged event', 'acknowledged events')}, "
+            f"the first {age(counts.vanished_age or 0.0)} ago"
+        ),
+        "see events_vanished and store_emptied in the workers' log; `credhook events backfill` accepts them again",
+        alert="CredhookVanished",
+    ),
+    Row(
         "events.unreadable",
         lambda fleet: _item_if(fleet.counts.unreadable),
         lambda count: (

@@ -83,6 +83,8 @@ def _rows(fleet: Fleet) -> Iterator[tuple[str, str]]:
         ("quarantined", str(counts.quarantined)),
         ("unreadable", str(counts.unreadable)),
     )
+    if counts.vanished:
+        yield "vanished", str(counts.vanished)
     for queue, other in fleet.others.items():
         yield "other queue", f"{queue}: {elsewhere(other)}"
     for platform in fleet.platforms:

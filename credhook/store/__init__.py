@@ -71,6 +71,9 @@ this table:
     receivers           1 min
     sweeper             3 rounds
     clock               15 min
+    vanished            3 d
+    losses              3 d
+    mark                never
     platform:*:pause    with the pause
     platform:*:pace     10 min after its pause
     platform:*:bucket   with the bucket
@@ -189,6 +192,12 @@ class Keys:
     sweeper_lock = _Key(PREFIX, ":sweeper")
     #: Hash of the last step of Redis's clock: when it was noticed, and how far it went, both in ms.
     clock = _Key(PREFIX, ":clock")
+    #: Sorted set of events whose records have vanished, by when they were missed, in ms; see vanished.lua.
+    vanished = _Key(PREFIX, ":vanished")
+    #: Hash of the losses: count, first, last; see vanished.lua.
+    losses = _Key(PREFIX, ":losses")
+    #: String that is missing once Redis has lost all data of the queue; see emptied.lua.
+    mark = _Key(PREFIX, ":mark")
     #: The number of the schema, see `SCHEMA`.
     schema = _Key(PREFIX, ":schema")
     #: A new key before it has its expiry. It exists only while a script runs, or if a crash has cut that script.

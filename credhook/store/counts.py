@@ -33,6 +33,8 @@ class EventCounts:
         dead_recently: events that were given up within the last day.
         unhandled: events that wait for a handler, by type.
         oldest_age: seconds since the oldest open event was received; None if no event is open.
+        vanished: open events whose records have vanished within three days.
+        vanished_age: seconds since the first of these was missed; None if none has vanished.
     """
 
     open: int = 0
@@ -45,6 +47,8 @@ class EventCounts:
     dead_recently: int = 0
     unhandled: dict[str, int] = field(default_factory=dict)
     oldest_age: float | None = None
+    vanished: int = 0
+    vanished_age: float | None = None
 
     @property
     def waiting(self) -> int:
@@ -69,6 +73,7 @@ def request_counts(pipeline: Pipeline | AsyncPipeline, keys: Keys, *, now: float
         pipeline.zrange(key, 0, LATEST_MS, byscore=True, offset=0, num=1, withscores=True)
     for key in keys.all_unhandled:
         pipeline.zcard(key)
+    pipeline.hmget(keys.losses, ["count", "first"])
 
 
 def counts_of(store: SyncStore, keys: Keys, *, now: float) -> EventCounts:
@@ -81,6 +86,8 @@ def counts_of(store: SyncStore, keys: Keys, *, now: float) -> EventCounts:
 def read_counts(replies: Sequence[Any], *, now: float) -> EventCounts:
     """Return the counts from the replies to `request_counts`; `now` is by Redis's clock."""
     ages = [max(0.0, now - score / 1_000) for oldest in replies[8:10] for _, score in oldest]
-    by_type = zip(EVENT_TYPES, replies[10:], strict=True)
+    by_type = zip(EVENT_TYPES, replies[10:-1], strict=True)
     unhandled = {event_type: count for event_type, count in by_type if count}
-    return EventCounts(*[*replies[:8], unhandled, max(ages, default=None)])
+    vanished, first = replies[-1]
+    vanished_age = max(0.0, now - int(first) / 1_000) if first else None
+    return EventCounts(*[*replies[:8], unhandled, max(ages, default=None), int(vanished or 0), vanished_age])

@@ -93,7 +93,8 @@ def put_back(store: SyncStore, event_id: str, *, in_transit: int = IN_TRANSIT_MS
     """Put one event back into RQ's queue, to its head if it is `first`.
 
     Returns:
-        1; 0 if it is in a list, moved less than `in_transit` ms ago, or has to wait; or why it cannot be read.
+        1; 0 if it is in a list, moved less than `in_transit` ms ago, or has to wait; -1 if its record has vanished; or
+        why it cannot be read.
     """
     name = event_id.encode(errors="surrogateescape")
     # The same in all rounds, but different for each event: events that died together should not return together.

@@ -13,6 +13,7 @@ import itertools
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Final, cast
+from uuid import uuid4
 
 import structlog
 from rq import Queue
@@ -33,6 +34,10 @@ _RQ_RECORD_LASTS_SECONDS: Final = 600
 _SETTLED_MS: Final = 60_000
 #: Events that one line of the log names.
 _MOST_NAMED: Final = 20
+_LOSS_HINT: Final = (
+    "Redis has lost records of acknowledged events: see its maxmemory-policy, FLUSHDB and DEL; then run "
+    "`credhook events backfill`"
+)
 #: Old entries that one command removes.
 _OLD: Final = 5_000
 
@@ -67,12 +72,15 @@ class Sweeper:
         #: The list that the next round looks at first, and where it begins there; see sweep.lua.
         self._next: tuple[str, str | int] = (store.keys.by_time, "-")
         self._lock_ms = max(1_000, int(interval * 3_000))
+        #: As the last round has seen them: the number of open events, and the last entry of the index.
+        self._open_events, self._last_entry = 0, "0-1"
         #: Number of open events, from the oldest on, that the next round leaves out: the last round has seen them.
         self._start = 0
 
     def run(self) -> int:
         """Run one round, and return the number of orphans that were put back."""
         now, _ = self._clock.look()
+        self._watch_for_loss()
         self.unhandled.put_back()
         # Take or renew the lock. Another process gets it after three rounds without its holder.
         # Its script compares the schema number, before commands that are in no script.
@@ -81,24 +89,47 @@ class Sweeper:
         if early := bring_forward(self._store, now, lease=self._lease):
             log.warning("events_brought_forward", count=early, hint="Redis's clock was set back")
         self._forget(now)
-        requeued: list[str] = []
+        requeued, vanished = list[str](), list[str]()
         unreadable: dict[str, str] = {}
         for event_id in self._orphans(now):
             outcome = put_back(self._store, event_id)
             if isinstance(outcome, bytes):
                 unreadable[event_id.encode("ascii", "backslashreplace").decode()] = outcome.decode()
             elif outcome:
-                requeued.append(event_id)
-        self._start = max(0, self._start - len(requeued) - len(unreadable))  # These have left their places.
+                (requeued if outcome > 0 else vanished).append(event_id)
+        self._start = max(
+            0, self._start - len(requeued) - len(unreadable) - len(vanished)
+        )  # These have left their places.
         if requeued:
             metrics.REQUEUED.add(by=len(requeued))
             log.warning("events_put_back", count=len(requeued))
+        if vanished:
+            named = [event_id.encode("ascii", "backslashreplace").decode() for event_id in vanished[:_MOST_NAMED]]
+            log.error("events_vanished", count=len(vanished), events=named, hint=_LOSS_HINT)
         if unreadable:
             hint = "something else has written to their records; see `credhook events list --state unreadable`"
-            named = dict(itertools.islice(unreadable.items(), _MOST_NAMED))
-            log.error("events_unreadable", count=len(unreadable), events=named, hint=hint)
+            described = dict(itertools.islice(unreadable.items(), _MOST_NAMED))
+            log.error("events_unreadable", count=len(unreadable), events=described, hint=hint)
         self._sweep_lists(now)
         return len(requeued)
+
+    def _watch_for_loss(self) -> None:
+        """Note if Redis has lost all data of the queue since the last round, as after FLUSHDB.
+
+        The events that were open are counted. Their ids are lost with their index.
+        """
+        keys, redis = self._store.keys, self._store.redis
+        pipeline = redis.pipeline(transaction=False)
+        pipeline.zcard(keys.open)
+        pipeline.xrevrange(keys.by_time, count=1)
+        pipeline.xrange(keys.by_time, self._last_entry, self._last_entry)
+        open_events, newest, last = pipeline.execute()
+        # An index that still has its last entry was not emptied: then the mark alone is gone.
+        lost = 0 if last else self._open_events
+        _, is_first = self._store.run("emptied", [f"{uuid4()}", lost])
+        if is_first and lost:
+            log.error("store_emptied", events=lost, hint=_LOSS_HINT)
+        self._open_events, self._last_entry = open_events, newest[0][0] if newest else "0-1"
 
     def _forget(self, now: int) -> None:
         keys, redis = self._store.keys, self._store.redis

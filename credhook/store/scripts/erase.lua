@@ -18,7 +18,7 @@
 -- keeps a job as failed if its record is gone before that.
 local NOTICED = 5000
 
-local of_events, of_jobs = {delayed, dead, quarantined, unreadable}, {scheduled, failed, isolated}
+local of_events, of_jobs = {delayed, dead, quarantined, unreadable, prefix .. 'vanished'}, {scheduled, failed, isolated}
 for type in pairs(known_types) do of_events[#of_events + 1] = unhandled .. type end
 local outcomes = {}
 
@@ -35,7 +35,7 @@ local function erase(id, job, selected)
     unlock(id, resource)
     redis.call('PEXPIRE', 'rq:job:' .. job, lease > now and lease - now + NOTICED or 0)
     redis.call('ZREM', leases, id)
-    if there then redis.call('ZADD', open, now, id) end
+    if there then redis.call('ZADD', open, 0, id) end  -- Moved at 0: if the script breaks off, the event has not vanished.
     for _, set in ipairs(of_events) do redis.call('ZREM', set, id) end
     for _, set in ipairs(of_jobs) do redis.call('ZREM', set, job) end
     redis.call('DEL', key, CONFLICT .. id, SNAPSHOT .. id, HISTORY .. id, 'rq:results:' .. job, RESOURCE .. (resource or ''))
@@ -44,8 +44,8 @@ local function erase(id, job, selected)
         redis.call('XDEL', by_time, entry)  -- First, since by_resource does not name the event.
         redis.call('ZREM', by_resource, entry)
     end
-    if not there then return 'missing' end
     redis.call('ZREM', open, id)
+    if not there then return 'missing' end
     return lease > now and 'held' or 'erased'
 end
 

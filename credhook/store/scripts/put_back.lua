@@ -6,12 +6,13 @@
 -- ARGV: webhook-id; job's id; ms that an event may be on its way from one place to the next; a number from 0 to 1, the
 --   part of its delay that an event waits after its workers have died; retention in s; LPUSH or RPUSH; then the fields
 --   of the job and their values.
--- Reply: 1 if the event was put back, 0 if not, or why its record cannot be read.
+-- Reply: 1 if the event was put back, 0 if not, -1 if its record has vanished, or why its record cannot be read.
 
 --! include lock.lua
 --! include keys.lua
 --! include enqueue.lua
 --! include hints.lua
+--! include vanished.lua
 
 -- An event that kills its workers waits before it is put back, from the third lapse on: FIRST_DELAY ms at first, and
 -- twice as long each time after. It would otherwise meet the same other events again.
@@ -49,8 +50,10 @@ if not record then
             call('HDEL', event, 'holder', 'fence', 'lapses', 'due')
         end
     end
+    local has_vanished = not reason and moved ~= '0'  -- An erasure that was cut has moved the event to 0.
+    if has_vanished then note_vanished(id) end
     leave()
-    return reason or 0
+    return reason or has_vanished and -1 or 0
 end
 local state = record.state
 if state ~= $ACCEPTED and state ~= $WAITING then  -- Its settlement or its replay was broken off.

@@ -160,7 +160,7 @@ async def test_scrape_costs_the_same_on_a_full_store_and_writes_nothing(target: 
     commands = {words[0].upper() for one in asked for words in one}
     assert {name for name in commands if {"write", "may_replicate"} & set(flags[name])} == set()
     assert commands <= {
-        "EXISTS", "GET", "PTTL", "HGET", "HGETALL", "INFO", "CONFIG", "LLEN", "MULTI", "EXEC", "TIME",
+        "EXISTS", "GET", "PTTL", "HGET", "HGETALL", "HMGET", "INFO", "CONFIG", "LLEN", "MULTI", "EXEC", "TIME",
         "SMEMBERS", "ZCARD", "ZCOUNT", "ZRANGE", "ZREVRANGE",
     }  # fmt: skip
     assert len(asked[0]) == len(asked[1]) == len(asked[2])

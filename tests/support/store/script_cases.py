@@ -188,6 +188,15 @@ async def sharing(store: BreakableStore) -> None:
     await store.store.for_async_code().run("sweeper_lock", ["holder", 3_000])
 
 
+async def marking(store: BreakableStore) -> None:
+    await store.store.for_async_code().run("emptied", ["mark", 2])
+
+
+async def with_a_lost_record(store: BreakableStore) -> None:
+    await lost_by_rq(store)
+    store.redis.zadd(INDEX.open, {"lost": 1})
+
+
 async def noting_a_step(store: BreakableStore) -> None:
     await store.store.for_async_code().run("clock_step", [600_000, 60_000, 900_000])
 
@@ -240,6 +249,8 @@ CASES: dict[str, tuple[Script, Step, Step]] = {
     "ask for a call": ("permit", nothing, asking_for_a_call),
     "share": ("sweeper_lock", nothing, sharing),
     "note a step": ("clock_step", taken, noting_a_step),
+    "mark the queue": ("emptied", nothing, marking),
+    "miss a record": ("put_back", with_a_lost_record, putting_back),
     "bring forward": ("bring_forward", set_back, putting_back),
 }
 
@@ -255,5 +266,7 @@ AFTERWARDS: dict[str, tuple[Step, set[str]]] = {
     "erase": (erasing, set()),
     "erase once": (at_once(lambda store: store.deliver(("doomed", COMPLETED, "r1"))), {"doomed"}),
     "erase beside a worker": (nothing, {"u1", "e2"}),
-    **dict.fromkeys(("announce", "share", "pause the platform", "ask for a call"), (nothing, set[str]())),
+    **dict.fromkeys(
+        ("announce", "share", "mark the queue", "pause the platform", "ask for a call"), (nothing, set[str]())
+    ),
 }

@@ -101,4 +101,4 @@ def lapse(redis: Redis, *events: str) -> None:
     for key, when in ((INDEX.open, 1), (INDEX.leases, lapsed)):
         members: Any = events or redis.zrange(key, 0, -1)
         if members:
-            redis.zadd(key, dict.fromkeys(members, when), xx=True)
+            redis.zadd(key, dict.fromkeys(members, when), xx=True, lt=True)

@@ -105,6 +105,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("events.quarantined", {"counts": EventCounts(quarantined=1)}, "replay --state quarantined"),
     ("events.conflicts", {"receivers": tuple(receiver(conflicts=3, conflicted=ago) for ago in (86_400.0, 9.0, 86_401.0))}, "6 deliveries had the"),
     ("events.dead", {"counts": EventCounts(dead=9, dead_recently=1)}, "1 event was given up"),
+    ("events.vanished", {"counts": EventCounts(vanished=562, vanished_age=240.0)}, "562 acknowledged events, the first 4 min ago see"),
     ("events.unreadable", {"counts": EventCounts(unreadable=1)}, "another program"),
 ]  # fmt: skip
 
