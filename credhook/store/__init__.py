@@ -154,7 +154,7 @@ class Keys:
     history = _Key(PREFIX, ":history:")
     #: Integer per resource: rank and time of the latest state that handlers have seen, see claims.py; its id follows.
     resource = _Key(PREFIX, ":resource:")
-    #: Sealed details with presented data, until every handler has run; the webhook-id follows.
+    #: Sealed details with presented data, until every event of the presentation is done; the resource's id follows.
     snapshot = _Key(PREFIX, ":snapshot:")
     #: Stream of the webhook-ids of all events, in the order of receipt; see index.lua.
     by_time = _Key(PREFIX, ":by_time")

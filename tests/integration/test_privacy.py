@@ -176,7 +176,7 @@ def test_when_a_handler_fails_in_any_way(rig: FleetHarness, collector: Collector
     }
     with rig.worker(**settings) as worker:
         until(lambda: any("hangs" in note.words for note in rig.notes()))
-        assert rig.redis.exists("credhook:credhook:snapshot:hangs")
+        assert rig.redis.exists("credhook:credhook:snapshot:pre_hangs")
         assert_nowhere(rig)
         rig.settles()
         metrics = plain.get(f"http://127.0.0.1:{port}/metrics").text

@@ -93,35 +93,38 @@ class Snapshots:
         self.recent = RecentData()
         self._cipher = _cipher(key.get_secret_value().split()) if key else None
 
-    async def keep(self, event_id: str, details: bytes) -> None:
-        """Note that the event's data was seen, and keep it. An earlier snapshot is overwritten but keeps its expiry."""
+    async def keep(self, event_id: str, fence: int, resource_id: str, details: bytes) -> None:
+        """Note that the event's data was seen, and keep it. An earlier snapshot is overwritten but keeps its expiry.
+
+        The snapshot belongs to the presentation: its later events find it. `fence`: of the claim that has the data.
+        """
         self.recent.put(event_id, details)
         sealed = b""
         if self._cipher and len(details) > LARGEST:
             log.warning("snapshot_too_large", webhook_id=event_id, bytes=len(details), most=LARGEST)
         elif self._cipher:
-            sealed = self._cipher.encrypt(self._label(event_id) + details)
+            sealed = self._cipher.encrypt(self._label(resource_id) + details)
         try:
-            await self._store.run("keep", [event_id, sealed, LIFETIME])
+            await self._store.run("keep", [event_id, fence, resource_id, sealed, LIFETIME])
         except STORE_ERRORS as error:  # The data is here now and may not be again: run the handlers.
             if self._cipher:  # Otherwise there is nothing to keep.
                 log.warning("snapshot_not_kept", webhook_id=event_id, error=type(error).__name__, hint=hint(error))
 
-    async def find(self, event_id: str) -> bytes | None:
+    async def find(self, event_id: str, resource_id: str) -> bytes | None:
         """Return the details of an event, or None if this process has none and no snapshot that our keys open."""
         if recent := self.recent.get(event_id):
             return recent
         if not self._cipher:
             return None
         try:
-            sealed = await self._store.redis.get(self._store.keys.snapshot + event_id)
+            sealed = await self._store.redis.get(self._store.keys.snapshot + resource_id)
         except STORE_ERRORS as error:
             log.warning("snapshot_unreadable", webhook_id=event_id, error=type(error).__name__)
             return None
         if not isinstance(sealed, bytes):
             return None
         with suppress(Exception):  # Another key sealed it, or it is damaged.
-            opened, label = self._cipher.decrypt(sealed), self._label(event_id)
+            opened, label = self._cipher.decrypt(sealed), self._label(resource_id)
             if opened.startswith(label):
                 return opened.removeprefix(label)
         hint = "Add the key that sealed the snapshot to CREDHOOK_SNAPSHOT_KEY"
@@ -217,12 +220,26 @@ async def fetch(claim: Claim, api: AsyncApi, snapshots: Snapshots, known: Fetche
     if known is not None and covered and _suffices(known, claim, was_seen=was_seen):
         fetched = known
     else:
-        if was_seen and (kept := await snapshots.find(claim.event_id)):
-            return Fetched(from_bytes(kept, claim.type, claim.resource_id), since=0, has_data=True)
-        fetched = await _ask(claim, api, was_seen=was_seen)
+        if was_seen and (kept := await _kept(claim, snapshots)):
+            return kept
+        try:
+            fetched = await _ask(claim, api, was_seen=was_seen)
+        except (NotFound, DataGone, DetailsLate):
+            # An earlier event of the presentation may have seen data that is readable once.
+            earlier = await _kept(claim, snapshots) if is_urgent and not was_seen else None
+            if earlier is None:
+                raise
+            fetched = earlier
     if fetched.has_data and is_urgent:
-        await snapshots.keep(claim.event_id, to_bytes(fetched.details))
+        await snapshots.keep(claim.event_id, claim.fence, claim.resource_id, to_bytes(fetched.details))
     return fetched
+
+
+async def _kept(claim: Claim, snapshots: Snapshots) -> Fetched | None:
+    kept = await snapshots.find(claim.event_id, claim.resource_id)
+    if kept is None:
+        return None
+    return Fetched(from_bytes(kept, claim.type, claim.resource_id), since=0, has_data=True)
 
 
 async def _ask(claim: Claim, api: AsyncApi, *, was_seen: bool) -> Fetched:

@@ -56,7 +56,7 @@ async def _details(
 ) -> Issuance | Presentation:
     store = settings.open_store()
     async with store.redis:
-        sealed = await Snapshots(store, settings.snapshot_key).find(webhook_id)
+        sealed = await Snapshots(store, settings.snapshot_key).find(webhook_id, resource_id)
     if sealed:
         return from_bytes(sealed, event_type, resource_id)
     async with AsyncApi.from_settings(settings, patience=PATIENCE) as api:

@@ -75,3 +75,9 @@ local function record_of(id)
     end
     return record, fields
 end
+
+-- Return true if a claim with this fence is one of the event as it is now: claims from before an erasure or a replay have
+-- lower fences than the time of receipt, or of the replay.
+local function is_of(fence, received, replayed)
+    return fence - math.max(tonumber(received) or 0, tonumber(replayed) or 0) > 0
+end

@@ -78,7 +78,7 @@ local function start_over(id, key, record)
     end
     if handler ~= '' and is_done then redis.call('HSET', key, $ONLY, handler) end
     -- A snapshot was kept because the platform may not show the data again: the worker should look for it first.
-    if redis.call('EXISTS', SNAPSHOT .. id) == 1 then redis.call('HSET', key, 'seen', 1) end
+    if redis.call('EXISTS', SNAPSHOT .. record.resource) == 1 then redis.call('HSET', key, 'seen', 1) end
 end
 
 -- Return true if the id can stand in a URL, as `is_resource_id` in credhook/events.py says.

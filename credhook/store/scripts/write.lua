@@ -20,8 +20,10 @@
 --! include claim_event.lua
 --! include enqueue.lua
 --! include hints.lua
+--! include index.lua
 
 local MOST_BLOCKED = 500  -- Blocked jobs that one script goes through to find the next events of its resources.
+local MOST_SHARING = 20  -- Events of a presentation that are asked whether they need its data.
 local LATEST_LASTS = 86400000  -- Ms that the latest state of a resource is remembered. After that the details decide.
 
 local call = redis.call
@@ -33,12 +35,6 @@ local write, settled, ended, left = {}, {}, {}, MOST_BLOCKED
 -- due time of its own.
 local function schedule(attempts, wait)
     return attempts .. ' ' .. (tonumber(wait) < 0 and '0' or string.format('%.0f', now + wait))
-end
-
--- Return true if a claim with this fence is one of the event as it is now: claims from before an erasure or a replay have
--- lower fences than the time of receipt, or of the replay.
-local function is_of(fence, received, replayed)
-    return fence - math.max(tonumber(received) or 0, tonumber(replayed) or 0) > 0
 end
 
 -- The end of a handler is true although the claim was lost. But nothing is written for an event that was erased or
@@ -87,6 +83,24 @@ end
 local function due_of(details)
     local due = math.min(details.wait and now + details.wait or math.huge, details['until'] or math.huge)
     return string.format('%.0f', math.max(now, math.min(due, now + 1000 * $LONGEST_WAIT)))
+end
+
+-- Return true if another event of the presentation may still need the kept data: an open one that may have data, or a dead
+-- one that has seen it and can be replayed. The last events of the presentation count.
+local function is_needed(resource, settled_id)
+    if call('EXISTS', SNAPSHOT .. resource) == 0 then return false end
+    local score = score_of(resource)
+    for _, entry in ipairs(call('ZRANGE', by_resource, score, score, 'BYSCORE', 'REV', 'LIMIT', 0, MOST_SHARING)) do
+        local listed = call('XRANGE', by_time, entry, entry)[1]
+        local id = listed and listed[2][2]
+        if id and id ~= settled_id then
+            local other, type, state, seen = unpack(
+                if_hash('HMGET', EVENT .. id, 'resource', 'type', 'state', 'seen') or {})
+            local is_open = state == $ACCEPTED or state == $WAITING
+            if other == resource and urgent_types[type] and (is_open or seen and state ~= $DONE) then return true end
+        end
+    end
+    return false
 end
 
 -- Write down how an attempt ended:
@@ -149,7 +163,7 @@ function write.settle(id, fence, job, state, latest, follow, sealed, rest, ...)
     for _, failure in ipairs(details.failures or {}) do pcall(describe, failure, retention) end
     if state == $DONE and sealed == '1' then  -- The snapshot goes after the marks that make it needless, before the state.
         if #records > 0 then call('HSET', key, unpack(set, 4, 3 + #records)) end
-        call('DEL', SNAPSHOT .. id)
+        if not is_needed(record.resource, id) then call('DEL', SNAPSHOT .. record.resource) end
     end
     call('HSET', unpack(set))
     if #unset > 1 then call('HDEL', unpack(unset)) end

@@ -128,7 +128,7 @@ replaying = at_once(lambda store: [store.replay(one, "dead") for one in ("e1", "
 
 async def keeping(store: BreakableStore) -> None:
     for claim in store.held:
-        await store.snapshots.keep(claim.event_id, b"{}")
+        await store.snapshots.keep(claim.event_id, claim.fence, claim.resource_id, b"{}")
 
 
 async def taken_and_kept(store: BreakableStore) -> None:

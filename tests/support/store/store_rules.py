@@ -85,8 +85,10 @@ def disagreements(redis: Redis) -> list[str]:
             expected[INDEX.unhandled + records[one][b"type"].decode()].add(one)
         if (redis.ttl(EVENT + one) < 0) != (states[one] in OPEN):
             found.append(f"{one} is {states[one]} and expires, or does not")
-        if states[one] is State.DONE and redis.exists(SNAPSHOT + one):
-            found.append(f"{one} is done and its presented data is kept")
+    for key in redis.scan_iter(SNAPSHOT + "*"):
+        resource = key.decode().removeprefix(SNAPSHOT)
+        if all(states[one] is State.DONE for one in ids if records[one].get(b"resource") == resource.encode()):
+            found.append(f"the presented data of {resource} is kept, and all of its events are done")
     for key, members in expected.items():
         listed: Any = redis.zrange(key, 0, -1)
         if (listing := {one.decode() for one in listed}) != members:

@@ -123,7 +123,7 @@ async def test_attempt_fetches_nothing_once_every_handler_has_ended(
     assert redis_client.hexists(EVENT + "e1", "c:worker") == (state is State.DEAD)
     assert len(stub.calls) == 1
     assert told.ran == ["first", "second"]
-    assert redis_client.exists(SNAPSHOT + "e1") == (state is State.DEAD)
+    assert redis_client.exists(SNAPSHOT + "pre_1") == (state is State.DEAD)
 
 
 @pytest.mark.parametrize(("status", "state"), [(TOOK + "7", State.DONE), (GAVE_UP + "closed", State.DEAD)])
@@ -156,31 +156,31 @@ async def test_settlement_deletes_the_snapshot_of_an_earlier_attempt(
     """And stays while a worker has it that lacks the handler which failed."""
     told.ends["second"] = Retry(after=0.05)
     await made.next()
-    assert redis_client.exists("credhook:credhook:snapshot:e1")
+    assert redis_client.exists("credhook:credhook:snapshot:pre_1")
     async with attempts(redis_url, stub, Planned("first").handlers, SNAPSHOT_KEY=KEY) as other:
         assert (await other.next()).state is State.UNHANDLED
-    assert redis_client.exists("credhook:credhook:snapshot:e1")
+    assert redis_client.exists("credhook:credhook:snapshot:pre_1")
     Replay(store_on(redis_client))([Settled("e1", "unhandled")], how="resume")
     told.ends.clear()
     while (await made.next()).state is not State.DONE:  # The other worker may have taken it before it was due.
         pass
     assert len(stub.calls) == 1
     assert told.ran == ["first", "second", "second"]
-    assert not redis_client.exists("credhook:credhook:snapshot:e1")
+    assert not redis_client.exists("credhook:credhook:snapshot:pre_1")
 
 
 async def test_data_is_not_gone_because_the_platform_fails(made: Attempts, told: Planned, stub: Stub) -> None:
     told.ends["first"] = Retry(after=0.02)
     await made.next()
     made.processor.snapshots.recent.drop("e1")
-    await made.redis.delete("credhook:credhook:snapshot:e1")
+    await made.redis.delete("credhook:credhook:snapshot:pre_1")
     stub.answer = lambda _: Answer(500)
     settlement = await made.next()
     assert (settlement.state, settlement.error) == (State.WAITING, "Unavailable 500")
     stub.answer = dated
     await made.accept("e2", REQUESTED, "pre_2")
     await made.next(Attempt(await made.claim_of("e2")))
-    assert not await made.redis.exists(SNAPSHOT + "e2")  # The event does not announce the data.
+    assert not await made.redis.exists(SNAPSHOT + "pre_2")  # The event does not announce the data.
 
 
 async def test_attempt_that_lost_its_event_settles_nothing(made: Attempts, redis_client: Redis) -> None:

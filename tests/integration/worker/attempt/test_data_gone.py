@@ -127,3 +127,49 @@ async def test_fetch_without_data_does_not_serve_the_data_event(redis_url: str, 
         await made.accept("m2", DATA, "pre_1")
         await made.make_two()
     assert given == [("m1", "nothing"), ("m2", "Ada")]
+
+
+@pytest.mark.parametrize("gone", [empty, unknown])
+async def test_second_event_of_a_presentation_finds_data_that_was_readable_once(
+    redis_url: str, queue: EventQueue, stub: Stub, gone: Platform
+) -> None:
+    given, stub.answer = list[tuple[str, str]](), first(1, gone, before=full)
+    async with attempts(redis_url, stub, noting(given), SNAPSHOT_KEY=KEY) as earlier:
+        for event_id in ("e1", "e2", "e3"):
+            await earlier.accept(event_id, DATA, "pre_1")
+        assert (await earlier.next()).state is State.DONE
+    assert queue.redis.pttl("credhook:credhook:snapshot:pre_1") <= 86_400_000
+    for event_id in ("e2", "e3"):  # Each in a process of its own, as after a deploy.
+        assert queue.redis.exists("credhook:credhook:snapshot:pre_1")
+        queue.redis.zadd("credhook:credhook:open", {event_id: 1})
+        queue.sweep()
+        async with attempts(redis_url, stub, noting(given), SNAPSHOT_KEY=KEY) as later:
+            assert (await later.next()).state is State.DONE
+    assert given == [("e1", "Ada"), ("e2", "Ada"), ("e3", "Ada")]
+    assert not queue.redis.keys("credhook:credhook:snapshot:*")
+
+
+async def test_erasure_of_an_event_removes_the_data_of_its_presentation(
+    redis_url: str, queue: EventQueue, stub: Stub
+) -> None:
+    stub.answer = first(1, empty, before=full)
+    async with attempts(redis_url, stub, noting([]), SNAPSHOT_KEY=KEY) as made:
+        for event_id in ("e1", "e2"):
+            await made.accept(event_id, DATA, "pre_1")
+        await made.next()
+    assert queue.redis.exists("credhook:credhook:snapshot:pre_1")
+    queue.erase("e1")
+    assert not queue.redis.keys("credhook:credhook:snapshot:*")
+
+
+async def test_stale_holder_keeps_no_data_of_an_event_accepted_again(
+    redis_url: str, queue: EventQueue, stub: Stub
+) -> None:
+    async with attempts(redis_url, stub, noting([]), SNAPSHOT_KEY=KEY) as made:
+        await made.accept("e1", DATA, "pre_1")
+        claim = await made.claim()
+        queue.erase("e1")
+        await made.accept("e1", DATA, "pre_1")
+        await made.processor.snapshots.keep("e1", claim.fence, "pre_1", b"{}")
+    assert not queue.redis.keys("credhook:credhook:snapshot:*")
+    assert "seen" not in queue.record("e1")
