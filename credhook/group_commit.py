@@ -25,6 +25,10 @@ Reply = TypeVar("Reply")
 _Waiting = tuple[Operation, asyncio.Future[Reply], bool]
 
 
+class WrongReply(Exception):
+    """The reply does not have an outcome for each operation, so it may be the reply to something else."""
+
+
 class GroupCommit(Generic[Operation, Reply]):
     """Operations of one process, on their way to Redis."""
 
@@ -102,6 +106,8 @@ class GroupCommit(Generic[Operation, Reply]):
                 outcomes: Sequence[Reply | Exception] = await self._run([operation for operation, _, _ in group])
             except Exception as error:  # noqa: BLE001  All callers of the group must hear of it.
                 outcomes = [error] * len(group)
+            if len(outcomes) != len(group):
+                outcomes = [WrongReply()] * len(group)
             again: list[_Waiting[Operation, Reply]] = []
             for waiting, outcome in zip(group, outcomes, strict=True):
                 _, reply, _ = waiting

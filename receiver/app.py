@@ -26,6 +26,7 @@ from credhook.logs import FloodGuard
 from credhook.receiver import DOCTOR_AGENT, metrics
 from credhook.receiver.inbox import Inbox, Outcome, StoreUnavailable
 from credhook.receiver.signature import (
+    ALIASES,
     ID,
     BadHeaders,
     Encoded,
@@ -49,6 +50,10 @@ _REQUEST_ID: Final = re.compile(rb"[0-9a-fA-F-]{32,36}")
 _ACCEPTED: Final = {
     outcome: [(b"content-length", b"0"), (b"credhook-outcome", outcome.value.encode())] for outcome in Outcome
 }
+
+
+#: The names of the header that makes a POST a delivery.
+_IDS: Final = {ID, *(alias for alias, name in ALIASES.items() if name == ID)}
 
 
 class TooLarge(Exception):
@@ -157,7 +162,7 @@ def create_app(
         """Take deliveries past Starlette's router and exception handlers, which cost a quarter of a delivery's time."""
         is_ours = scope["path"] == path or scope["path"].startswith(path + "/")
         # A POST with a webhook-id is a delivery at any path, so that a wrong path is counted and reported.
-        if scope["method"] == "POST" and (is_ours or any(name == ID for name, _ in scope["headers"])):
+        if scope["method"] == "POST" and (is_ours or any(name in _IDS for name, _ in scope["headers"])):
             await webhooks(scope, receive, send)
         else:
             await rest(scope, receive, send)

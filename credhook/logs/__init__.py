@@ -51,6 +51,8 @@ _BELOW: Final = ("stack", "exception", "exc_info")
 _FLOOD_SECONDS: Final = 60.0
 #: The handler that the process has configured last, if any.
 _OURS: "Final[list[LineHandler]]" = []
+#: structlog's configuration, as the process has set it last.
+_STRUCTLOG: Final[dict[str, Any]] = {}
 
 #: Levels of methods that have another name, as structlog names them.
 _LEVELS: Final = {"warn": "warning", "exception": "error"}
@@ -96,6 +98,7 @@ def configure_logs(stream: Any = None) -> None:
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
+    _STRUCTLOG.update(structlog.get_config())
 
 
 def insist_on_logs() -> None:
@@ -109,7 +112,7 @@ def insist_on_logs() -> None:
         for handler in root.handlers
         if isinstance(handler, logging.StreamHandler) and handler.stream in {sys.stdout, sys.stderr}
     }
-    is_structlog_ours = structlog.get_config()["wrapper_class"] is structlog.stdlib.BoundLogger
+    is_structlog_ours = all(value is _STRUCTLOG.get(name) for name, value in structlog.get_config().items())
     if not _OURS or (_OURS[-1] in root.handlers and terminals <= set(_OURS) and is_structlog_ours):
         return
     others = [handler for handler in root.handlers if handler not in terminals]

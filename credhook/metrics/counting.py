@@ -186,8 +186,16 @@ class _Together(Collector):
     queue: str
 
     def collect(self) -> Iterator[Metric]:
-        for metric in chain(self.registry.collect(), self.figures):
+        for metric in chain(self._counted(), self.figures):
             # A metric about another queue has this label already.
             labelled = [sample._replace(labels={"queue": self.queue, **sample.labels}) for sample in metric.samples]
             metric.samples = labelled
             yield metric
+
+    def _counted(self) -> Iterator[Metric]:
+        """Yield the counts, or none if a file of counts is damaged: the figures are still worth a scrape."""
+        try:
+            yield from list(self.registry.collect())
+        except Exception as error:
+            hint = "restart the process: another program has changed its files in TMPDIR"
+            log.warning("counts_unreadable", exc_info=error, hint=hint)

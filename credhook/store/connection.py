@@ -295,6 +295,8 @@ class RedisConnection:
         connection = cast(AbstractConnection, self._connection)
         try:
             async with asyncio.timeout(REDIS_TIMEOUT):
+                if await connection.can_read():  # A reply too many would be taken for the reply to these commands.
+                    raise exceptions.ConnectionError("there is an unread reply")  # noqa: TRY301
                 await connection.send_packed_command(connection.pack_commands(commands))
                 replies = [await connection.read_response() for _ in commands]
         except BaseException as error:

@@ -95,6 +95,8 @@ class ConcurrentWorker(BaseWorker):
         self._attempts: set[Attempt] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._exhausted = False
+        #: True once an event was not done here.
+        self._left_undone = False
         self._suspended = False
         self._candidates, self._report_candidates, self._on_start = candidates, report_candidates, on_start
         #: Events done that RQ's record does not count yet.
@@ -175,6 +177,8 @@ class ConcurrentWorker(BaseWorker):
         """Keep as many events in flight as there are places, until told to stop."""
         waits = Waits(_BACKOFF)
         while not self._stopping.is_set():
+            if self._candidates is Candidates.ONLY and self._left_undone:
+                return
             if self._room() <= 0:
                 await self._until_freed()
                 await asyncio.sleep(BATCH_WINDOW_SECONDS)
@@ -250,8 +254,10 @@ class ConcurrentWorker(BaseWorker):
             settlement, following = await self._processor.handle(
                 attempt, handled=self._handled, may_follow=self._may_follow
             )
-            if settlement is not None:
-                self._finished += settlement.state is State.DONE
+            is_done = settlement is not None and settlement.state is State.DONE
+            self._finished += is_done
+            # What a candidate leaves behind, such as a timer that ends the process, must not blame the next candidate.
+            self._left_undone = self._left_undone or not is_done
             if following is None:
                 return
             attempt = Attempt(following, known=attempt.fetched)

@@ -36,8 +36,11 @@ _NOTE_SECONDS: Final = 5.0
 HAND_BACK: Final = signal.SIGUSR2
 #: Lines that a worker reports: its settings and handlers are right; it has stopped in order; poison candidates wait.
 LOADED, STOPPED, CANDIDATES = b"loaded\n", b"stopped\n", b"candidates\n"
+_SIGNS: Final = LOADED, STOPPED, CANDIDATES
 #: Bytes to read at once: as many as a pipe holds.
 _PIPE_BYTES: Final = 65_536
+#: Bytes of a report that are kept: more than the stacks of all threads take.
+_REPORT_BYTES: Final = 262_144
 #: Stacks of threads that one log line shows, and calls of each stack.
 _STACKS, _CALLS = 3, 20
 
@@ -59,8 +62,10 @@ class SupervisedWorker(Popen[bytes]):
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], lifeline: int, name: str) -> None:
         self.name = name
-        #: Everything that the worker has reported.
+        #: The end of what the worker has reported.
         self.reported = b""
+        #: The lines of `_SIGNS` that it has reported.
+        self.signs = set[bytes]()
         ours, theirs = os.pipe()
         os.set_blocking(ours, False)
         self._report = FileIO(ours)
@@ -79,15 +84,15 @@ class SupervisedWorker(Popen[bytes]):
             os.close(theirs)
 
     def read_report(self) -> None:
-        """Read what the worker has reported since the last call."""
-        while more := self._report.read(_PIPE_BYTES):
-            self.reported += more
+        """Read what the worker has reported since the last call, a pipe's worth at most: others are checked as well."""
+        self.reported = (self.reported + (self._report.read(_PIPE_BYTES) or b""))[-_REPORT_BYTES:]
+        self.signs.update(sign for sign in _SIGNS if sign in self.reported)
 
     def close(self) -> None:
         """Read the last report of a worker that has ended, and end the processes that its handlers have started."""
         self.read_report()
         self._report.close()
-        with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError, PermissionError):  # A child may run as another user.
             os.killpg(self.pid, signal.SIGKILL)
 
 
@@ -124,6 +129,8 @@ class WorkerSupervisor(Supervisor[SupervisedWorker]):
         self._isolation = self.add_place()
         self._environment = environment
         self._reclaim, self._launch = reclaim, launch
+        #: True once a worker has loaded the handlers.
+        self._has_loaded = False
         self._names = process_names()
         self._reclaiming: list[threading.Thread] = []
         #: When a worker was last checked, and until when a blocked loop blames no event.
@@ -145,8 +152,10 @@ class WorkerSupervisor(Supervisor[SupervisedWorker]):
         """Read what a running worker reports."""
         self._look()
         child.read_report()
-        if CANDIDATES in child.reported:
+        self._has_loaded = self._has_loaded or LOADED in child.signs
+        if CANDIDATES in child.signs:
             child.reported = child.reported.replace(CANDIDATES, b"")
+            child.signs.discard(CANDIDATES)
             self.start_place(self._isolation)
 
     def ended(self, child: SupervisedWorker, code: int) -> End:
@@ -157,10 +166,11 @@ class WorkerSupervisor(Supervisor[SupervisedWorker]):
         """
         self._look()
         child.close()
-        if code == 0 and STOPPED in child.reported:
+        if code == 0 and STOPPED in child.signs:
             return End.IN_ORDER
-        if LOADED not in child.reported:  # It has not held any event.
-            return super().ended(child, code)
+        if LOADED not in child.signs:  # It has not held any event.
+            # Once the handlers could be loaded, a deploy may have broken them for a moment: they are tried again.
+            return End.DEATH if self._has_loaded else super().ended(child, code)
         blocked = self._log_blocked(child)
         excused = blocked and self.clock() < self._excused_until
         # An operator or a lack of memory may send SIGKILL.

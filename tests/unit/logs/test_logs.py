@@ -362,7 +362,7 @@ def test_the_line_of_a_stop_iteration_in_a_coroutine_is_the_authors() -> None:
     assert places(caught.value.with_traceback(None), 4) == ["app/handlers.py:2 looks"]
 
 
-@pytest.mark.parametrize("way", ["basicConfig", "another handler", "structlog"])
+@pytest.mark.parametrize("way", ["basicConfig", "another handler", "processors", "structlog"])
 def test_logs_are_configured_again_after_other_code(capsys: pytest.CaptureFixture[str], way: str) -> None:
     """A start-up function configures logging as it does elsewhere. The lines must hold no message of an error."""
     configure_logs()
@@ -373,6 +373,8 @@ def test_logs_are_configured_again_after_other_code(capsys: pytest.CaptureFixtur
         logging.getLogger().addHandler(kept)
     elif way == "another handler":
         logging.getLogger().addHandler(logging.StreamHandler())
+    elif way == "processors":
+        structlog.configure(processors=[structlog.processors.JSONRenderer()])
     else:
         structlog.configure(wrapper_class=structlog.BoundLogger)
     insist_on_logs()

@@ -175,6 +175,7 @@ def test_burst_waits_for_the_poison_candidates() -> None:
 def test_isolated_worker_stops_when_no_candidate_is_left() -> None:
     blocked = Taken((), None, poison_candidates=True)
     driven = DrivenWorker(claimed("m1", poison_candidates=True), blocked, concurrency=1, candidates=Candidates.ONLY)
+    driven.processor.state = State.DONE
     driven.processor.may_end.set()
     driven.processor.may_settle.set()
     assert driven.works(sleeping(9))
@@ -182,6 +183,15 @@ def test_isolated_worker_stops_when_no_candidate_is_left() -> None:
     assert driven.claims.waits == []  # Jobs of other events would end such a wait at once.
     assert len(driven.claims.limits) == 3
     assert {take["candidates"] for take in driven.claims.takes} == {Candidates.ONLY}
+
+
+def test_isolated_worker_stops_after_a_candidate_that_is_not_done() -> None:
+    """It may have left a timer that ends the process, and the next candidate would be blamed."""
+    driven = DrivenWorker(*[claimed("m", poison_candidates=True)] * 3, concurrency=1, candidates=Candidates.ONLY)
+    driven.processor.may_end.set()
+    driven.processor.may_settle.set()
+    assert driven.works(sleeping(9))
+    assert len(driven.processor.attempts) == 1
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,10 @@ class Worker(Child):
         self.reported += STOPPED
         super().send_signal(number)
 
+    @property
+    def signs(self) -> set[bytes]:
+        return {line + b"\n" for line in self.reported.split(b"\n")}
+
     def read_report(self) -> None:
         """Everything is in `reported` from the beginning."""
 
@@ -145,11 +149,19 @@ def test_worker_that_reports_its_stop_is_not_replaced(fleet: Fleet, logs: list[A
 
 @pytest.mark.parametrize("fleet", [2], indirect=True)
 def test_wrong_handlers_stop_all_workers(fleet: Fleet, logs: list[Any]) -> None:
-    fleet.reports = [LOADED, b""]
+    fleet.reports = [b"", b""]
     fleet.dies(1, 2, at=2)
     assert fleet.supervisor.run() == 2
     assert fleet.workers[0].signals == [signal.SIGTERM]
     assert (fleet.reclaimed, logs) == ([], [])
+
+
+def test_handlers_that_were_loaded_before_are_tried_again(fleet: Fleet) -> None:
+    """Half of a deploy breaks them for a moment."""
+    fleet.reports = [LOADED, b""]
+    fleet.dies(1, 2, at=2)
+    assert fleet.run(60) == 0
+    assert len(fleet.workers) == 3
 
 
 def test_worker_that_dies_before_it_has_loaded_holds_no_events(fleet: Fleet) -> None:
@@ -299,12 +311,13 @@ def test_worker_that_cannot_start_leaves_no_descriptor() -> None:
 
 
 def test_worker_reports_through_its_pipe() -> None:
-    program = "import os, sys; os.write(int(sys.argv[2]), b'loaded\\n' + b'x' * 200_000)"
+    program = "import os, sys; os.write(int(sys.argv[2]), b'loaded\\n' + b'x' * 600_000)"
     child = SupervisedWorker([sys.executable, "-c", program], os.environ, 1, "w")
     while child.poll() is None:
         child.read_report()
     child.close()
-    assert child.reported == LOADED + b"x" * 200_000
+    assert child.signs == {LOADED}
+    assert child.reported == b"x" * 262_144  # A handler may write into the pipe without end.
 
 
 @pytest.mark.parametrize("lease", [6.0, 15.0, 60.0, 300.0])
