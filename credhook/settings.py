@@ -586,8 +586,8 @@ class WorkerSettings(PlatformSettings, HandlerSettings, StoreSettings):
         matching(r"\S{32,}( \S{32,})*", "should be keys of 32 or more characters, separated by spaces"),
     ] = Field(
         None,
-        description="Keeps presented data sealed in Redis, for a day at most, until every handler has run: 32 or more "
-        "random characters. Several may be set, separated by spaces: the first seals, all open. Default: data is kept "
+        description="Keeps presented data sealed in Redis, for a day at most, until every event of the presentation is "
+        "done: 32 or more random characters. Several may be set, separated by spaces: the first seals, all open. Default: data is kept "
         "in the process's memory alone.",
     )
 

@@ -20,7 +20,7 @@ def test_nothing_of_an_erased_event_is_left(redis_client: Redis, redis_url: str,
     accept(redis_url, "kept", DATA, "r_doomed")  # Another one, which names the resource.
     accept(redis_url, "kept", DATA, "r_third")
     job = job_id("doomed:1")
-    redis_client.set(SNAPSHOT + "doomed:1", "sealed")
+    redis_client.set(SNAPSHOT + "r_doomed", "sealed")
     redis_client.set(INDEX.resource + "r_doomed", 3)
     redis_client.rpush(INDEX.history + "doomed:1", "{}")
     redis_client.hset(INDEX.locks, mapping={"r_doomed": "doomed:1 1 1 w", "r_third": "kept 1 1 w"})

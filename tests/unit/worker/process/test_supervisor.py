@@ -159,7 +159,8 @@ def test_wrong_handlers_stop_all_workers(fleet: Fleet, logs: list[Any]) -> None:
 def test_handlers_that_were_loaded_before_are_tried_again(fleet: Fleet) -> None:
     """Half of a deploy breaks them for a moment."""
     fleet.reports = [LOADED, b""]
-    fleet.dies(1, 2, at=2)
+    fleet.dies(0, 1, at=2)
+    fleet.dies(1, 2, at=4)
     assert fleet.run(60) == 0
     assert len(fleet.workers) == 3
 
