@@ -587,8 +587,8 @@ class WorkerSettings(PlatformSettings, HandlerSettings, StoreSettings):
     ] = Field(
         None,
         description="Keeps presented data sealed in Redis, for a day at most, until every event of the presentation is "
-        "done: 32 or more random characters. Several may be set, separated by spaces: the first seals, all open. Default: data is kept "
-        "in the process's memory alone.",
+        "done: 32 or more random characters. Several may be set, separated by spaces: the first seals, all open. "
+        "Default: data is kept in the process's memory alone.",
     )
 
 
