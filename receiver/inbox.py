@@ -173,6 +173,7 @@ class Inbox:
             await self._connection.open()
         facts = await ask(self._store, self._connection)
         if reason := self._adopt(facts):
+            await self._connection.aclose()  # Perhaps another one is the master by now: Sentinel is asked again.
             raise StoreUnavailable(reason)
 
     def _adopt(self, facts: Facts) -> str:
@@ -199,7 +200,8 @@ class Inbox:
             if not self._connection.is_open:
                 await self._connection.open()
             facts = await ask(self._store, self._connection)
-            self._adopt(facts)
+            if self._adopt(facts):
+                await self._connection.aclose()
             return facts
 
     def end_outage(self) -> None:

@@ -170,7 +170,8 @@ class WorkerSupervisor(Supervisor[SupervisedWorker]):
             return End.IN_ORDER
         if LOADED not in child.signs:  # It has not held any event.
             # Once the handlers could be loaded, a deploy may have broken them for a moment: they are tried again.
-            return End.DEATH if self._has_loaded else super().ended(child, code)
+            end = super().ended(child, code)
+            return End.DEATH if end is End.FATAL and self._has_loaded else end
         blocked = self._log_blocked(child)
         excused = blocked and self.clock() < self._excused_until
         # An operator or a lack of memory may send SIGKILL.

@@ -117,16 +117,21 @@ async def test_event_goes_from_cause_to_cause_until_done(stub: Stub, redis_url: 
     assert seen == [fetch, fetch, handler, {}]
 
 
-@pytest.mark.parametrize(("most", "state", "left"), [(12, State.DONE, set()), (1, State.DEAD, {"e0"})])
+@pytest.mark.parametrize(("deaths", "state", "left"), [(1, State.DONE, set()), (2, State.DEAD, {"e0"})])
 async def test_death_of_a_worker_is_a_cause_until_the_event_is_done(
-    stub: Stub, redis_url: str, queue: EventQueue, most: int, state: State, left: set[str]
+    stub: Stub, redis_url: str, queue: EventQueue, deaths: int, state: State, left: set[str]
 ) -> None:
-    async with attempts(redis_url, stub, handlers, MAX_ATTEMPTS=most) as made:
+    """One attempt is allowed, and a death spends none."""
+    async with attempts(redis_url, stub, handlers, MAX_ATTEMPTS=1) as made:
         await made.accept("e0", COMPLETED, "r0")
         assert len(await queue.take("w")) == 1
         assert reclaim(store_on(queue.redis), "w", "own")
         assert standing(queue.redis) == {("worker", "WorkerDied"): {"e0"}}
         assert not await queue.take("w")
+        for _ in range(1, deaths):
+            assert len(await queue.take("w", candidates=Candidates.ONLY)) == 1
+            assert reclaim(store_on(queue.redis), "w", "own")
+            assert not await queue.take("w")
         (claim,) = await queue.take("w", candidates=Candidates.ONLY)
         assert claim.causes == {"worker": WORKER_DIED.cause}
         assert (await made.next(Attempt(claim))).state is state

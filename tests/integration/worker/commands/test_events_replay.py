@@ -56,8 +56,8 @@ def test_replay_resets_events_that_were_given_up(
 
 def test_presented_data_that_was_kept_is_there_for_the_replay(redis_client: Redis, events: Run) -> None:
     for name in ("m1", "m2"):
-        plant(redis_client, name, State.DEAD, DATA)
-    redis_client.set(SNAPSHOT + "m1", "sealed")
+        plant(redis_client, name, State.DEAD, DATA, resource=f"r-{name}")
+    redis_client.set(SNAPSHOT + "r-m1", "sealed")
     named = (part for name in ("m1", "m2", "m3", "m3") for part in ("--id", name))
     assert events("replay", *named).stdout == "replayed 2, left 1 (1 not in the store)\n"
     who = f" by {getpass.getuser()}@{socket.gethostname()}\n"
