@@ -169,12 +169,18 @@ class Inbox:
         Raises:
             StoreUnavailable: this Redis would not keep events.
         """
+        _, reason = await self._connect()
+        if reason:
+            raise StoreUnavailable(reason)
+
+    async def _connect(self) -> tuple[Facts, str]:
+        """Connect if need be, and return what Redis says about itself, and why it would not keep events, or ""."""
         if not self._connection.is_open:
             await self._connection.open()
         facts = await ask(self._store, self._connection)
         if reason := self._adopt(facts):
-            await self._connection.aclose()  # Perhaps another one is the master by now: Sentinel is asked again.
-            raise StoreUnavailable(reason)
+            await self._connection.aclose()  # Another server may be the master by now: ask Sentinel again.
+        return facts, reason
 
     def _adopt(self, facts: Facts) -> str:
         """Take in what Redis says about itself. Return why it would not keep events, or ""."""
@@ -197,11 +203,7 @@ class Inbox:
     async def _ask(self) -> Facts:
         """Ask over the connection that deliveries take. So it is never idle for so long that a box forgets it."""
         async with asyncio.timeout(REDIS_TIMEOUT), self._in_use:
-            if not self._connection.is_open:
-                await self._connection.open()
-            facts = await ask(self._store, self._connection)
-            if self._adopt(facts):
-                await self._connection.aclose()
+            facts, _ = await self._connect()
             return facts
 
     def end_outage(self) -> None:

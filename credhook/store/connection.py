@@ -167,54 +167,47 @@ def _with_ours(client: Any) -> Any:
     return client
 
 
-class _Sentinels(redis.asyncio.sentinel.Sentinel):
-    """Sentinels that get Redis's password if they ask for one and have none of their own."""
+class _SparePassword:
+    """Gives Sentinels Redis's password if they ask for one and have none of their own."""
 
+    sentinels: list[Any]
     spare_password: str | None = None
 
-    async def discover_master(self, service_name: str) -> Any:
-        """Return the address of the master.
+    def log_in(self, error: Exception) -> None:
+        """Have future connections to the Sentinels log in. Refused ones are closed.
 
         Raises:
             SentinelRefused: they refuse our password, or want one.
-            MasterNotFoundError: none answers and knows the master.
+            MasterNotFoundError: the error, if it is not about a password.
         """
+        if not asks_for_password(error):
+            raise error
+        if self.spare_password is None:
+            raise SentinelRefused(str(error)) from None
+        for sentinel in self.sentinels:
+            sentinel.connection_pool.connection_kwargs["password"] = self.spare_password
+            sentinel.connection_pool.reset()
+        self.spare_password = None
+
+
+class _Sentinels(_SparePassword, redis.asyncio.sentinel.Sentinel):
+    async def discover_master(self, service_name: str) -> Any:
+        """Return the address of the master. Raises as `log_in` does."""
         try:
             return await super().discover_master(service_name)
         except redis.asyncio.sentinel.MasterNotFoundError as error:
-            if not asks_for_password(error):
-                raise
-            if self.spare_password is None:
-                raise SentinelRefused(str(error)) from None
-        _give(self.sentinels, self.spare_password)
-        self.spare_password = None
+            self.log_in(error)
         return await self.discover_master(service_name)
 
 
-class _SyncSentinels(redis.sentinel.Sentinel):
-    """The same for synchronous code."""
-
-    spare_password: str | None = None
-
+class _SyncSentinels(_SparePassword, redis.sentinel.Sentinel):
     def discover_master(self, service_name: str) -> Any:
         """Do what `_Sentinels.discover_master` does."""
         try:
             return super().discover_master(service_name)  # type: ignore[no-untyped-call]  # redis-py's gap
         except redis.sentinel.MasterNotFoundError as error:
-            if not asks_for_password(error):
-                raise
-            if self.spare_password is None:
-                raise SentinelRefused(str(error)) from None
-        _give(self.sentinels, self.spare_password)
-        self.spare_password = None
+            self.log_in(error)
         return self.discover_master(service_name)
-
-
-def _give(sentinels: Iterable[Any], password: str) -> None:
-    """Have future connections to the Sentinels log in. Refused ones are closed."""
-    for sentinel in sentinels:
-        sentinel.connection_pool.connection_kwargs["password"] = password
-        sentinel.connection_pool.reset()
 
 
 class _SentinelConnectionPool(redis.asyncio.sentinel.SentinelConnectionPool):

@@ -182,8 +182,7 @@ class Processor:
                 waiting.add(name)
             elif obstacle := await self._obstacle(claim, handler):
                 waiting.add(name)
-                attempt.failed(name, obstacle, obstacle)
-                _count(attempt, handler, "deferred")
+                _defer(attempt, handler, obstacle)
             else:
                 ready.append(handler)
         return ready
@@ -251,8 +250,7 @@ class Processor:
         if not self._may_run(attempt, event, handler):
             return
         if claim.first and (obstacle := await self._place(claim, handler)):
-            attempt.failed(name, obstacle, obstacle)
-            _count(attempt, handler, "deferred")
+            _defer(attempt, handler, obstacle)
             return
         attempt.check()
         context: Context[Any, Any] = Context(
@@ -409,6 +407,11 @@ class Processor:
 def _retry_in(decision: retry.Retry | retry.GiveUp) -> float | None:
     """Return the seconds until the next attempt, for the log; None if there is none."""
     return round(decision.after or 0.0, 1) if isinstance(decision, retry.Retry) else None
+
+
+def _defer(attempt: Attempt, handler: Handler, obstacle: retry.Defer) -> None:
+    attempt.failed(handler.name, obstacle, obstacle)
+    _count(attempt, handler, "deferred")
 
 
 def _count(attempt: Attempt, handler: Handler, outcome: str) -> None:
