@@ -7,7 +7,7 @@ come from a wrong server ends the generation of the process's connections: each 
 import asyncio
 import ssl
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
 import redis.asyncio
@@ -286,18 +286,7 @@ class RedisConnection:
             RedisError, OSError: Redis failed, or refused a command.
         """
         connection = cast(AbstractConnection, self._connection)
-        try:
-            async with asyncio.timeout(REDIS_TIMEOUT):
-                if await connection.can_read():  # A reply too many would be taken for the reply to these commands.
-                    raise exceptions.ConnectionError("there is an unread reply")  # noqa: TRY301
-                await connection.send_packed_command(connection.pack_commands(commands))
-                replies = [await connection.read_response() for _ in commands]
-        except BaseException as error:
-            _end_generation(error)
-            await connection.disconnect(nowait=True)
-            raise
-        self._used_at = time.monotonic()
-        return replies
+        return await self._exchange(commands, lambda _: connection.read_response())
 
     async def query(self, *commands: Command) -> list[Any]:
         """Send commands and return their replies as the client reads them, with Redis's refusals in their places.
@@ -305,16 +294,23 @@ class RedisConnection:
         Raises:
             RedisError, OSError: the connection has failed. It is closed.
         """
+
+        async def read(command: Command) -> Any:
+            try:
+                return await self._client.parse_response(cast(Any, self._connection), str(command[0]))
+            except exceptions.ResponseError as refusal:
+                return refusal
+
+        return await self._exchange(commands, read)
+
+    async def _exchange(self, commands: Sequence[Command], read: Callable[[Command], Awaitable[Any]]) -> list[Any]:
         connection = cast(AbstractConnection, self._connection)
-        replies: list[Any] = []
         try:
             async with asyncio.timeout(REDIS_TIMEOUT):
+                if await connection.can_read():  # A reply too many would be taken for the reply to these commands.
+                    raise exceptions.ConnectionError("there is an unread reply")  # noqa: TRY301
                 await connection.send_packed_command(connection.pack_commands(commands))
-                for name, *_ in commands:
-                    try:
-                        replies.append(await self._client.parse_response(cast(Any, connection), str(name)))
-                    except exceptions.ResponseError as refusal:
-                        replies.append(refusal)
+                replies = [await read(command) for command in commands]
         except BaseException as error:
             _end_generation(error)
             await connection.disconnect(nowait=True)
