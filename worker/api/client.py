@@ -10,7 +10,7 @@ input or output. Every failure is an `ApiError`.
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError
 from copy import copy
 from datetime import UTC, datetime
@@ -186,17 +186,17 @@ class AsyncApi(Platform[AsyncSender]):
         """
         return await self.send(request(method, path, json))
 
-    async def send(self, call: Call[R]) -> R:
-        """Send a call and return its result; of a list, all pages.
+    def send(self, call: Call[R]) -> Coroutine[Any, Any, R]:
+        """Send a call, when awaited, and return its result; of a list, all pages.
 
         Raises:
             ApiError: It did not succeed.
         """
         if call.operation.is_list:
-            return cast("R", await self._list(call))
+            return cast("Coroutine[Any, Any, R]", self._list(call))
         if self._patience:
-            return await retried(lambda: self._send(call), self._patience, unanswered=False)
-        return await self._send(call)
+            return retried(lambda: self._send(call), self._patience, unanswered=False)
+        return self._send(call)
 
     async def _list(self, call: Call[Any]) -> tuple[Any, ...]:
         operation = copy(call.operation)
@@ -238,6 +238,9 @@ class AsyncApi(Platform[AsyncSender]):
         token = await self._auth.token(self._transport)
         permit = await self._guard(operation)
         response = await self._sent(call, url, token, permit)
+        if response.is_success:
+            permit.ended(response.status)
+            return response
         if response.status == HTTPStatus.UNAUTHORIZED and self._auth.invalidate(token):
             try:
                 token = await self._auth.token(self._transport)

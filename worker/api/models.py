@@ -6,7 +6,6 @@ are not specified; their fields were observed.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, ClassVar, Final, Literal, NoReturn, Self, TypeVar
@@ -205,10 +204,14 @@ def _uncommon_time(text: str) -> datetime:
 
 def _time(value: object, read: ValidatorFunctionWrapHandler) -> datetime:
     """Read a time of ISO 8601, in its extended or its basic form. Without a zone it is in UTC."""
+    moment: datetime
     if isinstance(value, str) and not (value.isdigit() and len(value) not in _LENGTHS_OF_DATES):
-        with suppress(ValueError, OverflowError):
-            value = _parsed_time(value)
-    moment: datetime = read(value)
+        try:
+            moment = _parsed_time(value)
+        except (ValueError, OverflowError):
+            moment = read(value)
+    else:
+        moment = read(value)
     # In the first and the last year a zone may lead to a year that Python does not have.
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None or moment.year in {1, 9_999} else moment
 

@@ -92,8 +92,8 @@ def identified(
     if is_error and not (result.id or result.status):
         raise _not_understood(operation.name, status, "it holds an error in place of data", "error")
     if not result.id:
-        return cast("R", result.model_copy(update={"id": asked_for}))
-    if result.id != asked_for and match_ids:
+        result = result.model_copy(update={"id": asked_for})
+    elif result.id != asked_for and match_ids:
         raise InvalidResponse(
             f"{operation.name}: the answer is about another id than the one asked for; "
             "if the platform names its details otherwise, set CREDHOOK_MATCH_IDS=0",
@@ -101,7 +101,7 @@ def identified(
             status=status,
             cause="other_id",
         )
-    return cast("R", result)
+    return result  # type: ignore[no-any-return]
 
 
 def _elements(operation: str, each: TypeAdapter[Any], document: Any, status: int) -> tuple[Any, ...]:

@@ -133,13 +133,15 @@ class Circuit:
 
         While the circuit is open, other calls were sent before it opened. They only count if they ask for a pause.
         """
+        if outcome.result is CallResult.ANSWERED and not self.is_open and not self.score:  # Nearly all.
+            return self
         phase = self.phase(outcome.at)
         if outcome.result is CallResult.REFUSED and outcome.retry_after:
             return self.paused(outcome.at + min(outcome.retry_after, MAX_RETRY_AFTER_SECONDS) + MARGIN_SECONDS)
         if phase is Phase.OPEN or (phase is Phase.HALF_OPEN and not outcome.probe):
             return self
         if outcome.result is CallResult.ANSWERED:
-            return type(self)(score=max(0, self.score - 1)) if self.is_open or self.score else self
+            return type(self)(score=max(0, self.score - 1))
         if outcome.result is CallResult.REFUSED or phase is Phase.HALF_OPEN or self.score + 1 >= THRESHOLD:
             pause = PAUSES.wait(self.trips + 1, outcome.chance)
             return type(self)(is_open=True, trips=self.trips + 1, until=outcome.at + pause)

@@ -313,7 +313,7 @@ class Claims:
         latest = settlement.latest and later(settlement.latest, claim.latest)
         ours, *following = await self._commit.write(
             operation(
-                *("settle", claim.event_id, claim.fence, claim.job, settlement.state.value),
+                *("settle", claim.event_id, claim.fence, claim.job, str(settlement.state)),
                 *(latest[1] * _RANKS + latest[0] if latest else "", int(follow), int(settlement.sealed)),
                 settlement.more(self._worker) or "",
                 *chain.from_iterable(settlement.records.items()),

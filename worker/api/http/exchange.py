@@ -63,9 +63,11 @@ class Response:
         Raises:
             BodyRefused: it is longer than a response may be.
         """
-        if len(body) > self.limit and self.is_success:
-            raise BodyRefused(f"the answer is longer than {self.limit} bytes")
-        self.body = body[: self.limit]
+        if not self.is_success:
+            body = body[:LONGEST_REFUSAL]
+        elif len(body) > LONGEST_BODY:
+            raise BodyRefused(f"the answer is longer than {LONGEST_BODY} bytes")
+        self.body = body
         return self
 
 
