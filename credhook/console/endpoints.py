@@ -17,7 +17,7 @@ from credhook.settings import EndpointSettings, HandlerSettings, PlatformSetting
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import ApiError
 from credhook.worker.api.models import Endpoint
-from credhook.worker.commands.api import PATIENCE
+from credhook.worker.commands.api import RETRY_SECONDS
 from credhook.worker.commands.endpoints import Plan, apply, described, filter_of, lines, plan, shown
 from credhook.worker.handlers.loading import CannotLoad, load
 
@@ -30,7 +30,7 @@ _FAILURES = (ApiError, CannotLoad, ValueError)
 async def _page(request: Request, problem: str = "") -> Response:
     context: dict[str, Any] = {"rows": [], "steps": None, "lines": [], "seen": "", "why": [], "problem": problem}
     try:
-        async with AsyncApi.from_settings(PlatformSettings(), patience=PATIENCE) as api:
+        async with AsyncApi.from_settings(PlatformSettings(), retry_seconds=RETRY_SECONDS) as api:
             registered = await api.endpoints.list()
         # The end of the URL is hidden, since it can be a secret.
         context["rows"] = [
@@ -48,7 +48,7 @@ async def _page(request: Request, problem: str = "") -> Response:
 async def _apply(request: Request) -> Response:
     form = await read_form(request)
     try:
-        async with AsyncApi.from_settings(PlatformSettings(), patience=PATIENCE) as api:
+        async with AsyncApi.from_settings(PlatformSettings(), retry_seconds=RETRY_SECONDS) as api:
             steps = await _plan(await api.endpoints.list())
             if form.get("seen") != digest(steps):
                 return await _page(request, "The endpoints have changed since this plan was shown. Look again.")

@@ -33,7 +33,7 @@ from credhook.store.store import SyncStore
 #: Events on a page.
 _PAGE_EVENTS: Final = 50
 #: Events read for one page before it reports how far back it has looked.
-_PATIENCE_EVENTS: Final = 20_000
+_MOST_READ: Final = 20_000
 
 _HANDLER: Final = re.compile(r"[!-~]{1,200}")
 
@@ -96,7 +96,7 @@ def routes(store: SyncStore) -> list[Route]:
         except ValueError as error:
             problem = str(error)
         else:
-            events = read_page(store, replace(chosen, limit=_PAGE_EVENTS), patience=_PATIENCE_EVENTS)
+            events = read_page(store, replace(chosen, limit=_PAGE_EVENTS), most_read=_MOST_READ)
         same = [(name, value) for name, value in query if name != "after" and value]
         context: dict[str, Any] = {
             "rows": list(records(store, [event.webhook_id for event in events.events])),

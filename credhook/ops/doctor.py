@@ -51,7 +51,7 @@ from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import ApiError, hint
 from credhook.worker.api.http.transport import shared_ssl_context
 from credhook.worker.api.models import Endpoint
-from credhook.worker.commands.api import PATIENCE
+from credhook.worker.commands.api import RETRY_SECONDS
 from credhook.worker.commands.endpoints import filter_of, is_at, plan, shown
 from credhook.worker.handlers.loading import CannotLoad, load
 
@@ -267,7 +267,7 @@ async def _ask_platform(
 ) -> list[Finding]:
     soon = settings.model_copy(update={"fetch_timeout": min(settings.fetch_timeout, _ANSWER_SECONDS)})
     try:
-        async with AsyncApi.from_settings(soon, patience=PATIENCE) as api:
+        async with AsyncApi.from_settings(soon, retry_seconds=RETRY_SECONDS) as api:
             registered = await api.endpoints.list()
     except ApiError as error:
         problem, remedy = split_remedy(str(error))

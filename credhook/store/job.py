@@ -18,7 +18,7 @@ JOB_TIMEOUT: Final = 3_600
 #: Seconds that RQ keeps a failed job. Ours fail only when a process dies, and the store knows more than RQ does.
 FAILURE_TTL: Final = 86_400
 #: Seconds without a heartbeat after which RQ's tools take a job for abandoned. The sweeper acts sooner.
-RQ_PATIENCE: Final = 120
+RQ_STARTED_SECONDS: Final = 120
 
 #: RQ allows these in a job's id.
 _JOB_ID_CHARACTERS: Final = re.compile(r"[A-Za-z0-9_-]+")

@@ -192,10 +192,10 @@ class Page(NamedTuple):
     looked_back_to: int | None = None
 
 
-def read_page(store: SyncStore, selection: Selection, *, patience: int | None = None) -> Page:
+def read_page(store: SyncStore, selection: Selection, *, most_read: int | None = None) -> Page:
     """Return the events that match, each once, up to the limit.
 
-    With `patience`, look at no more events than about so many.
+    With `most_read`, read no more events than about so many.
 
     Raises:
         UnknownCause: the store does not have the selected cause.
@@ -209,7 +209,7 @@ def read_page(store: SyncStore, selection: Selection, *, patience: int | None = 
         looked += number
         if limit is not None and len(events) > limit:
             break
-        if patience is not None and looked > patience:
+        if most_read is not None and looked > most_read:
             return Page(events, reached, reached.ms)
     return _cut(events, limit)
 

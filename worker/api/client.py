@@ -127,7 +127,7 @@ class AsyncApi(Platform[AsyncSender]):
         match_ids: Refuse an answer that carries another id than the one asked for.
         transport: Sends the requests; by default one of our own. It is closed with the client.
         guard: Delays or refuses requests, and gives permits that hear of their ends.
-        patience: Seconds that a refused request is repeated if the refusal may pass. Specification: Errors, rule 3.
+        retry_seconds: How long a request is repeated whose refusal may pass. Specification: Errors, rule 3.
         repeat_after: Seconds after which a GET that got a 500 is sent once more; None: it is not.
     """
 
@@ -142,7 +142,7 @@ class AsyncApi(Platform[AsyncSender]):
         match_ids: bool = True,
         transport: Transport | None = None,
         guard: Guard = _unguarded,
-        patience: float = 0.0,
+        retry_seconds: float = 0.0,
         repeat_after: float | None = None,
     ) -> None:
         super().__init__(self, {ISSUANCE.name: issuance_path, PRESENTATION.name: presentation_path})
@@ -151,7 +151,7 @@ class AsyncApi(Platform[AsyncSender]):
         self._auth = auth
         self._transport = transport or CurlTransport(timeout)
         self._guard = guard
-        self._patience, self._repeat_after = patience, repeat_after
+        self._retry_seconds, self._repeat_after = retry_seconds, repeat_after
 
     @classmethod
     def from_settings(
@@ -161,7 +161,7 @@ class AsyncApi(Platform[AsyncSender]):
         auth: ClientCredentials | None = None,
         transport: Transport | None = None,
         guard: Guard = _unguarded,
-        patience: float = 0.0,
+        retry_seconds: float = 0.0,
     ) -> Self:
         """Build a sender from the worker's settings."""
         return cls(
@@ -172,8 +172,8 @@ class AsyncApi(Platform[AsyncSender]):
             match_ids=settings.match_ids,
             transport=transport or transport_from(settings),
             guard=guard,
-            patience=patience,
-            repeat_after=None if patience else REPEAT_SECONDS,
+            retry_seconds=retry_seconds,
+            repeat_after=None if retry_seconds else REPEAT_SECONDS,
         )
 
     async def request(self, method: Method, path: str, json: Any = None) -> Any:
@@ -194,8 +194,8 @@ class AsyncApi(Platform[AsyncSender]):
         """
         if call.operation.is_list:
             return cast("Coroutine[Any, Any, R]", self._list(call))
-        if self._patience:
-            return retried(lambda: self._send(call), self._patience, unanswered=False)
+        if self._retry_seconds:
+            return retried(lambda: self._send(call), self._retry_seconds, unanswered=False)
         return self._send(call)
 
     async def _list(self, call: Call[Any]) -> tuple[Any, ...]:

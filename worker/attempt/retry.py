@@ -31,7 +31,7 @@ BACKOFF: Final = Backoff(first=5.0, longest=4 * 3_600.0, growth=3.0, jitter=1.0)
 
 #: Seconds for which an event waits for a platform that is down without spending attempts. After that its own resource
 #: may be what brings the platform down.
-PATIENCE_SECONDS: Final = 86_400.0
+FREE_WAIT_SECONDS: Final = 86_400.0
 
 #: Seconds until an event tries again whose request could not be sent: a setting is wrong, and no attempt is spent.
 UNSENDABLE_SECONDS: Final = 30.0
@@ -211,7 +211,7 @@ def _platform_wait(error: BaseException, pause: float, age: float) -> float:
         return max(pause, error.retry_after or 1.0)
     if isinstance(error, Unavailable) and error.cause == UNSENDABLE:
         return max(pause, UNSENDABLE_SECONDS)
-    if age >= PATIENCE_SECONDS:
+    if age >= FREE_WAIT_SECONDS:
         return 0.0
     if isinstance(error, PlatformPaused):  # The call was not sent, even if the pause is over by now.
         return max(pause, error.retry_after or 0.0)

@@ -35,7 +35,7 @@ HUNG_AFTER_SECONDS: Final = 3.0
 #: Seconds until an event that met its own earlier run is tried again. Another process may take it.
 LOOK_AGAIN_SECONDS: Final = 2.0
 #: Seconds that an event waits for its own abandoned run before the process is replaced.
-PATIENCE_SECONDS: Final = 60.0
+LONGEST_AWAITED_SECONDS: Final = 60.0
 
 #: Set by the worker of `credhook dev --debug`. A person in a debugger takes longer than a handler may.
 untimed: Final = threading.Event()
@@ -94,7 +94,7 @@ class Runs:
     @property
     def are_too_many(self) -> bool:
         """Return True if the process must be replaced to end its hung runs."""
-        blocks_event = any(run.is_awaited and age > PATIENCE_SECONDS for age, run in self._abandoned())
+        blocks_event = any(run.is_awaited and age > LONGEST_AWAITED_SECONDS for age, run in self._abandoned())
         return blocks_event or self.hung * 2 > self.limit
 
     def _abandoned(self) -> "list[tuple[float, Run]]":

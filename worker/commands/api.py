@@ -38,7 +38,7 @@ T = TypeVar("T")
 _Printed = ResponseModel | Sequence[ResponseModel] | None
 
 #: Seconds for which a command repeats a request that may soon succeed. Specification: Errors, rule 3.
-PATIENCE: Final = 3.0
+RETRY_SECONDS: Final = 3.0
 
 
 class WrongInput(click.ClickException):
@@ -189,7 +189,7 @@ def call(operation: Callable[[AsyncApi], Coroutine[Any, Any, T]]) -> T:
     """Return the platform's answer. A refusal is one line and exit code 1; a wrong call is one line and exit code 2."""
 
     async def run() -> T:
-        async with _ReportingApi.from_settings(PlatformSettings(), patience=PATIENCE) as platform:
+        async with _ReportingApi.from_settings(PlatformSettings(), retry_seconds=RETRY_SECONDS) as platform:
             return await operation(platform)
 
     try:

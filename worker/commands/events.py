@@ -80,7 +80,7 @@ def list_events(*, selection: Selection, as_json: bool) -> None:
     """Print events, newest first; 100 of them unless --limit says otherwise."""
     limited = replace(selection, limit=selection.limit or _LIMIT)
     with options.open_store() as store:
-        page = read_page(store, limited, patience=None if as_json else _READ_LIMIT)
+        page = read_page(store, limited, most_read=None if as_json else _READ_LIMIT)
         cursors = {event.webhook_id: str(event.cursor) for event in page.events}
         shown = list(records(store, cursors))
     if as_json:

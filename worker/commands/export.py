@@ -14,7 +14,7 @@ from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import ApiError
 from credhook.worker.api.models import Issuance, Presentation, data_of
 from credhook.worker.attempt.details import Snapshots, from_bytes
-from credhook.worker.commands.api import PATIENCE
+from credhook.worker.commands.api import RETRY_SECONDS
 from credhook.worker.commands.options import AN_ID, open_store
 
 #: Fields of an issuance, a presentation and a credential without personal data. All other fields are redacted.
@@ -59,7 +59,7 @@ async def _details(
         sealed = await Snapshots(store, settings.snapshot_key).find(webhook_id, resource_id)
     if sealed:
         return from_bytes(sealed, event_type, resource_id)
-    async with AsyncApi.from_settings(settings, patience=PATIENCE) as api:
+    async with AsyncApi.from_settings(settings, retry_seconds=RETRY_SECONDS) as api:
         details: Issuance | Presentation = await getattr(api, resource_of(event_type).namespace).get(resource_id)
         return details
 

@@ -49,7 +49,7 @@ _BLOCKED_PART: Final = 2 / 3
 #: The least seconds for that. A busy machine may stop a process for seconds.
 _BLOCKED_SECONDS: Final = 4.0
 #: Seconds of a blocked loop while plugins start or shut down. The process holds no events then.
-_PATIENCE_SECONDS: Final = 30.0
+_PLUGIN_SECONDS: Final = 30.0
 
 
 def run(
@@ -214,9 +214,9 @@ def _watchdog(settings: WorkerSettings, supervision: Supervision | None) -> Call
     lease = min(settings.lease, WorkerSettings.model_fields["lease"].default) if in_development() else settings.lease
     seconds = blocked_seconds(lease)
 
-    def arm(patiently: bool) -> None:
+    def arm(plugins_run: bool) -> None:
         if supervision:
-            limit = _PATIENCE_SECONDS if patiently else seconds
+            limit = _PLUGIN_SECONDS if plugins_run else seconds
             faulthandler.dump_traceback_later(limit, exit=True, file=supervision.report)
 
     return arm

@@ -65,7 +65,7 @@ end
 -- resource.
 local function hold(claims, worker)
     if #claims == 0 then return end
-    local ends, rq_ends = string.format('%.0f', now + worker.lease), string.format('%.0f', now / 1000 + $RQ_PATIENCE)
+    local ends, rq_ends = string.format('%.0f', now + worker.lease), string.format('%.0f', now / 1000 + $RQ_STARTED_SECONDS)
     local held, locked, executions, resources = {}, {}, {}, {}
     for place, got in ipairs(claims) do
         held[2 * place - 1], held[2 * place] = ends, got[1]

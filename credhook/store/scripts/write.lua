@@ -73,7 +73,7 @@ function write.renew(id, fence, job)
     if locked_by ~= id or held ~= fence then return 0 end
     call('ZADD', leases, now + worker.lease, id)
     if worker.name then
-        call('ZADD', started, now / 1000 + $RQ_PATIENCE, job .. ':' .. fence)
+        call('ZADD', started, now / 1000 + $RQ_STARTED_SECONDS, job .. ':' .. fence)
     end
     return 1
 end

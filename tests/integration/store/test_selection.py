@@ -122,7 +122,7 @@ def test_a_search_for_a_rare_event_can_go_on(redis_client: Redis, events: Run, m
     plant(redis_client, "rare", State.DONE, age=100_000, ended={"a.rare": "done"})
     plant_many(redis_client, 300, State.DONE)
     wanted = Selection(handler="a.rare", limit=10)
-    short = read_page(store_on(redis_client), wanted, patience=10)
+    short = read_page(store_on(redis_client), wanted, most_read=10)
     assert short.events == []
     assert short.looked_back_to is not None
     assert short.after is not None

@@ -150,7 +150,7 @@ def test_a_cause_can_be_replayed_while_events_have_it(unsettled: int, given_up: 
 
 
 def test_a_page_that_found_no_event_leads_further_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("credhook.console.events.read_page", lambda *_, patience: Page([], Cursor(7), patience))
+    monkeypatch.setattr("credhook.console.events.read_page", lambda *_, most_read: Page([], Cursor(7), most_read))
     show, _ = events.routes(None)  # type: ignore[arg-type]  # Nothing is asked of it.
     query = "state=dead&type=issuance.failed&resource=r&handler=h.f&cause=0123abcd&since=2h&until=1h&id=a&id=b"
     scope = {"type": "http", "method": "GET", "path": "/events", "query_string": query.encode(), "headers": []}

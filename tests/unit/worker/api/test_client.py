@@ -223,10 +223,12 @@ async def test_no_path_leads_a_request_elsewhere(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("statuses", "patience", "asked"),
+    ("statuses", "retry_seconds", "asked"),
     [([500, 200], 60.0, 2), ([500, 200], 0.0, 1), ([429, 200], 1.0, 1), ([400, 200], 60.0, 1), ([0, 200], 60.0, 1)],
 )
-async def test_a_patient_client_repeats_what_passes(statuses: list[int], patience: float, asked: int) -> None:
+async def test_client_with_retry_seconds_repeats_what_passes(
+    statuses: list[int], retry_seconds: float, asked: int
+) -> None:
     left = list(statuses)
 
     def answer(_: httpx.Request) -> httpx.Response:
@@ -235,7 +237,7 @@ async def test_a_patient_client_repeats_what_passes(statuses: list[int], patienc
             raise httpx.ReadError("reset")
         return httpx.Response(status, json={"data": []}, headers={"Retry-After": "2" if status == 429 else "0"})
 
-    async with async_api(answer, patience=patience) as api:
+    async with async_api(answer, retry_seconds=retry_seconds) as api:
         result = await outcome_of(api.users.list())
     assert len(statuses) - len(left) == asked
     assert (result == ()) == (left == [])
@@ -243,7 +245,7 @@ async def test_a_patient_client_repeats_what_passes(statuses: list[int], patienc
 
 def test_a_patient_client_pauses_though_the_platform_asks_for_no_pause() -> None:
     answers = Mock(side_effect=[httpx.Response(503, headers={"Retry-After": "0"})] * 20)
-    assert isinstance(in_own_time(outcome(answers, patience=3.0)), Unavailable)
+    assert isinstance(in_own_time(outcome(answers, retry_seconds=3.0)), Unavailable)
 
 
 # Where it cannot be sent.

@@ -80,7 +80,7 @@ def test_only_a_refused_fetch_is_given_up_at_once() -> None:
 def test_request_that_cannot_be_sent_spends_no_attempt(decide: Callable[..., Retry | GiveUp]) -> None:
     """A setting is wrong. Events wait until somebody corrects it."""
     error = Unavailable("not sent", operation="presentations.get", cause=UNSENDABLE)
-    decision = decide(error, 12, age=10 * retry.PATIENCE_SECONDS, max_attempts=12)
+    decision = decide(error, 12, age=10 * retry.FREE_WAIT_SECONDS, max_attempts=12)
     assert isinstance(decision, Defer)
     assert (decision.after or 0) >= 30
 
@@ -109,10 +109,10 @@ def test_waiting_for_the_platform_spends_no_attempt_for_a_day(
     decide: Callable[..., Retry | GiveUp], error: Exception, pause: float, least: float
 ) -> None:
     for chance in (0.0, 1.0):
-        waits = decide(error, 12, age=retry.PATIENCE_SECONDS - 1, max_attempts=12, pause=pause, chance=lambda: chance)  # noqa: B023
+        waits = decide(error, 12, age=retry.FREE_WAIT_SECONDS - 1, max_attempts=12, pause=pause, chance=lambda: chance)  # noqa: B023
         assert isinstance(waits, Defer)
         assert waits.after == least + chance * max(1.0, least)
-    later = decide(error, 12, age=retry.PATIENCE_SECONDS, max_attempts=12, pause=pause)
+    later = decide(error, 12, age=retry.FREE_WAIT_SECONDS, max_attempts=12, pause=pause)
     # The event has no part in it if there is no token.
     assert isinstance(later, Defer if getattr(error, "operation", "") == "token" else GiveUp)
 

@@ -284,7 +284,7 @@ async def test_run_is_too_many_once_its_event_has_waited_long() -> None:
     runs = running.Runs(100, clock := Clock())
     function, _, go = slow_to_end(is_async=False)
     await outcome(function, seconds=0.02, runs=runs)
-    clock.now += running.PATIENCE_SECONDS + 1
+    clock.now += running.LONGEST_AWAITED_SECONDS + 1
     seen = [runs.are_too_many, await outcome(function, runs=runs), runs.are_too_many]
     go.set()
     assert (seen[0], type(seen[1]), seen[2]) == (False, running.StillRunning, True)

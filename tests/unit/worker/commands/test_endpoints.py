@@ -160,7 +160,7 @@ async def test_no_event_is_lost_when_a_step_of_apply_fails(
 ) -> None:
     gone, old = (endpoint(f"credhook-{name}-q", URL + SECRET) for name in ("all-1", "1"))
     platform = Registry(old, answers=answers)
-    async with async_api(platform, patience=10.0) as api:
+    async with async_api(platform, retry_seconds=10.0) as api:
         with pytest.raises(ApiError, match=message) if message else nullcontext():
             await apply(api, plan(URL, TWO, [gone, old], "q"))
     assert " ".join(one.partition(" ")[0] for one in platform.asked) == asked
