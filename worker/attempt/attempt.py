@@ -162,6 +162,24 @@ class Attempt:
         return schedules
 
     def settlement(self) -> Settlement:
+        """Return what to write down about this attempt."""
+        claim, outcome = self.claim, self._outcome()
+        is_done = outcome.state is State.DONE
+        sealed = claim.seen or (self.fetched is not None and self.fetched.has_data)
+        if is_done and claim.first:  # Nearly all events. They have no history.
+            return Settlement(State.DONE, records=self.unwritten, sealed=sealed, latest=self.version)
+        return outcome._replace(
+            records=self.unwritten,
+            schedules=self.schedules,
+            fetched=self.fetched is not None and FETCH in claim.schedules,
+            sealed=sealed,
+            latest=self.version if is_done or self.durations else None,
+            failures=tuple(self.failures),
+            causes={} if is_done else self.open_errors,
+            history=self._history_entry(outcome),
+        )
+
+    def _outcome(self) -> Settlement:
         """Return the event's state after this attempt, with the wait if it is tried again."""
         if self.interruption is not None:  # If the lease is lost, the claim may still stand: Redis was away.
             return Settlement(State.ACCEPTED)
@@ -209,6 +227,35 @@ class Attempt:
             resolved.add(WORKER)
         still_open = {who: cause for who, cause in self.claim.causes.items() if who not in resolved}
         return still_open | {failure.who: failure.cause for failure in self.failures}
+
+    def _history_entry(self, outcome: Settlement) -> dict[str, Any] | None:
+        """Return the attempt's entry in the event's history, or None if it says nothing.
+
+        An event that is done at once has no entry. Neither has an event that was only deferred: that may happen every
+        second.
+        """
+        claim, state = self.claim, outcome.state
+        if (claim.first and state is State.DONE) or (state is State.WAITING and not self.failures):
+            return None
+        entry: dict[str, Any] = {
+            "began": claim.now,
+            "state": state.value,
+            "error": outcome.error,
+            "wait": int(outcome.wait * 1_000),
+            "ran": self.durations,
+            "skipped": [name for name, status in self.statuses.items() if status == SKIPPED],
+            "failures": [self._failure_entry(failure) for failure in self.failures],
+        }
+        return {name: value for name, value in entry.items() if value}
+
+    def _failure_entry(self, failure: Failure) -> dict[str, Any]:
+        """Return a failure for the history, with the number of the attempt and the ms until the next one."""
+        entry = failure.history()
+        if failure.who != WORKER:
+            entry["attempt"] = self.claim.attempt(failure.who)
+        if wait := self.waits.get(failure.who):
+            entry["wait"] = int(wait.seconds * 1_000)
+        return entry
 
     def begin(self) -> None:
         """Let `interrupt` cancel the current task. If it was called already, do what `check` does."""

@@ -29,7 +29,7 @@ from credhook.worker.attempt.running import Runs, StillRunning, run
 from credhook.worker.handlers.registry import Context, Details, FetchedEvent, Handler, Registry
 from credhook.worker.platform.circuit_breaker import CircuitBreaker
 from credhook.worker.queue.claims import Claim, Claims, Settlement, is_stale
-from credhook.worker.queue.failure import WORKER_DIED, Failure
+from credhook.worker.queue.failure import WORKER_DIED
 from credhook.worker.queue.leases import Leases
 
 if TYPE_CHECKING:
@@ -347,23 +347,7 @@ class Processor:
             attempt.unwritten.pop(name, None)
 
     async def _settle(self, attempt: Attempt, *, follow: bool) -> tuple[Settlement | None, Claim | None]:
-        claim, fetched = attempt.claim, attempt.fetched
-        settlement = attempt.settlement()
-        is_done = settlement.state is State.DONE
-        sealed = claim.seen or (fetched is not None and fetched.has_data)
-        if is_done and claim.first:  # Nearly all events. They have no history.
-            settlement = Settlement(State.DONE, records=attempt.unwritten, sealed=sealed, latest=attempt.version)
-        else:
-            settlement = settlement._replace(
-                records=attempt.unwritten,
-                schedules=attempt.schedules,
-                fetched=fetched is not None and FETCH in claim.schedules,
-                sealed=sealed,
-                latest=attempt.version if is_done or attempt.durations else None,
-                failures=tuple(attempt.failures),
-                causes={} if is_done else attempt.open_errors,
-                history=_history_entry(attempt, settlement),
-            )
+        claim, settlement = attempt.claim, attempt.settlement()
         is_ours, following = await self.claims.settle(claim, settlement, follow=follow)
         if not is_ours:
             metrics.LEASES_LOST.add()
@@ -372,7 +356,7 @@ class Processor:
         if settlement.state is not State.WAITING:
             self.snapshots.recent.drop(claim.event_id)
         metrics.ATTEMPTS.add(settlement.state)
-        if is_done:
+        if settlement.state is State.DONE:
             metrics.DELIVERY_TO_DONE.observe(claim.age + time.monotonic() - attempt.began)
         self._log_result(attempt, settlement)
         return settlement, following
@@ -416,34 +400,3 @@ def _defer(attempt: Attempt, handler: Handler, obstacle: retry.Defer) -> None:
 
 def _count(attempt: Attempt, handler: Handler, outcome: str) -> None:
     metrics.HANDLER_RUNS.add(handler.name, attempt.claim.type, outcome)
-
-
-def _history_entry(attempt: Attempt, settlement: Settlement) -> dict[str, Any] | None:
-    """Return the attempt's entry in the event's history, or None if it says nothing.
-
-    An event that is done at once has no entry. Neither has an event that was only deferred: that may happen every
-    second.
-    """
-    claim, state = attempt.claim, settlement.state
-    if (claim.first and state is State.DONE) or (state is State.WAITING and not attempt.failures):
-        return None
-    entry: dict[str, Any] = {
-        "began": claim.now,
-        "state": state.value,
-        "error": settlement.error,
-        "wait": int(settlement.wait * 1_000),
-        "ran": attempt.durations,
-        "skipped": [name for name, status in attempt.statuses.items() if status == SKIPPED],
-        "failures": [_failure_entry(attempt, failure) for failure in attempt.failures],
-    }
-    return {name: value for name, value in entry.items() if value}
-
-
-def _failure_entry(attempt: Attempt, failure: Failure) -> dict[str, Any]:
-    """Return a failure for the history, with the number of the attempt and the ms until the next one."""
-    entry = failure.history()
-    if failure.who != WORKER:
-        entry["attempt"] = attempt.claim.attempt(failure.who)
-    if wait := attempt.waits.get(failure.who):
-        entry["wait"] = int(wait.seconds * 1_000)
-    return entry

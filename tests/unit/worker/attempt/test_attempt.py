@@ -59,7 +59,7 @@ def test_event_is_due_when_its_earliest_handler_is() -> None:
     attempt = attempt_with("a.f", "a.g", "a.h")
     for name, error, wait in (("a.f", ValueError(), 9), ("a.g", KeyError(), 3), ("a.h", OSError(), 5)):
         attempt.failed(name, error, Retry(wait))
-    assert attempt.settlement() == Settlement(State.WAITING, "a.g: KeyError", wait=3)
+    assert attempt.settlement()[:3] == (State.WAITING, "a.g: KeyError", 3)
     assert attempt.schedules == {"a.f": (1, 9), "a.g": (1, 3), "a.h": (1, 5)}
 
 
@@ -94,15 +94,15 @@ def test_event_is_dead_once_every_handler_has_ended() -> None:
     attempt.failed("a.f", OSError(), Retry(1))
     assert attempt.settlement().state is State.WAITING
     attempt.statuses["a.f"] = "dead: closed"
-    assert attempt.settlement() == Settlement(State.DEAD, "a.e: ValueError")
-    assert replace(attempt, missing=("b.x",)).settlement() == Settlement(State.UNHANDLED, "NoHandler")
+    assert attempt.settlement()[:2] == (State.DEAD, "a.e: ValueError")
+    assert replace(attempt, missing=("b.x",)).settlement()[:2] == (State.UNHANDLED, "NoHandler")
 
 
 def test_event_whose_fetch_is_given_up_waits_for_no_handler() -> None:
     gone, attempt = DataGone(was_seen=True), attempt_with("a.f", "a.g", missing=("b.x",))
     attempt.failed("fetch", gone, GiveUp("DataGone"))
     attempt.failed("a.g", OSError(), Retry(1))
-    assert attempt.settlement() == Settlement(State.DATA_GONE, "DataGone")
+    assert attempt.settlement()[:2] == (State.DATA_GONE, "DataGone")
 
 
 @pytest.mark.parametrize("cancelled", [True, False])
