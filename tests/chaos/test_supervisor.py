@@ -53,8 +53,9 @@ def test_a_handler_that_blocks_the_loop_is_named_and_its_process_replaced(harnes
         assert harness.reaches("m1", "dead")["error"] == "WorkerDied"
         blocked = worker.text.count('"loop_blocked"')
         assert worker.stop() == 0
-    assert blocked >= 2  # More often if the supervisor stood still as well: then the event is not blamed.
-    assert harness.notes() == [f"run {number}" for number in range(1, blocked + 1)]
+    # More than two runs if the supervisor stood still as well: then the event is not blamed.
+    assert {"run 1", "run 2"} <= {*harness.notes()}
+    assert 2 <= len(harness.notes()) <= blocked
 
 
 def test_in_development_it_is_named_as_soon_although_leases_are_long(harness: Harness) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 from support.checkout import ROOT
 from support.platform.platform_settings import leading_to
 from support.platform.scripted_server import answering, ok
-from support.process.commands import ABSENT
 from support.process.dev_process import left_running
+from support.process.fork_server import ABSENT
 from support.project import release
 
 NEW_TYPE = "openid4vc.issuance.revoked"

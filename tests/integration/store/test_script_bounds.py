@@ -101,7 +101,7 @@ SETTLED = frozenset({State.DEAD, State.QUARANTINED})
 @pytest.mark.parametrize("shape", sorted(SHAPES.keys() - LONGER))
 async def test_no_script_reads_more_entries_because_there_are_more_events(redis_client: Redis, shape: str) -> None:
     costs = []
-    for number in (600, 2_400):
+    for number in (600, 1_500):
         redis_client.flushall()
         fill_shape(redis_client, number, **SHAPES[shape])
         store = MeasuredStore(redis_client)

@@ -6,20 +6,18 @@ import os
 import subprocess
 import sys
 import termios
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any
 
 import pytest
 
 from credhook.cli import main
 from support.checkout import ROOT
+from support.process.fork_server import ABSENT, Forked, can_fork
 from support.redis.guarded_redis import guarded
 
-#: Hides two libraries, whose imports take a quarter of a second. structlog imports rich, which release tools bring;
-#: redis-py imports OpenTelemetry, which only processes with traces need.
-ABSENT: Final = Path(__file__).parent / "absent"
 #: What a command has left: `returncode`, `stdout`, `stderr`.
 Done = subprocess.CompletedProcess[str]
 
@@ -29,6 +27,30 @@ def start(
 ) -> "subprocess.Popen[Any]":
     """Start Python with this command line, as `subprocess.Popen` does."""
     return subprocess.Popen([python, *command], env=_environment(command, env), **options)
+
+
+def start_session(
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: Path,
+    output: IO[Any],
+    python: str,
+    pass_fds: Collection[int],
+) -> "subprocess.Popen[Any] | Forked":
+    """Start Python with this command line in a session of its own: as a fork where that makes no difference."""
+    environment = _environment(command, env)
+    if python == sys.executable and not pass_fds and can_fork(command, environment):
+        return Forked(command, env=environment, cwd=cwd, output=output)
+    return subprocess.Popen(
+        [python, *command],
+        env=environment,
+        cwd=cwd,
+        stdout=output,
+        stderr=output,
+        pass_fds=pass_fds,
+        start_new_session=True,
+    )
 
 
 def run(*command: str, env: Mapping[str, str] | None = None, cwd: Path | None = None, timeout: float = 240) -> Done:

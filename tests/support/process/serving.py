@@ -14,7 +14,7 @@ import httpx
 
 from credhook.sandbox.local.environment import free_port
 from support import plain
-from support.process.commands import start
+from support.process.commands import start_session
 from support.process.growing_files import whole
 from support.receiver.signing import SECRET
 from support.waiting import until
@@ -34,15 +34,8 @@ class Process:
         self.log = log
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("CREDHOOK_", "REDIS_"))}
         with log.open("ab") as output:
-            self.process = start(
-                command,
-                env=kept | environment,
-                python=python,
-                pass_fds=pass_fds,
-                stdout=output,
-                stderr=output,
-                cwd=log.parent,
-                start_new_session=True,
+            self.process = start_session(
+                command, env=kept | environment, cwd=log.parent, output=output, python=python, pass_fds=pass_fds
             )
 
     def __enter__(self) -> Self:
