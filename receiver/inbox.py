@@ -55,6 +55,8 @@ class Outcome(Enum):
     CONFLICT = "conflict"
     #: Kept for replay, since its type is unknown or its id cannot be fetched.
     QUARANTINED = "quarantined"
+    #: It was erased, or its resource was: nothing is written.
+    ERASED = "erased"
     #: The key of its record is not a hash.
     UNREADABLE = "unreadable"
 
@@ -246,6 +248,8 @@ def _log(outcome: Outcome, deliveries: list[Delivery]) -> None:
     if outcome in {Outcome.ACCEPTED, Outcome.DUPLICATE}:
         for first in range(0, len(ids), _MAX_LOGGED):
             log.info("events_" + outcome.value, events=ids[first : first + _MAX_LOGGED])
+    elif outcome is Outcome.ERASED:
+        log.info("events_erased", events=len(deliveries))  # Without the ids that somebody wanted to be gone.
     elif outcome is Outcome.UNREADABLE:
         for fields in ids:
             log.error("event_unreadable", **fields, hint="repair or delete the key of its record, which is not a hash")

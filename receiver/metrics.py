@@ -8,7 +8,7 @@ DELIVERIES: Final = Count(
     "credhook_deliveries",
     "Authentic deliveries, by outcome; all but `unreadable` were acknowledged.",
     ["outcome"],
-    initial=[("accepted",), ("duplicate",), ("conflict",), ("quarantined",), ("unreadable",)],
+    initial=[("accepted",), ("duplicate",), ("conflict",), ("quarantined",), ("erased",), ("unreadable",)],
 )
 
 ACKNOWLEDGED: Final = Distribution(

@@ -60,6 +60,10 @@ def _replay(store: SyncStore, job: "Job") -> Step:
     return lambda batch: put_back([Settled(event.webhook_id, event.state) for event in batch], how=mode)
 
 
+def _erase(store: SyncStore, job: "Job") -> Step:
+    return Erasure(store, job.chosen, by=f"{job.operator} (console)")
+
+
 class Verb(NamedTuple):
     """What a job does to events. `done`: outcomes that count as done, with a remark or "". `not_done`: the others."""
 
@@ -71,7 +75,7 @@ class Verb(NamedTuple):
 
 VERBS: Final = {
     "replay": Verb("replayed", _replay, REPLAYED, NOT_REPLAYED),
-    "erase": Verb("erased", lambda store, job: Erasure(store, job.chosen), ERASED, NOT_ERASED),
+    "erase": Verb("erased", _erase, ERASED, NOT_ERASED),
 }
 
 

@@ -66,6 +66,9 @@ this table:
     refused:*           1 d
     cause:*             retention, at least 7 d
     backfilled          2 retention
+    erased:*            retention
+    erased              retention
+    erasures            never
     heartbeats          1 d
     announcements       1 d
     receivers           1 min
@@ -184,6 +187,10 @@ class Keys:
     unhandled = _Key(PREFIX, ":unhandled:")
     #: String that exists while the store may hold events that a backfill has accepted.
     backfilled = _Key(PREFIX, ":backfilled")
+    #: Key of the hashes in the names of the marks of what was erased, `erased:<hash>`; see erased.lua.
+    erased = _Key(PREFIX, ":erased")
+    #: List of the last erasures, JSON objects without ids; see erase.py.
+    erasures = _Key(PREFIX, ":erasures")
     #: Sorted set of the unreadable events, by when they were set aside, in ms.
     unreadable = _Key(PREFIX, ":unreadable")
     #: Hash per cause of failures: who, what, at, version, first; the cause's id follows.

@@ -1,13 +1,20 @@
-"""Erase events, and all data that the store keeps for them."""
+"""Erase events, and all data that the store keeps for them. Hashes are left, so that nothing brings them back.
 
-from collections.abc import Collection, Sequence
+Each erasure is recorded without ids: who erased how many events of which types, and when.
+"""
+
+import json
+import secrets
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final, cast
 
 from redis.client import Pipeline
 
 from credhook.store import State
 from credhook.store.bulk import batched
+from credhook.store.history import time_of
 from credhook.store.job import job_id
+from credhook.store.replay import LONGEST_NAME
 from credhook.store.selection import PAGE, EventSummary, Selection
 from credhook.store.store import SyncStore
 
@@ -19,13 +26,20 @@ NOT_ERASED: Final = {"changed": "changed meanwhile", "missing": "not in the stor
 class Erasure:
     """Erases the selected events, a few hundred in one script. Each step raises RedisError if Redis fails."""
 
-    def __init__(self, store: SyncStore, selection: Selection) -> None:
+    def __init__(self, store: SyncStore, selection: Selection, *, by: str = "") -> None:
+        """`by` names the operator in the record of the erasure."""
         self._store = store
         self._selection = selection
+        self._id = secrets.token_hex(8)
+        self._by = by[:LONGEST_NAME].encode(errors="replace").decode()
 
     def __call__(self, batch: Sequence[EventSummary]) -> Sequence[bytes]:
-        """Erase these events and return the outcome of each."""
-        arguments: list[str] = []
+        """Erase these events and return the outcome of each.
+
+        A selected resource counts as erased from then on, also if it has no events.
+        """
+        resource = self._selection.resource or ""
+        arguments = [str(self._store.retention), secrets.token_hex(16), resource, self._id, self._by]
         for event in batch:
             # An event that was selected by its state is kept if it has left that state since.
             state = event.state if self._selection.states else ""
@@ -37,6 +51,8 @@ class Erasure:
         if strays := {event.webhook_id for event in events if event.state in {State.UNREADABLE, ""}}:
             self._forget(strays)
         if self._selection.resource is not None:
+            if not events:
+                self([])
             self._forget_resource(self._selection.resource)
 
     def _forget(self, strays: Collection[str]) -> None:
@@ -84,3 +100,16 @@ class Erasure:
             for key, fields in zip(page, pipeline.execute(), strict=True):
                 if theirs := [field for field in fields if field.partition(b" ")[2] == resource.encode()]:
                     redis.hdel(key, *theirs)
+
+
+def lift(store: SyncStore, resource: str) -> bool:
+    """Let deliveries and backfills bring events of an erased resource again. Return False if none were erased."""
+    return bool(store.run("lift", [resource]))
+
+
+def erasures(store: SyncStore) -> Iterator[dict[str, Any]]:
+    """Yield the recorded erasures, oldest first: `at`, `by`, `whole` (a resource as a whole), `types` with numbers."""
+    for line in cast(list[bytes], store.redis.lrange(store.keys.erasures, 0, -1)):
+        entry = json.loads(line)
+        whole = bool(entry["whole"])
+        yield {"at": time_of(int(entry["at"])), "by": entry["by"], "whole": whole, "types": entry["types"]}

@@ -20,8 +20,8 @@ NOT_REPLAYED: Final = {
     "missing": "not in the store",
     "unreadable": "whose record cannot be read",
 }
-#: Characters of an operator's name that the history keeps.
-_LONGEST_NAME: Final = 100
+#: Characters of an operator's name that a history keeps.
+LONGEST_NAME: Final = 100
 
 #: How an event starts when it is put back, see replay.lua; "" as if it had just been accepted.
 How: TypeAlias = Literal["", "now", "renamed", "resume"]
@@ -57,7 +57,7 @@ class Replay:
         fields = job_fields(queue, datetime.now(UTC))
         wanted = "".join(f" {name} " for name in types)
         entry = {
-            "by": self._by[:_LONGEST_NAME],
+            "by": self._by[:LONGEST_NAME],
             "handler": handler,
             "now": how == "now",
             "renamed": how == "renamed",

@@ -24,6 +24,7 @@ import click
 from credhook.events import RESOURCES, Announced, Event, Resource, is_resource_id, resource_of
 from credhook.settings import WorkerSettings
 from credhook.store import BACKFILLED
+from credhook.store.counts import counted
 from credhook.store.errors import StoreError
 from credhook.store.health import unanswered
 from credhook.store.job import accept_arguments
@@ -38,6 +39,8 @@ from credhook.worker.platform.circuit_breaker import CircuitBreaker
 
 #: How long a backfill may take before the store forgets events of its window.
 _DURATION: Final = timedelta(hours=1)
+#: Nothing has happened later.
+_END: Final = datetime.max.replace(tzinfo=UTC)
 #: Seconds that one page of the platform may take, pauses and retries included.
 _PAGE_SECONDS: Final = 600.0
 #: Events that one script accepts, about. They block Redis for two milliseconds.
@@ -45,7 +48,10 @@ _BATCH: Final = 100
 
 
 class MissableEvent(NamedTuple):
-    """An event that must have happened. It has arrived if an event of any of its types has."""
+    """An event that must have happened. It has arrived if an event of any of its types has.
+
+    If it is missing, an event of the first type is accepted.
+    """
 
     resource: str
     types: Announced
@@ -86,8 +92,11 @@ def must_have_happened(
         return []
     if created is None or not window.since <= created < updated:
         gone_through = gone_through[-1:]
-    wanted_states = (tuple(name for name in announced if name in wanted) for announced in gone_through)
-    return [MissableEvent(resource.id, types) for types in wanted_states if types]
+    return [
+        MissableEvent(resource.id, tuple(sorted(types, key=lambda name: name not in wanted)))  # A wanted type first.
+        for types in gone_through
+        if any(name in wanted for name in types)
+    ]
 
 
 class TooLate(Exception):
@@ -102,16 +111,20 @@ class Backfill:
         advance: called with the number of resources listed, or of events compared, since its last call.
         listed: resources that the platform has listed.
         happened: events that must have happened.
+        younger: events that happened after the window.
         missing: event type → number of events that had not arrived. They were accepted, except in a dry run.
         untold: reason to leave a resource → number of such resources.
+        erased: events that were left because they, or their resources, were erased.
     """
 
     store: AsyncStore
     advance: Callable[[int], None] = lambda _: None
     listed: int = 0
     happened: int = 0
+    younger: int = 0
     missing: Counter[str] = field(default_factory=Counter)
     untold: Counter[str] = field(default_factory=Counter)
+    erased: int = 0
 
     async def run(self, api: AsyncApi, window: Window, wanted: Collection[str], *, dry: bool) -> None:
         """Accept the wanted events of the window that have not arrived, or only count them.
@@ -126,7 +139,10 @@ class Backfill:
         for kind in [kind for kind in RESOURCES if kind in map(resource_of, wanted)]:
             async for resource in self._listed(api, kind):
                 try:
-                    happened |= dict.fromkeys(must_have_happened(resource, kind, window, wanted))
+                    events = must_have_happened(resource, kind, window, wanted)
+                    happened |= dict.fromkeys(events)
+                    all_since = must_have_happened(resource, kind, window._replace(until=_END), wanted)
+                    self.younger += len(all_since) - len(events)
                 except UnclearHistory as unclear:
                     self.untold[unclear.args[0]] += 1
         self.happened = len(happened)
@@ -161,6 +177,7 @@ class Backfill:
             outcomes = await self._accept(missing, since) if missing else []
             results = list(zip(missing, outcomes, strict=True))
             self.missing.update(event.types[0] for event, outcome in results if outcome == b"accepted")
+            self.erased += outcomes.count(b"erased")  # Erased since the store was read.
             events = [event for event, outcome in results if outcome == b"changed"]
 
     async def _accept(self, missing: Sequence[MissableEvent], since: str) -> Sequence[bytes]:
@@ -171,18 +188,29 @@ class Backfill:
         return await store.run("accept", arguments)  # type: ignore[no-any-return]
 
     async def _missing(self, events: Sequence[MissableEvent]) -> tuple[list[MissableEvent], str]:
-        """Return the events that have not arrived, in their order, and the last entry of `by_time` before that."""
-        since, arrived = "", set[tuple[str, str]]()
+        """Return the events that have not arrived, in their order, and the last entry of `by_time` before that.
+
+        Erased events are counted, and not returned.
+        """
+        since, arrived, erased = "", set[tuple[str, str]](), set[tuple[str, str]]()
         already_read = dict.fromkeys((event.resource for event in events), 0)
         while already_read:
             last, *replies = await self.store.run("arrived", list(itertools.chain.from_iterable(already_read.items())))
             since = since or last.decode()
-            for resource, (has_more, number, *types) in zip(tuple(already_read), replies, strict=True):
+            for resource, (has_more, number, gone, *types) in zip(tuple(already_read), replies, strict=True):
                 arrived |= {(resource, event_type.decode()) for event_type in types}
+                erased |= {(resource, event_type.decode()) for event_type in gone}
                 already_read[resource] += number
                 if not has_more:
                     del already_read[resource]
-        return [event for event in events if arrived.isdisjoint((event.resource, name) for name in event.types)], since
+
+        def absent_from(seen: Collection[tuple[str, str]], event: MissableEvent) -> bool:
+            return all((event.resource, name) not in seen for name in event.types)
+
+        not_arrived = [event for event in events if absent_from(arrived, event)]
+        missing = [event for event in not_arrived if absent_from(erased, event)]
+        self.erased += len(not_arrived) - len(missing)
+        return missing, since
 
 
 def _batches(events: Sequence[MissableEvent]) -> Iterator[list[MissableEvent]]:
@@ -230,7 +258,7 @@ def backfill(*, since: datetime, until: datetime, types: tuple[str, ...], dry_ru
     event. A late delivery of such an event is a duplicate.
 
     You may run it as often as you like, on several hosts at once, and again after an interruption. No event is accepted
-    twice. Erased events count as never arrived.
+    twice. Erased events are counted, and not accepted.
     """
     settings = WorkerSettings()
     if since >= until:
@@ -282,8 +310,10 @@ def _report(comparison: Backfill, stopped: str, *, dry_run: bool, as_json: bool)
         facts = {
             "listed": comparison.listed,
             "happened": comparison.happened,
+            "younger": comparison.younger,
             verb: missing,
             "types": dict(comparison.missing),
+            "erased": comparison.erased,
         }
         click.echo(json.dumps({**facts, "untold": dict(comparison.untold), "complete": not stopped}))
     else:
@@ -292,6 +322,11 @@ def _report(comparison: Backfill, stopped: str, *, dry_run: bool, as_json: bool)
         )
         line = f"{verb} {missing} of {comparison.happened} events of {comparison.listed} issuances and presentations"
         click.echo(line + (f": {by_type}" if by_type else ""))
+        if comparison.younger:
+            younger = counted(comparison.younger, "event", "events")
+            click.echo(f"left {younger} later than --until, which may still be on the way")
+        if comparison.erased:
+            click.echo(f"left {counted(comparison.erased, 'erased event', 'erased events')}")
     if comparison.untold:
         reasons = ", ".join(f"{number} {reason}" for reason, number in comparison.untold.items())
         click.echo(f"left {comparison.untold.total()} issuances and presentations: {reasons}", err=True)

@@ -17,7 +17,7 @@ import click
 from credhook.settings import HandlerSettings
 from credhook.store import State
 from credhook.store.bulk import BulkResult, sentence, work_through
-from credhook.store.erase import ERASED, NOT_ERASED, Erasure
+from credhook.store.erase import ERASED, NOT_ERASED, Erasure, lift
 from credhook.store.replay import NOT_REPLAYED, REPLAYED, How, Replay, Settled
 from credhook.store.selection import EventSummary, Selection, absent, read_page
 from credhook.terminal import plain
@@ -143,22 +143,43 @@ def _types_wanted(handler: str) -> frozenset[str]:
 
 @click.command()
 @options.selecting(*_BULK, options.BY_HANDLER)
+@click.option("--by", metavar="NAME", help="Who erases, for the record of erasures. Default: user@host.")
+@click.option(
+    "--lift", "is_lifted", is_flag=True, help="Erase nothing. Accept events of the erased resource of --resource again."
+)
 @click.option("--yes", is_flag=True, help="Do not ask first.")
-def erase(*, selection: Selection, dry_run: bool, expect: int | None, as_json: bool, yes: bool) -> None:
+def erase(
+    *,
+    selection: Selection,
+    dry_run: bool,
+    expect: int | None,
+    as_json: bool,
+    by: str | None,
+    is_lifted: bool,
+    yes: bool,
+) -> None:
     """Erase events and all data that the store keeps for them.
 
     Use --resource to erase the data of one issuance or presentation. Handlers must erase the data that they have
-    stored elsewhere. If the platform repeats a delivery after its event was erased, the delivery is accepted as new
-    and its handlers run again. An event that a worker holds is erased as well; a handler that is running for it may
-    still finish.
+    stored elsewhere. An event that a worker holds is erased as well; a handler that is running for it may still finish.
+
+    For CREDHOOK_RETENTION, no late delivery and no backfill brings an erased event back. With --resource, they bring no
+    event of that resource. `credhook events erasures` shows who erased how many events.
     """
+    if is_lifted and selection != Selection(resource=selection.resource):
+        raise click.UsageError("--lift takes --resource alone")
     with options.open_store() as store:
+        if is_lifted:
+            if not lift(store, selection.resource or ""):
+                raise click.ClickException("nothing of this resource was erased within CREDHOOK_RETENTION")
+            click.echo("lifted")
+            return
         events = read_page(store, selection).events[::-1]
         _count(events, dry_run=dry_run, expect=expect, as_json=as_json)
         if events and not yes:
-            ask(f"Selected to be erased: {len(events)}; a repeated delivery would be accepted as new.")
+            ask(f"Selected to be erased: {len(events)}; no delivery and no backfill will bring them back.")
         events += absent(store, selection)
-        erasure = Erasure(store, selection)
+        erasure = Erasure(store, selection, by=_user() if by is None else by)
         with bar("erasing", len(events)) as progress:
             result = work_through(events, erasure, progress.update)
         if not result.stopped:

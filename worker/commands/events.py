@@ -16,6 +16,7 @@ from credhook.events import RESOURCES, path_advice
 from credhook.store import FETCH
 from credhook.store.causes import READ_LIMIT
 from credhook.store.causes import causes as read_causes
+from credhook.store.erase import erasures
 from credhook.store.errors import STORE_ERRORS
 from credhook.store.history import event_with_history, lines, records, time_of
 from credhook.store.selection import Selection, read_page
@@ -110,6 +111,27 @@ def show_event(webhook_id: str, *, as_json: bool) -> None:
         raise click.ClickException(f"the store has no event {webhook_id}")
     for line in [json.dumps(record)] if as_json else lines(record):
         click.echo(plain(line))
+
+
+@events.command("erasures")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
+def list_erasures(*, as_json: bool) -> None:
+    """Print who erased how many events of which types, and when: the last 1,000 erasures, oldest first.
+
+    `a resource` is an issuance or a presentation that was erased as a whole.
+    """
+    with options.open_store() as store:
+        recorded = list(erasures(store))
+    if as_json:
+        for erasure in recorded:
+            click.echo(json.dumps(erasure))
+        return
+    rows = []
+    for erasure in recorded:
+        types = [f"{number} {kind.removeprefix('openid4vc.')}" for kind, number in sorted(erasure["types"].items())]
+        what = ", ".join([*["a resource"] * erasure["whole"], *types])
+        rows.append([(erasure["at"] or "")[:19].replace("T", " "), erasure["by"], what])
+    print_table(("at (UTC)", "by", "erased"), rows, "no erasures")
 
 
 class EventChange(BaseModel):

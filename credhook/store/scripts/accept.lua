@@ -8,13 +8,14 @@
 --   of arguments of each event; number of job fields, then these fields and their values; then for each event webhook-id,
 --   type, resource, the job's id or '' if the type is unknown or the id cannot be fetched, and the trace if there is a
 --   fifth.
--- Reply: the outcome of each event: accepted, quarantined, duplicate, conflict (seen before with another type or
---   resource), unreadable (something else has written to its record), or changed (its resource may have had an event
+-- Reply: the outcome of each event: accepted, quarantined, duplicate, erased (it or its resource was erased: nothing is
+--   written), conflict (seen before with another type or resource), unreadable (something else has written to its record), or changed (its resource may have had an event
 --   since the backfill looked).
 
 --! include index.lua
 --! include enqueue.lua
 --! include hints.lua
+--! include erased.lua
 
 -- The first events of a queue decide its schema.
 if not schema then redis.call('SET', prefix .. 'schema', '$SCHEMA') end
@@ -39,6 +40,14 @@ local function was_backfilled(type, resource)
     return not repeatable[type] and redis.call('EXISTS', EVENT .. $BACKFILLED .. type .. ':' .. resource) == 1
 end
 
+-- Return true if what this delivery or backfill brings was erased.
+local function was_erased(type, resource)
+    if not secret then return false end
+    if redis.call('EXISTS', mark_of(resource)) == 1 then return true end
+    -- As above: of such a type, a delivery may bring another event than the erased one.
+    return (is_backfill or not repeatable[type]) and redis.call('EXISTS', mark_of(type .. ' ' .. resource)) == 1
+end
+
 local keys = {}
 for i = first, #ARGV, each do keys[#keys + 1] = EVENT .. ARGV[i] end
 local any_seen = redis.call('EXISTS', unpack(keys)) > 0
@@ -48,7 +57,9 @@ for i = first, #ARGV, each do
     local key = keys[#outcomes + 1]
     local seen = fresh[id] or not any_seen and {} or if_hash('HMGET', key, 'type', 'resource')
     local outcome
-    if not seen then
+    if was_erased(type, resource) then
+        outcome = 'erased'
+    elseif not seen then
         outcome = 'unreadable'
     elseif seen[1] or seen[2] then
         outcome = 'duplicate'

@@ -13,12 +13,13 @@ from redis import Redis
 
 from credhook.sandbox.local.environment import free_port
 from credhook.store import State
+from credhook.store.erase import erasures
 from support import plain
 from support.console.console import Console, fields
 from support.process.commands import invoke, start
 from support.store.accepting import record
 from support.store.stored_events import HANDLED, plant, plant_many
-from support.store.stores import EVENT, INDEX
+from support.store.stores import EVENT, INDEX, store_on
 from support.waiting import until
 from support.worker.harness import Harness
 
@@ -149,6 +150,7 @@ def test_an_erasure_wants_the_number_typed(ada: httpx.Client, redis_client: Redi
     assert "Erased 3." in ended(ada, act(ada, "erase", ("state", "dead"), ("resource", "r1"), typed="3 ").url)
     assert not redis_client.exists(INDEX.dead, INDEX.conflict + "other")
     assert record(redis_client, "other")
+    assert [erasure["by"] for erasure in erasures(store_on(redis_client))] == ["ada (console)"]
 
 
 @pytest.mark.parametrize("verb", ["replay", "erase"])

@@ -21,11 +21,13 @@ from credhook.receiver.inbox import Inbox, Outcome, StoreUnavailable
 from credhook.sandbox.local.environment import local_redis
 from credhook.store.address import RedisAddress
 from credhook.store.connection import open_redis
+from credhook.store.erase import Erasure
 from credhook.store.health import SharedExamination, ask
+from credhook.store.selection import Selection
 from support.redis.redis_proxy import RedisProxy, redis_proxy
 from support.redis.redis_server import configured
 from support.store.accepting import inbox_on, record
-from support.store.stores import store_on
+from support.store.stores import INDEX, store_on
 from support.waiting import until, until_async
 
 EVENT = Event("openid4vc.issuance.completed", "iss_1")
@@ -302,6 +304,18 @@ async def test_an_unusual_delivery_has_a_log_line_of_its_own(inbox: Inbox, redis
     assert inbox.acknowledged == 4
     logged = [(line["event"], line["webhook_id"]) for line in lines[1:]]
     assert logged == [*[("event_conflict", "m1")] * 2, ("event_quarantined", "m2"), ("event_unreadable", "bad")]
+
+
+async def test_delivery_of_an_erased_resource_is_acknowledged_and_logged_without_ids(
+    inbox: Inbox, redis_client: Redis
+) -> None:
+    Erasure(store_on(redis_client), Selection(resource=EVENT.resource_id))([])
+    with capture_logs() as lines:
+        assert await inbox.accept("m1", EVENT) is Outcome.ERASED
+    assert [line for line in lines if line["event"] == "events_erased"] == [
+        {"event": "events_erased", "log_level": "info", "events": 1}
+    ]
+    assert not redis_client.exists(INDEX.jobs)
 
 
 async def test_a_probe_that_goes_away_leaves_the_answer_to_the_others(async_redis: AsyncRedis) -> None:

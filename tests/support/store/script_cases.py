@@ -10,7 +10,7 @@ from rq.serializers import JSONSerializer
 
 from credhook.store import State
 from credhook.store.announcements import ANNOUNCEMENT_SECONDS, MISSED_SECONDS
-from credhook.store.erase import Erasure
+from credhook.store.erase import Erasure, lift
 from credhook.store.selection import EventSummary, Selection, read_page
 from credhook.store.store import Script
 from credhook.worker.platform.limits import FleetLimits
@@ -155,6 +155,19 @@ async def erasing(store: BreakableStore) -> None:
     erasure.finish(found)
 
 
+async def erased(store: BreakableStore) -> None:
+    await doomed(store)
+    await erasing(store)
+
+
+lifting = at_once(lambda store: lift(store.store, "r1"))
+
+
+async def lifting_and_accepting(store: BreakableStore) -> None:
+    await lifting(store)
+    store.deliver(("doomed", COMPLETED, "r1"))
+
+
 async def erasing_beside_a_worker(store: BreakableStore) -> None:
     with suppress(ResponseError):
         Erasure(store.store, Selection())([EventSummary("e1")])
@@ -240,6 +253,7 @@ CASES: dict[str, tuple[Script, Step, Step]] = {
     "keep a snapshot": ("keep", taken, keeping),
     "erase": ("erase", doomed, erasing),
     "erase once": ("erase", doomed, erasing),
+    "lift": ("lift", erased, lifting),
     "erase beside a worker": ("erase", taken, erasing_beside_a_worker),
     "backfill": ("accept", nothing, at_once(backfill)),
     "accept after a backfill": ("accept", at_once(backfill), accepting),
@@ -264,7 +278,8 @@ AFTERWARDS: dict[str, tuple[Step, set[str]]] = {
     "replay": (replaying, {"e1"}),
     "set aside": (at_once(lambda store: store.redis.hset(EVENT + "e1", "type", COMPLETED)), {"e1"}),
     "erase": (erasing, set()),
-    "erase once": (at_once(lambda store: store.deliver(("doomed", COMPLETED, "r1"))), {"doomed"}),
+    "erase once": (lifting_and_accepting, {"doomed"}),
+    "lift": (lifting_and_accepting, {"doomed"}),
     "erase beside a worker": (nothing, {"u1", "e2"}),
     **dict.fromkeys(
         ("announce", "share", "mark the queue", "pause the platform", "ask for a call"), (nothing, set[str]())

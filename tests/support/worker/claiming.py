@@ -7,7 +7,7 @@ from redis.asyncio import Redis as AsyncRedis
 
 from credhook.events import Event
 from credhook.store import State
-from credhook.store.erase import Erasure
+from credhook.store.erase import Erasure, lift
 from credhook.store.selection import EventSummary, Selection
 from credhook.worker.queue.claims import Candidates, Claim, Claims, Settlement
 from credhook.worker.queue.leases import note_death
@@ -68,7 +68,10 @@ class EventQueue:
         return len(note_death(store_on(self.redis), name, "own" if own_fault else "ended"))
 
     def erase(self, event_id: str) -> None:
-        Erasure(store_on(self.redis), Selection())([EventSummary(event_id)])
+        """Erase the event, and let it come again."""
+        store, resource = store_on(self.redis), self.record(event_id).get("resource", "")
+        Erasure(store, Selection())([EventSummary(event_id)])
+        lift(store, resource)
 
     def record(self, event_id: str) -> dict[str, str]:
         return record(self.redis, event_id)

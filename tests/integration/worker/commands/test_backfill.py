@@ -12,6 +12,8 @@ import redis.asyncio
 from redis import Redis
 
 from credhook.store import BACKFILLED, State
+from credhook.store.erase import Erasure
+from credhook.store.selection import EventSummary, Selection, read_page
 from credhook.store.store import AsyncStore, Script, Store
 from credhook.worker.commands.backfill import Backfill, MissableEvent, TooLate, Window
 from credhook.worker.platform.limits import pause_of, platform_key
@@ -92,6 +94,38 @@ async def test_backfill_skips_events_that_arrive_meanwhile(
     assert store.scripts == ["arrived", "accept"] * 2
 
 
+@pytest.mark.parametrize("chosen", [Selection(resource="iss_1"), Selection(ids=("m1", "m2"))])
+async def test_backfill_counts_erased_events_and_does_not_bring_them_back(
+    async_redis: redis.asyncio.Redis, redis_client: Redis, chosen: Selection
+) -> None:
+    store = store_on(redis_client)
+    for webhook_id, kind in (("m1", OFFERED), ("m2", COMPLETED)):
+        deliver(redis_client, webhook_id, kind, "iss_1")
+    Erasure(store, chosen)(read_page(store, chosen).events)
+    counting, accepting = Backfill(store_on(async_redis)), Backfill(store_on(async_redis))
+    await counting.count_missing(HAPPENED)
+    await accepting.accept_missing(HAPPENED)
+    assert [(one.missing, one.erased) for one in (counting, accepting)] == [({OFFERED: 1}, 2)] * 2
+    assert backfilled_ids(redis_client) == [f"{BACKFILLED}{OFFERED}:iss_2"]
+
+
+async def test_backfill_leaves_a_resource_that_is_erased_meanwhile(
+    async_redis: redis.asyncio.Redis, redis_client: Redis
+) -> None:
+    erasure = Erasure(store_on(redis_client), Selection(resource="iss_1"))
+    backfill = Backfill(InterruptedStore(async_redis, lambda: erasure([])))
+    await backfill.accept_missing(HAPPENED)
+    assert (backfill.missing, backfill.erased) == ({OFFERED: 1}, 2)
+
+
+async def test_a_presentation_has_no_event_that_is_erased_under_its_other_type(
+    async_redis: redis.asyncio.Redis, redis_client: Redis
+) -> None:
+    deliver(redis_client, "m1", DATA, "pre_1")
+    Erasure(store_on(redis_client), Selection())([EventSummary("m1")])
+    assert await accepted(store_on(async_redis), [MissableEvent("pre_1", (VERIFIED, DATA))]) == {}
+
+
 async def test_backfill_accepts_events_while_other_types_arrive(
     async_redis: redis.asyncio.Redis, redis_client: Redis
 ) -> None:
@@ -160,6 +194,34 @@ def test_more_events_than_page_and_batch_hold_are_accepted_once(events: Run, red
     printed: Any = json.loads(result.stdout)
     assert (result.exit_code, printed["listed"], printed["happened"], printed["accepted"]) == (0, 150, 300, 299)
     assert len(backfilled_ids(redis_client)) == 299
+
+
+@pytest.mark.parametrize("more", [(), ("--dry-run",)])
+def test_backfill_counts_the_events_that_the_default_until_leaves_out(
+    events: Run, redis_client: Redis, stub: Stub, more: tuple[str, ...]
+) -> None:
+    at = f"{datetime.now(UTC) - timedelta(minutes=10):%Y-%m-%dT%H:%M:%S}Z"
+    stub.answer = lambda _: Answer(body={"data": [{"id": "iss_1", "status": "completed", "updatedAt": at}]})
+    command = ("backfill", "--since", "2d", "--type", "issuance.completed", *more)
+    deliver(redis_client, "m1", OFFERED, "iss_1")
+    said = events(*command, **leading_to(stub.url)).stdout.splitlines()
+    assert said[1:] == ["left 1 event later than --until, which may still be on the way"]
+    printed: Any = json.loads(events(*command, "--json", **leading_to(stub.url)).stdout)
+    assert (printed["happened"], printed["younger"]) == (0, 1)
+    assert events(*command, "--until", "0s", **leading_to(stub.url)).stdout.startswith(("accepted 1", "missing 1"))
+
+
+@pytest.mark.parametrize(("arrived", "number"), [(DATA, 0), (VERIFIED, 0), (None, 1)])
+def test_a_verified_presentation_is_missing_only_if_no_type_announced_it(
+    events: Run, redis_client: Redis, stub: Stub, arrived: str | None, number: int
+) -> None:
+    at = f"{datetime.now(UTC) - timedelta(hours=2):%Y-%m-%dT%H:%M:%S}Z"
+    stub.answer = lambda _: Answer(body={"data": [{"id": "pre_1", "status": "verified", "updatedAt": at}]})
+    if arrived:
+        deliver(redis_client, "m1", arrived, "pre_1")
+    command = ("backfill", "--since", "2d", "--type", "verification.verified", "--json")
+    printed: Any = json.loads(events(*command, **leading_to(stub.url)).stdout)
+    assert (printed["happened"], printed["types"]) == (1, {VERIFIED: number} if number else {})
 
 
 def test_long_pause_ends_the_backfill_and_reaches_the_fleet(events: Run, redis_client: Redis, stub: Stub) -> None:

@@ -67,6 +67,8 @@ def test_lost_events_are_handled_once_and_in_order(lossy: Scene, events: Run) ->
     assert lossy.backfilled()["accepted"] == 0
     assert events("erase", "--resource", gone[0], "--yes").stdout == "erased 2\n"
     assert gone[0] not in "\n".join(contents(lossy.redis))
+    again = lossy.backfilled()
+    assert (again["accepted"], again["erased"]) == (0, 2)
 
 
 def test_repeatable_events_are_handled_twice_rather_than_never(redis_client: Redis, redis_url: str) -> None:
@@ -97,7 +99,7 @@ def test_ctrl_c_ends_it_with_what_it_has_found(lossy: Scene) -> None:
         running.send_signal(signal.SIGINT)
         out, err = running.communicate(timeout=60)
     assert running.returncode == 1
-    nothing = {"listed": 0, "happened": 0, "accepted": 0, "types": {}, "untold": {}}
+    nothing = {"listed": 0, "happened": 0, "younger": 0, "accepted": 0, "types": {}, "erased": 0, "untold": {}}
     assert json.loads(out) == nothing | {"complete": False}
     last = "Error: stopped by Ctrl-C; accepted events stay, run the command again for the rest"
     assert err.splitlines()[-1] == last

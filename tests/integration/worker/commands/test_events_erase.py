@@ -1,16 +1,27 @@
 """`credhook events erase` on a real Redis: nothing of an event is left, and nothing else goes."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 from redis import Redis
 
+from credhook.sandbox.local.environment import local_redis
 from credhook.store import State
+from credhook.store.bulk import BATCH
+from credhook.store.erase import Erasure, erasures
+from credhook.store.selection import EventSummary, Selection
+from support.checkout import ROOT
+from support.redis.redis_server import configured
 from support.store.accepting import accept, everything, record
-from support.store.stored_events import HANDLED, list_event, plant
-from support.store.stores import INDEX, SNAPSHOT, job_id
+from support.store.stored_events import HANDLED, contents, list_event, plant
+from support.store.stores import INDEX, SNAPSHOT, job_id, run_accept, store_on
+from support.waiting import until
 from support.worker.events_command import Run, asked, process, terminal
 from support.worker.harness import COMPLETED, DATA
+
+OFFERED, PARTLY = "openid4vc.issuance.offered", "openid4vc.issuance.partiallyIssued"
 
 
 def test_nothing_of_an_erased_event_is_left(redis_client: Redis, redis_url: str, events: Run) -> None:
@@ -82,7 +93,9 @@ def test_erase_removes_leftovers_of_expired_events(redis_client: Redis, events: 
     assert events("erase", "--id", "m1").stdout == "erased 0, left 1 (1 not in the store)\n"
     assert events("erase", "--resource", "r2").stdout == "erased 0\n"
     assert redis_client.xlen(INDEX.by_time) == 0
-    assert set(redis_client.keys()) == {b"credhook:credhook:by_time", (INDEX.conflict + "m3").encode()}
+    left = {key.decode() for key in redis_client.scan_iter()}
+    marks = {key for key in left if key.startswith(INDEX.erased)}
+    assert left - marks == {INDEX.by_time, INDEX.conflict + "m3", INDEX.erasures}
 
 
 @pytest.mark.parametrize(
@@ -103,7 +116,12 @@ def test_erase_spares_events_that_left_the_chosen_state(
     assert redis_client.zrange(INDEX.open, 0, -1) == left
 
 
-def test_delivery_of_an_erased_event_is_accepted_as_new(redis_client: Redis, redis_url: str, events: Run) -> None:
+def deliver(redis: Redis, webhook_id: str, kind: str, resource: str) -> str:
+    (outcome,) = run_accept(store_on(redis), (webhook_id, kind, resource))
+    return str(outcome.decode())
+
+
+def test_erasure_at_no_terminal_needs_yes(redis_client: Redis, events: Run) -> None:
     plant(redis_client, "m1", State.DONE, ended=HANDLED)
     refused = events("erase", "--id", "m1")
     assert refused.exit_code == 2
@@ -111,5 +129,129 @@ def test_delivery_of_an_erased_event_is_accepted_as_new(redis_client: Redis, red
     assert record(redis_client, "m1")
     erased = json.loads(events("erase", "--id", "m1", "--yes", "--json").stdout)
     assert erased == {"erased": 1, "left": {}, "complete": True}
-    accept(redis_url, "m1", COMPLETED, "r1")
-    assert record(redis_client, "m1").keys() == {"type", "resource", "state", "received"}
+
+
+def test_late_delivery_of_an_erased_event_is_not_accepted(redis_client: Redis, events: Run) -> None:
+    assert deliver(redis_client, "m0", COMPLETED, "r0") == "accepted"
+    plant(redis_client, "m1", State.DEAD, COMPLETED, "r1")
+    plant(redis_client, "m2", State.DEAD, PARTLY, "r1")
+    assert events("erase", "--state", "dead", "--yes").stdout == "erased 2\n"
+    before = contents(redis_client)
+    for webhook_id in ("m1", "m3"):
+        assert deliver(redis_client, webhook_id, COMPLETED, "r1") == "erased"
+    assert contents(redis_client) == before
+    assert deliver(redis_client, "m4", OFFERED, "r1") == "accepted"  # Another event of the resource.
+    assert deliver(redis_client, "m5", PARTLY, "r1") == "accepted"  # May be another than the erased one.
+    assert deliver(redis_client, "m6", COMPLETED, "r2") == "accepted"
+
+
+def test_no_event_of_an_erased_resource_is_accepted_until_it_is_lifted(redis_client: Redis, events: Run) -> None:
+    accept_outcomes = [deliver(redis_client, "m1", COMPLETED, "r1"), deliver(redis_client, "m2", COMPLETED, "r2")]
+    assert accept_outcomes == ["accepted", "accepted"]
+    assert events("erase", "--resource", "r1", "--yes").stdout == "erased 1\n"
+    assert events("erase", "--resource", "never seen").stdout == "erased 0\n"
+    kinds = (COMPLETED, OFFERED, PARTLY, DATA, "new.type")
+    for resource in ("r1", "never seen"):
+        assert {deliver(redis_client, "m3", kind, resource) for kind in kinds} == {"erased"}
+    assert deliver(redis_client, "m2", COMPLETED, "r1") == "erased"  # No conflict, which would keep its id.
+    assert "r1" not in everything(redis_client)
+    assert events("erase", "--resource", "r1", "--lift").stdout == "lifted\n"
+    assert deliver(redis_client, "m1", COMPLETED, "r1") == "accepted"
+    assert deliver(redis_client, "m4", COMPLETED, "never seen") == "erased"
+    again = events("erase", "--resource", "r1", "--lift")
+    assert (again.exit_code, "nothing of this resource was erased" in again.stderr) == (1, True)
+
+
+@pytest.mark.parametrize("options", [("--lift", "--id", "m1"), ("--lift", "--resource", "r1", "--state", "dead")])
+def test_lift_takes_a_resource_alone(events: Run, options: tuple[str, ...]) -> None:
+    refused = events("erase", *options)
+    assert (refused.exit_code, "--lift takes --resource alone" in refused.stderr) == (2, True)
+
+
+def test_marks_last_for_the_retention_and_their_key_as_long_as_the_last(redis_client: Redis) -> None:
+    for retention in (7_200, 3_600):
+        for resource in ("r1", "r2"):
+            Erasure(store_on(redis_client, retention=retention), Selection(resource=f"{resource} {retention}"))([])
+    lasting = sorted(redis_client.ttl(key) for key in redis_client.scan_iter(INDEX.erased + ":*"))
+    assert [round(seconds, -2) for seconds in lasting] == [3_600, 3_600, 7_200, 7_200]
+    assert redis_client.ttl(INDEX.erased) >= lasting[-1]
+
+
+def test_event_without_a_resource_leaves_no_mark(redis_client: Redis, events: Run) -> None:
+    assert deliver(redis_client, "q1", "new.type", "") == "quarantined"
+    assert events("erase", "--id", "q1", "--yes").stdout == "erased 1\n"
+    assert deliver(redis_client, "q2", "new.type", "") == "quarantined"
+
+
+def test_erasures_are_recorded_without_ids(redis_client: Redis, events: Run) -> None:
+    assert events("erasures").stdout == "no erasures\n"
+    for number in range(BATCH + 1):
+        plant(redis_client, f"m{number}", State.DEAD, DATA if number else COMPLETED, f"r{number}")
+    assert events("erase", "--resource", "r0", "--yes", "--by", "Ada").exit_code == 0
+    assert events("erase", "--state", "dead", "--yes", "--by", "Bo").exit_code == 0
+    assert events("erase", "--resource", "none", "--by", "Cy").exit_code == 0
+    assert events("erase", "--id", "none", "--by", "Di").exit_code == 1  # Nothing was erased.
+    header, *rows = events("erasures").stdout.splitlines()
+    assert header.split() == ["at", "(UTC)", "by", "erased"]
+    shown = [row.split("  ", 2) for row in rows]
+    what = [(by, " ".join(erased.split())) for _, by, erased in shown]
+    assert what == [
+        ("Ada", "a resource, 1 issuance.completed"),
+        ("Bo", f"{BATCH} verification.data"),
+        ("Cy", "a resource"),
+    ]
+    first, *_ = map(json.loads, events("erasures", "--json").stdout.splitlines())
+    assert first.pop("at").startswith("20")
+    assert first == {"by": "Ada", "whole": True, "types": {COMPLETED: 1}}
+
+
+def test_only_the_last_thousand_erasures_are_remembered(redis_client: Redis) -> None:
+    for number in range(1_005):
+        Erasure(store_on(redis_client), Selection(resource="r1"), by=str(number))([])
+    assert [erasure["by"] for erasure in erasures(store_on(redis_client))] == [str(by) for by in range(5, 1_005)]
+
+
+def test_erasure_frees_a_full_redis(redis_client: Redis, events: Run) -> None:
+    plant(redis_client, "m1", State.DEAD)
+    with configured(redis_client, "maxmemory", "1"):
+        assert events("erase", "--state", "dead", "--yes").stdout == "erased 1\n"
+    assert deliver(redis_client, "m1", COMPLETED, "r1") == "erased"
+
+
+def files_with(folder: Path, text: str) -> set[str]:
+    """Return the names of the files that hold the text, without their numbers."""
+    files = [path for path in folder.rglob("*") if path.is_file() and text.encode() in path.read_bytes()]
+    return {re.sub(r"[.0-9]+", ".", path.name) for path in files}
+
+
+def test_commands_of_the_readme_remove_an_erased_id_from_the_files_of_redis(tmp_path: Path) -> None:
+    readme = (ROOT / "deploy" / "README.md").read_text()
+    options = ("--appendonly", "yes", "--slowlog-log-slower-than", "0", "--repl-diskless-sync-delay", "0")
+    with local_redis(tmp_path, options=options) as url, Redis.from_url(url) as redis:
+        (tmp_path / "replica").mkdir()
+        port = url.rpartition(":")[2].partition("/")[0]
+        replica_options = ("--appendonly", "yes", "--replicaof", f"127.0.0.1 {port}")
+        with (
+            local_redis(tmp_path / "replica", options=replica_options) as replica_url,
+            Redis.from_url(replica_url) as replica,
+        ):
+            until(lambda: redis.wait(1, 1_000) == 1, what="the replica")
+            deliver(redis, "m1", COMPLETED, "doomed-resource")
+            redis.save()
+            Erasure(store_on(redis), Selection())([EventSummary("m1")])
+            assert redis.wait(1, 10_000) == 1
+            assert files_with(tmp_path, "doomed-resource")
+            assert "doomed-resource" in str(redis.slowlog_get(128))
+            for server in (redis, replica):
+                for command, running in (
+                    ("BGREWRITEAOF", "aof_rewrite_in_progress:0"),
+                    ("BGSAVE", "rdb_bgsave_in_progress:0"),
+                    ("SLOWLOG RESET", ""),
+                ):
+                    assert f"redis-cli {command}`" in readme
+                    assert running in readme
+                    server.execute_command(*command.split())
+                    name = running.partition(":")[0]
+                    until(lambda: not name or not server.info("persistence")[name], what=command)  # noqa: B023
+            assert files_with(tmp_path, "doomed-resource") == set()
+            assert "doomed-resource" not in str(redis.slowlog_get(128))

@@ -86,7 +86,7 @@ async def test_erasure_that_was_cut_is_no_loss(queue: EventQueue, number: int) -
     await queue.accept("m1")
     store = FailingStore(queue.redis, {"erase": Sabotage(number, POWER_CUT)})
     with suppress(ResponseError):
-        store.run("erase", ["m1", job_id("m1"), ""])
+        store.run("erase", [3_600, "key", "", "erasure", "", "m1", job_id("m1"), ""])
     queue.redis.delete(INDEX.jobs)
     with capture_logs() as logs:
         queue.sweep()
