@@ -5,6 +5,7 @@ A proxy in front ends slow senders earlier and speaks TLS. These limits keep the
 
 import asyncio
 import json
+import math
 import socket
 import ssl
 import time
@@ -24,6 +25,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from credhook.logs import FloodGuard
+from credhook.settings import valid_until
 
 log = structlog.get_logger("credhook.listener")
 
@@ -398,6 +400,7 @@ class Certificate:
         """
         self._chain, self._key = chain, key
         self._stamp, self._current = self._look(), self._load()
+        self._warn_if_expired()
 
     def context(self, *_: object) -> ssl.SSLContext:
         """Return the context of a listener, as uvicorn asks for it."""
@@ -411,17 +414,27 @@ class Certificate:
             self._stamp = stamp
             try:
                 self._current = self._load()
-            except OSError as error:  # The other file may be written a moment later, which is another change.
+            except (OSError, ValueError) as error:
+                # The other file may be written a moment later, which is another change.
                 hint = "the old certificate stays in use; the files should hold a PEM chain and its key, not encrypted"
                 log.warning("certificate_not_loaded", error=type(error).__name__, hint=hint)
             else:
                 log.info("certificate_loaded", file=str(self._chain))
+        self._warn_if_expired()
         connection.context = self._current
 
     def _load(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self._chain, self._key, password="")  # OpenSSL must not ask for a password.
+        self._expires = valid_until(self._chain).timestamp()
         return context
+
+    def _warn_if_expired(self) -> None:
+        """Log once per certificate that it has expired. Senders refuse it, and no delivery arrives."""
+        if time.time() >= self._expires:
+            self._expires = math.inf
+            hint = "senders refuse it; renew the file, and the next handshake uses it"
+            log.error("certificate_expired", file=str(self._chain), hint=hint)
 
     def _look(self) -> list[int]:
         """Return the files' times of change, without those of missing files."""

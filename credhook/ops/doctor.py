@@ -82,6 +82,8 @@ _SETTINGS: Final[Mapping[str, tuple[type[Any], tuple[str, ...], str]]] = {
 #: A certificate that expires within this time is a warning.
 _EXPIRES_SOON: Final = timedelta(days=14)
 _RENEW: Final = "renew the certificate of the proxy or receiver that ends TLS there"
+#: Receivers read the file at each handshake, and libcurl and redis-py at each new connection.
+_RELOADED: Final = "the next connection uses it, but a copy that systemd's LoadCredential made needs a restart"
 _OTHER_NAME: Final = "use a certificate for CREDHOOK_PUBLIC_URL's host, or correct that setting"
 #: OpenSSL's error number for a certificate → what to do.
 _BAD_CERTIFICATE: Final = {10: _RENEW, 62: _OTHER_NAME, 64: _OTHER_NAME}
@@ -131,7 +133,7 @@ def check_all() -> Iterator[Finding]:
         ("certificate.redis", store and store.redis_certfile, "CREDHOOK_REDIS_CERTFILE"),
     ):
         if path:
-            yield check_certificate(name, valid_until(path), f"renew the file that {variable} names, and restart")
+            yield check_certificate(name, valid_until(path), f"renew the file that {variable} names; {_RELOADED}")
         else:
             yield skipped(name, f"{variable} is not set here")
     if store:

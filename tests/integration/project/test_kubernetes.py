@@ -27,7 +27,8 @@ pytestmark = pytest.mark.skipif(not shutil.which("kubectl"), reason="needs kubec
 
 RECEIVER, WORKER = "Deployment/credhook-receiver", "Deployment/credhook-worker"
 JOB, CRON_JOB = "Job/credhook-endpoints", "CronJob/credhook-backfill"
-PODS = [RECEIVER, WORKER, JOB, CRON_JOB]
+CONSOLE = "Deployment/credhook-console"
+PODS = [RECEIVER, WORKER, JOB, CRON_JOB, CONSOLE]
 
 PUBLIC_URL = "https://inbox.example/webhooks"
 #: What each Secret holds, as kustomization.yaml says.
@@ -36,6 +37,7 @@ SECRETS = {
     "credhook-worker": ["REDIS_URL", "CREDHOOK_CLIENT_SECRET"],
     "credhook-endpoints": ["CREDHOOK_PUBLIC_URL"],
     "credhook-operator": ["REDIS_URL"],
+    "credhook-console": ["CREDHOOK_CONSOLE_PASSWORD"],
 }
 
 #: Blocks the loop in each process that takes the event.
@@ -81,6 +83,7 @@ class Container(Process):
         secrets = harness.folder / name.partition("-")[2]
         secrets.mkdir()
         values = {**harness.environment, "CREDHOOK_WEBHOOK_SECRETS": SECRET, "CREDHOOK_PUBLIC_URL": PUBLIC_URL}
+        values["CREDHOOK_CONSOLE_PASSWORD"] = 32 * "p"
         (volume,) = [one for one in self.pod["volumes"] if one["name"] == "secrets"]
         for source in [one["secret"] for one in volume.get("projected", {"sources": [volume]})["sources"]]:
             kept = SECRETS[source.get("secretName") or source["name"]]
@@ -89,7 +92,8 @@ class Container(Process):
                 (secrets / key).write_text(f"{values[key]}\n")
         environment |= {key: harness.environment[key] for key in environment.keys() & harness.environment.keys()}
         environment |= {"CREDENTIALS_DIRECTORY": str(secrets), "CREDHOOK_HANDLERS": "plugin", **replaced}
-        program, *arguments = self.spec["command"]
+        self.console = free_port()
+        program, *arguments = [str(self.console) if part == "8060" else part for part in self.spec["command"]]
         assert program == "credhook"
         log = harness.folder / f"{secrets.name}.log"
         super().__init__(log, "-m", "credhook", *arguments, environment=environment)
@@ -191,6 +195,13 @@ def test_deployments_pass_their_probes_count_what_scales_them_and_drain(
         for one in (worker, receiver):
             one.process.send_signal(signal.SIGTERM)
             assert one.process.wait(one.pod["terminationGracePeriodSeconds"]) == 0, one.text
+
+
+def test_console_answers_on_the_loopback_of_its_pod(harness: Harness, objects: dict[str, dict[str, Any]]) -> None:
+    with Container(harness, objects, CONSOLE) as console:
+        until(lambda: f"http://127.0.0.1:{console.console}" in console.text, what="the console")
+        assert plain.get(f"http://127.0.0.1:{console.console}/").status_code == 401
+        assert console.stop() == 0
 
 
 def test_a_stalled_supervisor_fails_liveness(harness: Harness, objects: dict[str, dict[str, Any]]) -> None:

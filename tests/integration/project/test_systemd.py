@@ -7,12 +7,14 @@ import subprocess
 from collections import defaultdict
 from pathlib import Path
 
+import httpx
 import pytest
 
 from credhook.receiver import command
 from credhook.sandbox.local.environment import free_port
 from credhook.settings import WorkerSettings
 from credhook.worker.process import supervisor
+from support import plain
 from support.checkout import ROOT
 from support.process.serving import Process
 from support.receiver.signing import SECRET
@@ -20,7 +22,7 @@ from support.waiting import until
 from support.worker.harness import PLAIN, Harness
 
 DEPLOY = ROOT / "deploy"
-SERVICES = ["credhook-receiver@.service", "credhook-worker@.service", "credhook-backfill.service"]
+SERVICES = sorted(path.name for path in DEPLOY.glob("*.service"))
 needs_systemd = pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze")
 
 
@@ -29,6 +31,14 @@ def unit(name: str) -> dict[str, list[str]]:
     for key, value in re.findall(r"^(\w+)=(.*)$", (DEPLOY / name).read_text(), re.MULTILINE):
         lines[key].append(value)
     return lines
+
+
+def answer(url: str) -> int:
+    """Return the status of the answer, or 0 if nothing listens."""
+    try:
+        return plain.get(url).status_code
+    except httpx.TransportError:
+        return 0
 
 
 def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -51,7 +61,7 @@ def test_systemd_reads_every_unit_and_finds_the_services_locked_up(tmp_path: Pat
 def test_a_service_runs_with_its_environment_and_credentials(harness: Harness, tmp_path: Path, name: str) -> None:
     harness.plugin(PLAIN)
     service, admin = unit(name), free_port()
-    values = {**harness.environment, "CREDHOOK_WEBHOOK_SECRETS": SECRET}
+    values = {**harness.environment, "CREDHOOK_WEBHOOK_SECRETS": SECRET, "CREDHOOK_CONSOLE_PASSWORD": 32 * "p"}
     credentials = [one.partition(":") for one in service["LoadCredential"]]
     assert all(path.startswith("/etc/credhook/") and Path(path).name == key for key, _, path in credentials)
     for key, _, _ in credentials:
@@ -59,18 +69,20 @@ def test_a_service_runs_with_its_environment_and_credentials(harness: Harness, t
         (tmp_path / "credentials" / key).write_text(f"{values.pop(key)}\n")
     # worker.env holds what remains, without a secret. receiver.env may be missing.
     files = {"-/etc/credhook/receiver.env": {"PORT": str(free_port())}, "/etc/credhook/worker.env": values}
+    files["-/etc/credhook/console.env"] = {}
     environment = dict(
         one.replace("910%i", str(admin)).replace("911%i", str(admin)).split("=", 1) for one in service["Environment"]
     )
     for file in service["EnvironmentFile"]:
         environment |= files[file]
-    ((program, *arguments),) = (line.split() for line in service["ExecStart"])
+    ((program, *arguments),) = (line.replace("8060", str(admin)).split() for line in service["ExecStart"])
     assert program == "/opt/credhook/bin/credhook"
     environment["CREDENTIALS_DIRECTORY"] = str(tmp_path / "credentials")
     assert not {"REDIS_URL", "CREDHOOK_CLIENT_SECRET"} & environment.keys()
     with Process(tmp_path / "service.log", "-m", "credhook", *arguments, environment=environment) as process:
         if service["Type"] != ["oneshot"]:
-            until(lambda: process.answers(f"http://127.0.0.1:{admin}/readyz"), what="/readyz")
+            path, status = ("/", 401) if name == "credhook-console.service" else ("/readyz", 200)
+            until(lambda: answer(f"http://127.0.0.1:{admin}{path}") == status, what=path)
             assert process.stop() == 0
         assert process.process.wait(60) == 0, process.text
 
@@ -84,6 +96,8 @@ def test_units_give_services_their_settings_and_time_to_drain() -> None:
     assert len({line for one in both for line in one["Environment"]}) == 2
     socket = unit("credhook-receiver.socket")
     assert (socket["Service"], len(socket["ListenStream"])) == (["credhook-receiver@1.service"], 1)
+    assert socket["ListenStream"][0].startswith("127.0.0.1:")  # It speaks plain HTTP, unless TLS is set.
+    assert not any("TLS" in line for line in receiver["Environment"])
     assert receiver["ExecReload"] == ["kill -HUP $MAINPID"]
     assert receiver["Sockets"] == ["credhook-receiver.socket"]
     assert "REDIS_URL:/etc/credhook/operator/REDIS_URL" in unit("credhook-backfill.service")["LoadCredential"]

@@ -232,6 +232,27 @@ def test_a_renewed_certificate_is_shown_from_the_next_handshake_on(tmp_path: Pat
         assert running.stop() == 0
 
 
+def test_receiver_logs_an_expired_certificate_once(tmp_path: Path, redis_url: str) -> None:
+    certificate = tmp_path / "certificate.pem"
+
+    def renew(end: datetime) -> None:
+        issued = trustme.CA().issue_cert("127.0.0.1", not_before=datetime(2020, 1, 1, tzinfo=UTC), not_after=end)
+        issued.private_key_and_cert_chain_pem.write_to_path(str(certificate))
+
+    renew(datetime(2021, 1, 1, tzinfo=UTC))
+    with receiver(tmp_path, redis_url, CREDHOOK_TLS_CERTFILE=str(certificate)) as process:
+
+        def logged() -> int:
+            ssl.get_server_certificate(("127.0.0.1", process.port), timeout=60)
+            return process.text.count('"certificate_expired"')
+
+        assert (logged(), logged()) == (1, 1)
+        renew(datetime(2022, 1, 1, tzinfo=UTC))
+        assert (logged(), logged()) == (2, 2)
+        renew(datetime.fromtimestamp(4_000_000_000, UTC))
+        assert logged() == 2
+
+
 def test_all_end_with_the_code_of_one_that_no_successor_can_replace(tmp_path: Path, redis_url: str) -> None:
     pem = tmp_path / "certificate.pem"
     trustme.CA().issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(pem))

@@ -15,7 +15,8 @@ from urllib.request import urlopen
 import pytest
 import trustme
 
-from credhook.worker.api.http.transport import shared_ssl_context
+from credhook.worker.api.http.exchange import Request, Unanswered
+from credhook.worker.api.http.transport import CurlTransport, shared_ssl_context
 from support.platform.platform_settings import leading_to
 from support.platform.scripted_server import Answering, answering, presentation, tls_for
 from support.process import commands
@@ -126,3 +127,19 @@ def test_refused_client_certificate_names_the_setting(
         assert "CREDHOOK_CLIENT_CERTFILE" in told
         assert "CREDHOOK_TOKEN_URL" in told
         assert server.heads == []
+
+
+async def test_new_connection_uses_the_renewed_client_certificate(
+    authority: trustme.CA, ca: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clients, certificate = trustme.CA(), tmp_path / "certificate.pem"
+    monkeypatch.setenv("SSL_CERT_FILE", str(ca))
+    with platform(authority, clients) as server:
+        trustme.CA().issue_cert("me.example").private_key_and_cert_chain_pem.write_to_path(str(certificate))
+        transport = CurlTransport(60.0, certfile=certificate)
+        request = Request("GET", f"{server.url}/p", {}, repeatable=True)
+        with pytest.raises(Unanswered):
+            await transport.send(request)
+        clients.issue_cert("me.example").private_key_and_cert_chain_pem.write_to_path(str(certificate))
+        assert (await transport.send(request)).status == 200
+        await transport.aclose()
