@@ -22,7 +22,8 @@ IN_FLIGHT: Final = Level("credhook_events_in_flight", "Events in flight.")
 
 HANDLER_RUNS: Final = Count(
     "credhook_handler_runs",
-    "Handler runs, by outcome: done, skipped, failed (retried), deferred (no attempt spent), gave_up.",
+    "Handler runs, by outcome: done, skipped, failed (tried again), retried (by `Retry`), deferred (no attempt spent), "
+    "gave_up.",
     ["handler", "type", "outcome"],
 )
 

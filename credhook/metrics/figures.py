@@ -60,8 +60,9 @@ class QueueFigures:
             ("queued",): counts.queued,
             ("leased",): counts.in_flight,
             ("waiting",): counts.retrying,
+            ("postponed",): counts.postponed,
             # Every other open event waits behind another event of its resource.
-            ("blocked",): max(0, counts.open - counts.queued - counts.in_flight - counts.retrying),
+            ("blocked",): max(0, counts.open - counts.queued - counts.in_flight - counts.retrying - counts.postponed),
             ("dead",): counts.dead,
             ("unhandled",): sum(counts.unhandled.values()),
             ("quarantined",): counts.quarantined,
@@ -80,7 +81,8 @@ class QueueFigures:
             GaugeMetricFamily("credhook_queue_length", "Jobs in RQ's queue.", counts.queued),
             GaugeMetricFamily(
                 "credhook_oldest_open_event_age_seconds",
-                "Seconds since the oldest event that is not settled was received; 0 if there is none.",
+                "Seconds since the oldest event that is not settled was received, or since it is due if a handler has "
+                "postponed it; 0 if there is none.",
                 counts.oldest_age or 0.0,
             ),
             GaugeMetricFamily(

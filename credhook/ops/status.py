@@ -76,6 +76,7 @@ def _rows(fleet: Fleet) -> Iterator[tuple[str, str]]:
         ("queued", str(counts.queued)),
         ("in flight", str(counts.in_flight)),
         ("retrying", f"{counts.retrying}; `credhook causes` says why" if counts.retrying else "0"),
+        ("postponed", str(counts.postponed)),
         ("open", str(counts.open)),
         ("oldest open", "none" if fleet.oldest_open is None else f"{age(fleet.oldest_open)} ago"),
         ("dead", f"{counts.dead}, {counts.dead_recently} of them within a day"),

@@ -14,7 +14,8 @@ One hash per event is its record. It also marks the webhook-id as seen, so that 
         deaths, killed                      workers that died with this event among others, and with it alone
         h:<handler>                         how the handler ended
         p:<handler>, p:fetch                "<attempts> <due>": attempts spent, when it is due, in ms; 0: at once, or
-                                            behind another handler. Without `h:` the handler is pending
+                                            behind another handler. "chosen" follows if the handler has chosen that
+                                            time. Without `h:` the handler is pending
         c:<handler>                         id of the cause of its open failure
         replayed                            when it was last replayed, in ms: earlier claims write nothing
         only                                if the event runs no other handlers than these
@@ -167,9 +168,11 @@ class Keys:
     receivers = _Key(PREFIX, ":receivers")
     #: Prefix of a platform's keys; a digest of its API's URL follows, see worker/platform/limits.py.
     platform = _Key(PREFIX, ":platform:")
-    #: Sorted set of the open events, by when they last moved, in ms. The sweeper reads it.
+    #: Sorted set of the open events, by when they last moved, in ms. The sweeper reads it. The number is negative for a
+    #: postponed event, which waits because a handler has chosen to: so it is not among the oldest.
     open = _Key(PREFIX, ":open")
-    #: Sorted set of the open events that were blocked, retried or put back, by when they were received, in ms.
+    #: Sorted set of the open events that were blocked, retried or put back, by when they were received, in ms. An event
+    #: that was postponed stands there with the time when it is due.
     delayed = _Key(PREFIX, ":delayed")
     #: Channel on which changes of events are published; see hints.lua.
     changes = _Key(PREFIX, ":open:changes")
@@ -270,13 +273,16 @@ class Schedule(NamedTuple):
     Attributes:
         attempts: attempts that have been spent.
         due: when it may be tried again, ms since the epoch by Redis's clock; 0: at once.
+        chosen: True if the handler has chosen that time, by `Retry(after=…)`.
     """
 
     attempts: int = 0
     due: int = 0
+    chosen: bool = False
 
 
 def schedule_of(recorded: str) -> Schedule:
     """Return the schedule in a record's field. If something else has written to it, the handler is due at once."""
-    attempts, _, due = recorded.partition(" ")
-    return Schedule(int(attempts), int(due)) if attempts.isdecimal() and due.isdecimal() else Schedule()
+    attempts, due, *chosen = [*recorded.split(" "), ""]
+    is_valid = attempts.isdecimal() and due.isdecimal()
+    return Schedule(int(attempts), int(due), "chosen" in chosen) if is_valid else Schedule()

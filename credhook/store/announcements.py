@@ -48,7 +48,7 @@ class WorkerAnnouncement(BaseModel, frozen=True):
         credential_error: why the platform accepts no credential of the process, or "".
         breaker: phase of the process's circuit breaker: closed, open or half open.
         never_found: kinds of resources for which every fetch of the process got a 404.
-        started: whether it has asked for a token, and its startup functions have ended.
+        started: whether it has asked for a token, and its start-up functions have succeeded.
     """
 
     version: str

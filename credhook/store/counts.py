@@ -25,14 +25,16 @@ class EventCounts:
     Attributes:
         open: neither done nor given up.
         in_flight: events that a worker has claimed.
-        retrying: events that wait for their next attempt.
+        retrying: events that wait for their next attempt, without the postponed ones.
         dead: events that were given up; they can be replayed.
         quarantined: events of an unknown type, or whose id cannot be fetched.
         unreadable: events whose record cannot be read.
         queued: jobs that wait for a worker.
         dead_recently: events that were given up within the last day.
         unhandled: events that wait for a handler, by type.
-        oldest_age: seconds since the oldest open event was received; None if no event is open.
+        oldest_age: seconds since the oldest open event was received; None if no event is open. Of an event that was
+            postponed, seconds since it has been due.
+        postponed: events that wait because a handler has chosen to, by `Retry(after=…)`.
         vanished: open events whose records have vanished within three days.
         vanished_age: seconds since the first of these was missed; None if none has vanished.
     """
@@ -47,6 +49,7 @@ class EventCounts:
     dead_recently: int = 0
     unhandled: dict[str, int] = field(default_factory=dict)
     oldest_age: float | None = None
+    postponed: int = 0
     vanished: int = 0
     vanished_age: float | None = None
 
@@ -68,11 +71,12 @@ def request_counts(pipeline: Pipeline | AsyncPipeline, keys: Keys, *, now: float
         pipeline.zcard(key)
     pipeline.llen(keys.jobs)
     pipeline.zcount(keys.dead, (now - RECENT_SECONDS) * 1_000, "+inf")
-    # An event that was requeued or retried is in `delayed` with the time when it was received.
+    # An event that was requeued or retried is in `delayed`. Postponed events are below 0 in `open`.
     for key in (keys.open, keys.delayed):
         pipeline.zrange(key, 0, LATEST_MS, byscore=True, offset=0, num=1, withscores=True)
     for key in keys.all_unhandled:
         pipeline.zcard(key)
+    pipeline.zcount(keys.open, "-inf", "(0")
     pipeline.hmget(keys.losses, ["count", "first"])
 
 
@@ -85,9 +89,14 @@ def counts_of(store: SyncStore, keys: Keys, *, now: float) -> EventCounts:
 
 def read_counts(replies: Sequence[Any], *, now: float) -> EventCounts:
     """Return the counts from the replies to `request_counts`; `now` is by Redis's clock."""
-    ages = [max(0.0, now - score / 1_000) for oldest in replies[8:10] for _, score in oldest]
-    by_type = zip(EVENT_TYPES, replies[10:-1], strict=True)
+    open_events, in_flight, scheduled, *others = replies[:8]
+    ages = [max(0.0, now - score / 1_000) for _, score in replies[8]]
+    # A postponed event has no age before it is due.
+    ages += [age for _, score in replies[9] if (age := now - score / 1_000) >= 0]
+    by_type = zip(EVENT_TYPES, replies[10:-2], strict=True)
     unhandled = {event_type: count for event_type, count in by_type if count}
-    vanished, first = replies[-1]
+    postponed, (vanished, first) = replies[-2:]
     vanished_age = max(0.0, now - int(first) / 1_000) if first else None
-    return EventCounts(*[*replies[:8], unhandled, max(ages, default=None), int(vanished or 0), vanished_age])
+    first_eight = open_events, in_flight, max(0, scheduled - postponed), *others
+    oldest_age = max(ages, default=None)
+    return EventCounts(*[*first_eight, unhandled, oldest_age, postponed, int(vanished or 0), vanished_age])

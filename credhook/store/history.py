@@ -58,7 +58,7 @@ def describe(webhook_id: str, fields: dict[str, str], *, lease: float | None = N
         "attempts": max([int("settled" in fields), *[schedule.attempts for schedule in schedules.values()]]),
         "schedules": {
             name: {"attempts": attempts, "next_attempt_at": time_of(due) if due and name not in ended else None}
-            for name, (attempts, due) in schedules.items()
+            for name, (attempts, due, _) in schedules.items()
         },
         "lapses": number_of(fields.get("lapses")) or 0,
         "error": fields.get("error"),
@@ -120,7 +120,7 @@ def _entry(line: bytes) -> dict[str, Any]:
     if "began" in entry:
         entry["milliseconds"] = at - entry["began"]
         entry["began"] = time_of(entry["began"])
-    for waiting in (entry, *entry.get("failures", ())):
+    for waiting in (entry, *entry.get("failures", ()), *entry.get("retries", ())):
         if "wait" in waiting:
             waiting["next_attempt_at"] = time_of(at + waiting.pop("wait"))
     return {"at": time_of(at), **entry}
@@ -173,8 +173,9 @@ def _handler_lines(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "handler", f"{name}: {ended}{_cause_note(causes.pop(name, None))}"
     for name in dict.fromkeys([*schedules, *causes]):
         attempts, at = (schedules.get(name, {}).get(field) for field in ("attempts", "next_attempt_at"))
-        failed = f"failed {counted(attempts, 'time', 'times')}" if attempts else "failed" if name in causes else "waits"
-        text = f"{failed}{_after(', next at ', at and _shown(at))}{_cause_note(causes.get(name))}"
+        ended = "failed" if name in causes else "tried" if attempts else "waits"
+        text = f"{ended}{_after(' ', counted(attempts, 'time', 'times') if attempts else '')}"
+        text += f"{_after(', next at ', at and _shown(at))}{_cause_note(causes.get(name))}"
         # The fetch and the worker are no handlers.
         yield ("handler", f"{name}: {text}") if "." in name else (name, text)
 
@@ -199,9 +200,15 @@ def entry_lines(entry: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"{name} skipped" for name in entry.get("skipped", ()))
     for failure in entry.get("failures", ()):
         took, at = _after(" after ", failure.get("ms"), " ms"), _after(" at ", failure.get("at"))
-        number = _after(", attempt ", failure.get("attempt"))
-        due = _after(", next at ", failure.get("next_attempt_at") and _shown(failure["next_attempt_at"]))
-        yield f"{failure['who']} {failure['what']}{took}{at}{number}{due}{_cause_note(failure.get('cause'))}"
+        yield f"{failure['who']} {failure['what']}{took}{at}{_next(failure)}{_cause_note(failure.get('cause'))}"
+    for retry in entry.get("retries", ()):
+        yield f"{retry['who']} chose to run again: {retry['what']}{_next(retry)}"
+
+
+def _next(tried: Mapping[str, Any]) -> str:
+    """Return the number of an attempt, and when the next one is due."""
+    due = tried.get("next_attempt_at")
+    return _after(", attempt ", tried.get("attempt")) + _after(", next at ", due and _shown(due))
 
 
 def _cause_note(cause: object) -> str:

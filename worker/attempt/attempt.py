@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
@@ -32,11 +32,13 @@ class Wait(NamedTuple):
         seconds: until the next attempt.
         spent: True if the failure counts as an attempt. Waiting for a platform that is down does not.
         error: the failure, with the handler's name.
+        chosen: True if the handler has chosen the time by `Retry(after=…)`.
     """
 
     seconds: float
     spent: bool
     error: str
+    chosen: bool = False
 
 
 def failure_of(error: Exception, handler: Handler | None = None, milliseconds: float | None = None) -> Failure | None:
@@ -93,6 +95,7 @@ class Attempt:
         given_up: why the whole event is given up, for reasons beside its handlers; or "".
         data_gone: True if the presented data is gone.
         failures: the failures of this attempt.
+        retries: handler → its `Retry`, as the history shows it. A `Retry` is no failure.
     """
 
     claim: Claim
@@ -112,6 +115,7 @@ class Attempt:
     given_up: str = ""
     data_gone: bool = False
     failures: list[Failure] = field(default_factory=list)
+    retries: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     _task: "asyncio.Task[object] | None" = None
     _over: bool = False
 
@@ -140,25 +144,26 @@ class Attempt:
                 self.given_up = error_text(error)
             return
         text = error_text(error) if name == FETCH else f"{name}: {error_text(error)}"
-        self.waits[name] = Wait(decision.after or 0.0, not isinstance(decision, Defer), text)
+        spent = not isinstance(decision, Defer)
+        self.waits[name] = Wait(decision.after or 0.0, spent, text, spent and decision in leaves(error))
 
     @property
-    def schedules(self) -> dict[str, tuple[int, float | None]]:
-        """Return what the record should say of attempts and due times: handler, or `FETCH` → attempts, seconds or None.
+    def schedules(self) -> dict[str, tuple[int, float | None, bool]]:
+        """Return what the record should say of attempts and due times: handler, or `FETCH` → see `Settlement`.
 
         A handler that is done at its first attempt has no schedule. A handler that has not run keeps its schedule.
         """
         claim = self.claim
-        schedules: dict[str, tuple[int, float | None]] = {
-            name: (claim.attempt(name), None) for name in self.statuses if claim.attempt(name) > 1
+        schedules: dict[str, tuple[int, float | None, bool]] = {
+            name: (claim.attempt(name), None, False) for name in self.statuses if claim.attempt(name) > 1
         }
         for name in self.pending:
             if name not in claim.schedules:
-                schedules[name] = 0, None
+                schedules[name] = 0, None, False
         for name, wait in self.waits.items():
-            schedules[name] = claim.attempt(name) - (not wait.spent), wait.seconds
+            schedules[name] = claim.attempt(name) - (not wait.spent), wait.seconds, wait.chosen
         if self.given_up and self.calls_platform:
-            schedules[FETCH] = claim.attempt(FETCH), None
+            schedules[FETCH] = claim.attempt(FETCH), None, False
         return schedules
 
     def settlement(self) -> Settlement:
@@ -203,11 +208,16 @@ class Attempt:
             names = [FETCH]
         now = claim.now + (time.monotonic() - self.began) * 1_000
         wait = min((self.waits[name] for name in names if name in self.waits), default=None)
-        dues = [claim.schedules[name].due for name in names if name not in self.waits and not claim.is_due(name)]
-        if wait is not None and (not dues or now + wait.seconds * 1_000 <= min(dues)):
-            return Settlement(State.WAITING, wait.error, wait=wait.seconds)
+        dues = [
+            (claim.schedules[name].due, claim.schedules[name].chosen)
+            for name in names
+            if name not in self.waits and not claim.is_due(name)
+        ]
+        until, chosen = min(dues, default=(0, False))
+        if wait is not None and (not dues or now + wait.seconds * 1_000 <= until):
+            return Settlement(State.WAITING, wait.error, wait=wait.seconds, chosen=wait.chosen)
         if dues:
-            return Settlement(State.WAITING, wait=max(0.0, (min(dues) - now) / 1_000), until=min(dues))
+            return Settlement(State.WAITING, wait=max(0.0, (until - now) / 1_000), until=until, chosen=chosen)
         return Settlement(State.WAITING, wait=LOOK_AGAIN_SECONDS)
 
     def add_failure(self, failure: Failure | None) -> str | None:
@@ -219,8 +229,12 @@ class Attempt:
 
     @property
     def open_errors(self) -> dict[str, str]:
-        """Return the causes of the event's open errors after this attempt: who failed → id of the cause."""
+        """Return the causes of the event's open errors after this attempt: who failed → id of the cause.
+
+        A handler that has chosen to run again has no open error any more.
+        """
         resolved = {name for name, status in self.statuses.items() if not status.startswith(GAVE_UP)}
+        resolved |= self.retries.keys()
         if self.fetched:
             resolved.add(FETCH)
         if self.fetched or self.failures:
@@ -235,7 +249,7 @@ class Attempt:
         second.
         """
         claim, state = self.claim, outcome.state
-        if (claim.first and state is State.DONE) or (state is State.WAITING and not self.failures):
+        if (claim.first and state is State.DONE) or (state is State.WAITING and not (self.failures or self.retries)):
             return None
         entry: dict[str, Any] = {
             "began": claim.now,
@@ -244,18 +258,19 @@ class Attempt:
             "wait": int(outcome.wait * 1_000),
             "ran": self.durations,
             "skipped": [name for name, status in self.statuses.items() if status == SKIPPED],
-            "failures": [self._failure_entry(failure) for failure in self.failures],
+            "failures": [self._scheduled(failure.history()) for failure in self.failures],
+            "retries": [self._scheduled(entry) for entry in self.retries.values()],
         }
         return {name: value for name, value in entry.items() if value}
 
-    def _failure_entry(self, failure: Failure) -> dict[str, Any]:
-        """Return a failure for the history, with the number of the attempt and the ms until the next one."""
-        entry = failure.history()
-        if failure.who != WORKER:
-            entry["attempt"] = self.claim.attempt(failure.who)
-        if wait := self.waits.get(failure.who):
-            entry["wait"] = int(wait.seconds * 1_000)
-        return entry
+    def _scheduled(self, entry: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a failure or a retry for the history, with the number of the attempt and the ms until the next one."""
+        name, more = entry["who"], dict[str, int]()
+        if name != WORKER:
+            more["attempt"] = self.claim.attempt(name)
+        if wait := self.waits.get(name):
+            more["wait"] = int(wait.seconds * 1_000)
+        return {**entry, **more}
 
     def begin(self) -> None:
         """Let `interrupt` cancel the current task. If it was called already, do what `check` does."""

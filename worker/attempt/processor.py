@@ -75,8 +75,9 @@ class Processor:
         concurrency = self.settings.concurrency
         self.leases, self.runs, self._places = Leases(self.claims), Runs(concurrency), asyncio.Semaphore(concurrency)
         self.lookups = Lookups()
-        #: Handler → when the last event that waits for a place asks again, in monotonic seconds.
+        #: Handler → when the last event that waits for it asks again, in monotonic seconds.
         self._turns: dict[str, float] = {}
+        self._with_startup = {plugin.name for plugin in self.registry.plugins if plugin.startup_function}
         self._log = log.bind()  # The module's logger would bind anew for each event.
 
     async def handle(
@@ -191,6 +192,8 @@ class Processor:
         """Return why a due handler cannot run now, or None."""
         if self.runs.defer_to(claim.event_id, handler.name):
             return StillRunning()
+        if handler.plugin in self._with_startup and handler.plugin not in self.states:
+            return retry.PluginNotStarted(self._turn(handler, retry.START_AGAIN_SECONDS))
         # At the first attempt the details come first: the condition may need no place, and presented data may not wait.
         return None if claim.first else await self._place(claim, handler)
 
@@ -203,10 +206,14 @@ class Processor:
                 return None
         except STORE_ERRORS as error:
             log.warning("places_unknown", webhook_id=claim.event_id, error=type(error).__name__)
+        return retry.ConcurrencyReached(self._turn(handler, retry.PLACE_AGAIN_SECONDS))
+
+    def _turn(self, handler: Handler, seconds: float) -> float:
+        """Return after how many seconds, at least so many, an event asks again for a handler that cannot run."""
         now = time.monotonic()
         earliest = self._turns.get(handler.name, 0.0) + retry.PLACE_TURN_SECONDS
-        turn = self._turns[handler.name] = max(now + retry.PLACE_AGAIN_SECONDS, earliest)
-        return retry.ConcurrencyReached(turn - now)
+        turn = self._turns[handler.name] = max(now + seconds, earliest)
+        return turn - now
 
     async def run_handlers(self, attempt: Attempt, details: Details, handlers: Sequence[Handler]) -> None:
         """Run the handlers concurrently, but those with `after=` once the other has ended. Record each as it ends."""
@@ -263,7 +270,7 @@ class Processor:
         timeout, began = handler.timeout or self.settings.handler_timeout, time.monotonic()
         with self.tracer.handler(handler, event) if self.tracer else _NO_SPAN as span:
             failure = await run(handler, event, context, timeout=timeout, runs=self.runs)
-            if span is not None and failure is not None:
+            if span is not None and failure is not None and not isinstance(failure, retry.Retry):
                 span.failed(failure)
         seconds = time.monotonic() - began
         ms = round(seconds * 1000, 1)
@@ -311,6 +318,15 @@ class Processor:
             backoff=handler.backoff or retry.BACKOFF,
             give_up_on=handler.give_up_on,
         )
+        if is_counted and retry.is_chosen(error, decision):
+            reason, number = retry.error_text(error), claim.attempt(name)
+            retry_in = _retry_in(decision)
+            ids = attempt.ids | {"handler": name, "attempt": number}
+            log.info("retry_chosen", **ids, reason=reason, retry_in=retry_in, ms=ms)
+            attempt.retries[name] = {"who": name, "what": reason, "ms": ms}
+            _count(attempt, handler, "retried")
+            attempt.failed(name, error, decision)
+            return
         log.warning(
             "handler_failed",
             **attempt.ids,
@@ -365,14 +381,14 @@ class Processor:
         fields = attempt.ids | {"handlers": [*attempt.durations], "ms": [*attempt.durations.values()]}
         if skipped := [name for name, status in attempt.statuses.items() if status == SKIPPED]:
             fields["skipped"] = skipped
-        if attempts := {name: number for name, (number, _) in settlement.schedules.items() if number > 1}:
+        if attempts := {name: number for name, (number, *_) in settlement.schedules.items() if number > 1}:
             fields["attempts"] = attempts
         if settlement.state is State.DONE:
             self._log.info("event_done", **fields)
         elif settlement.state is State.WAITING:
             fields["retry_in"] = {name: round(wait.seconds, 1) for name, wait in attempt.waits.items()}
             # An event that only waits for its turn is no news: of a backlog, each asks again and again.
-            write = log.info if attempt.failures else log.debug
+            write = log.info if attempt.failures or attempt.retries else log.debug
             write("event_waiting", error=settlement.error, seconds=round(settlement.wait, 1), **fields)
         elif settlement.state is State.ACCEPTED:
             log.info("event_handed_back", **fields)

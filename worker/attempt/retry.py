@@ -37,15 +37,21 @@ FREE_WAIT_SECONDS: Final = 86_400.0
 UNSENDABLE_SECONDS: Final = 30.0
 #: Least seconds until an event asks again for a handler whose concurrency limit is reached.
 PLACE_AGAIN_SECONDS: Final = 0.5
+#: Least seconds until an event asks again for a handler whose plugin has not started.
+START_AGAIN_SECONDS: Final = 5.0
 #: Seconds between two events of a process that ask for the same handler. Of a backlog, all would ask each second.
 PLACE_TURN_SECONDS: Final = 0.005
 
 
 class Retry(Exception):
-    """Raised by a handler to try the event again. It counts as an attempt."""
+    """Raised by a handler to run again for the event. This is a decision, not a failure. It counts as an attempt."""
 
-    def __init__(self, after: float | timedelta | None = None) -> None:
-        """`after`: seconds until the next attempt, at most a week; None leaves the wait to the policy.
+    def __init__(self, after: float | timedelta | None = None, reason: str = "") -> None:
+        """Choose when the handler runs again.
+
+        Args:
+            after: seconds until the next attempt, at most a week; None leaves the wait to the policy.
+            reason: a few words for the operator, stored and logged: name the rule, not the person.
 
         Raises:
             ValueError: `after` is negative, not a number, or longer than a week.
@@ -55,6 +61,7 @@ class Retry(Exception):
             raise ValueError("Retry(after=…) should be a number of seconds from 0 to 604,800, or a timedelta")
         super().__init__(seconds)
         self.after = seconds
+        self.reason = _storable(reason)
         note_decision(self)
 
 
@@ -64,12 +71,17 @@ class GiveUp(Exception):
     The reason is stored and logged: name the rule, not the person.
     """
 
-    def __init__(self, reason: str) -> None:
-        """`reason`: a few words for the operator. Of anything but a str only the class is kept: it may hold claims."""
-        words = reason if isinstance(reason, str) else type(reason).__name__
-        super().__init__(words)
-        self.reason = words[:200].encode("utf-8", "replace").decode()
+    def __init__(self, reason: str = "") -> None:
+        """`reason`: a few words for the operator."""
+        self.reason = _storable(reason)
+        super().__init__(self.reason)
         note_decision(self)
+
+
+def _storable(reason: object) -> str:
+    """Return a reason's first words. Of anything but a str only the class is kept: it may hold claims."""
+    words = reason if isinstance(reason, str) else type(reason).__name__
+    return words[:200].encode("utf-8", "replace").decode()
 
 
 class DataGone(Exception):
@@ -105,6 +117,10 @@ class ConcurrencyReached(Defer):
 
     def __init__(self, seconds: float = PLACE_AGAIN_SECONDS) -> None:
         super().__init__(seconds)
+
+
+class PluginNotStarted(Defer):
+    """The start-up function of the handler's plugin has not succeeded yet. No attempt is spent."""
 
 
 def after_fetch(
@@ -188,10 +204,16 @@ def _is_final(error: Exception, give_up_on: type[Exception] | tuple[type[Excepti
     return isinstance(error, give_up_on) and not isinstance(error, Retry | PlatformPaused)
 
 
+def is_chosen(error: Exception, decision: Retry | GiveUp) -> bool:
+    """Return True if the handler has chosen to run again by `Retry`, and may. Nothing has failed then."""
+    may = isinstance(decision, Retry) and not isinstance(decision, Defer)
+    return may and all(isinstance(leaf, Retry) for leaf in leaves(error))
+
+
 def error_text(error: Exception) -> str:
-    """Return the words about the error that may be stored: its class, or the reason of the `GiveUp` that decides."""
+    """Return the words about the error that may be stored: its class, or the reason of the decision, if it has one."""
     decides = decisive(error)
-    return decides.reason if isinstance(decides, GiveUp) else error_class(error)
+    return (isinstance(decides, Retry | GiveUp) and decides.reason) or error_class(error)
 
 
 def error_class(error: BaseException) -> str:

@@ -127,8 +127,10 @@ class Settlement(NamedTuple):
         error: the cause, if it is not done.
         wait: seconds until the next attempt, if it is `waiting`.
         until: the due time of a handler that was not due, in ms, if it ends the wait of a `waiting` event.
+        chosen: True if a handler has chosen the end of the wait, by `Retry(after=…)`.
         records: handler → how it ended, for handlers that are not recorded yet.
-        schedules: handler, or `FETCH` → its attempts, and the seconds until it is due; None if it has no due time.
+        schedules: handler, or `FETCH` → its attempts; the seconds until it is due, None if it has no due time; True if
+            the handler has chosen that time.
         fetched: True if the details are here, so that the fetch has no schedule any more.
         sealed: True if presented data may have been kept for another attempt.
         latest: rank and `updatedAt`, in ms, of the state that handlers have seen now.
@@ -141,8 +143,9 @@ class Settlement(NamedTuple):
     error: str = ""
     wait: float = 0.0
     until: int | None = None
+    chosen: bool = False
     records: Mapping[str, str] = _NONE
-    schedules: Mapping[str, tuple[int, float | None]] = _NONE
+    schedules: Mapping[str, tuple[int, float | None, bool]] = _NONE
     fetched: bool = False
     sealed: bool = False
     latest: tuple[int, int] | None = None
@@ -157,8 +160,8 @@ class Settlement(NamedTuple):
             fields["error"] = self.error
         if self.schedules:
             fields["schedules"] = {
-                name: (attempts, -1 if wait is None else int(wait * 1000))
-                for name, (attempts, wait) in self.schedules.items()
+                name: (attempts, -1 if wait is None else int(wait * 1000), chosen)
+                for name, (attempts, wait, chosen) in self.schedules.items()
             }
         if self.fetched:
             fields["fetched"] = True
@@ -170,6 +173,7 @@ class Settlement(NamedTuple):
             fields["history"] = json.dumps({"worker": worker, **self.history}, separators=(",", ":"))
         if self.state is State.WAITING:
             fields |= {"until": self.until} if self.until else {"wait": max(1, int(self.wait * 1000))}
+            fields |= {"chosen": True} if self.chosen else {}
         return fields
 
 

@@ -6,7 +6,8 @@ step because its own monotonic clock goes on. That clock dates nothing. It only 
 
 import time
 from collections.abc import Callable
-from typing import Any, Final, cast
+from itertools import chain
+from typing import Final, cast
 
 import structlog
 
@@ -73,7 +74,10 @@ def bring_forward(store: SyncStore, now: int, *, lease: float) -> int:
     """
     number = 0
     for _ in range(_PAGES):
-        ahead: Any = store.redis.zrangebyscore(store.keys.open, f"({now + CLOCK_SLACK_MS}", "+inf", start=0, num=PAGE)
+        limit, pipeline = now + CLOCK_SLACK_MS, store.redis.pipeline(transaction=False)
+        for lowest, highest in ((f"({limit}", "+inf"), ("-inf", f"(-{limit}")):  # Below 0: postponed events.
+            pipeline.zrangebyscore(store.keys.open, lowest, highest, start=0, num=PAGE)
+        ahead: list[bytes] = list(chain.from_iterable(pipeline.execute()))
         arguments: list[bytes | str | int] = [int(lease * 1_000)]
         for name in ahead:
             arguments += name, job_id(store.queue, name.decode(errors="surrogateescape"))

@@ -194,7 +194,7 @@ class Sweeper:
         orphans: list[str] = []
         size = self._page
         for start in itertools.count(self._start, size):
-            page = cast(list[bytes], redis.zrangebyscore(keys.open, 0, until, start=start, num=size))
+            page = cast(list[bytes], redis.zrangebyscore(keys.open, "-inf", until, start=start, num=size))
             ids = [name.decode(errors="surrogateescape") for name in page]
             job_ids = [job_id(keys.queue, event_id).encode() for event_id in ids]
             due = redis.zmscore(keys.scheduled, cast(list[str], job_ids)) if job_ids else []

@@ -23,20 +23,22 @@ local function limit(set, above, most)
 end
 
 local function bring_forward(id, job)
-    local moved = tonumber(redis.call('ZSCORE', open, id) or 0)
+    local score = tonumber(redis.call('ZSCORE', open, id) or 0)
+    local moved = math.abs(score)  -- Below 0 if the event is postponed.
     if moved <= now + $CLOCK_SLACK_MS then return 0 end
     local key = EVENT .. id
     local function earlier(due) return string.format('%.0f', math.max(now, due - (moved - now))) end
     for field, value in pairs(by_field(if_hash('HGETALL', key) or {})) do
-        local attempts, due = string.match(value, '^(%d+) (%d+)$')
+        local attempts, due, chosen = string.match(value, '^(%d+) (%d+)(.*)$')
         if field == 'due' and string.find(value, '^%d+$') then
             redis.call('HSET', key, 'due', earlier(value))
             redis.call('ZADD', scheduled, 'XX', earlier(value) / 1000, job)
+            if redis.call('ZSCORE', delayed, id) == value then redis.call('ZADD', delayed, earlier(value), id) end
         elseif due and due ~= '0' and string.sub(field, 1, #$PENDING) == $PENDING then
-            redis.call('HSET', key, field, attempts .. ' ' .. earlier(due))
+            redis.call('HSET', key, field, attempts .. ' ' .. earlier(due) .. chosen)
         end
     end
-    redis.call('ZADD', open, 'XX', now_text, id)  -- Last, so that a call that was cut is repeated.
+    redis.call('ZADD', open, 'XX', score < 0 and -now or now, id)  -- Last, so that a call that was cut is repeated.
     return 1
 end
 

@@ -39,7 +39,7 @@ local function claim(id, job, worker)
     end
     if holder and holder ~= id then
         write_expiring(blocked .. resource, BLOCKED_LASTS, 'ZADD', received, job)
-        redis.call('ZADD', delayed, received, id)
+        redis.call('ZADD', delayed, 'GT', received, id)
         redis.call('ZADD', open, now, id)
         return 'blocked'
     end

@@ -9,7 +9,7 @@
 local reply = {}
 for place, id in ipairs(ARGV) do
     local record = by_field(if_hash('HGETALL', EVENT .. id) or {})
-    local at = record.settled or redis.call('ZSCORE', open, id) or '0'
+    local at = record.settled or math.abs(redis.call('ZSCORE', open, id) or 0)
     local errors = {place, record.state or '', at}
     for field, cause in pairs(record) do
         if string.sub(field, 1, #$BLAMED) == $BLAMED then

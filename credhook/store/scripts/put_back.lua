@@ -71,7 +71,7 @@ if lease and tonumber(lapses or 0) > PATIENT_FOR then
 end
 local holder = holder_of(record.resource)
 if holder and holder ~= id then return 0 end
-call('ZADD', delayed, record.received, id)
+call('ZADD', delayed, 'GT', record.received, id)
 call('ZREM', leases, id)
 call('ZREM', scheduled, job)
 call('ZREM', failed, job)

@@ -32,9 +32,9 @@ local worker = {lease = ARGV[2], name = ARGV[3] ~= '' and ARGV[3] or nil}
 local write, settled, ended, left = {}, {}, {}, MOST_BLOCKED
 
 -- Return the schedule of a pending handler, or of the fetch, as the record keeps it. A negative `wait`, in ms, stands for no
--- due time of its own.
-local function schedule(attempts, wait)
-    return attempts .. ' ' .. (tonumber(wait) < 0 and '0' or string.format('%.0f', now + wait))
+-- due time of its own. `chosen`: true if the handler has chosen the due time.
+local function schedule(attempts, wait, chosen)
+    return attempts .. ' ' .. (tonumber(wait) < 0 and '0' or string.format('%.0f', now + wait)) .. (chosen and ' chosen' or '')
 end
 
 -- The end of a handler is true although the claim was lost. But nothing is written for an event that was erased or
@@ -143,7 +143,7 @@ function write.settle(id, fence, job, state, latest, follow, sealed, rest, ...)
         if string.sub(field, 1, #$BLAMED) == $BLAMED and not causes[string.sub(field, #$BLAMED + 1)] then drop(field) end
     end
     for name, run in pairs(details.schedules or {}) do
-        put($PENDING .. name, schedule(run[1], run[2]))
+        put($PENDING .. name, schedule(unpack(run)))
         highest = math.max(highest, run[1])
     end
     if details.fetched then drop($PENDING .. $FETCH) end
@@ -173,8 +173,10 @@ function write.settle(id, fence, job, state, latest, follow, sealed, rest, ...)
         elseif worker.name then
             call('ZADD', scheduled, due / 1000, job)
         end
-        call('ZADD', delayed, record.received, id)
-        call('ZADD', open, now, id)
+        -- A postponed event, whose handler has chosen to wait, is late only once it is due, whatever becomes of it then.
+        local postponed = due and details.chosen
+        call('ZADD', delayed, 'GT', postponed and due or record.received, id)
+        call('ZADD', open, postponed and -now or now, id)
         call('PERSIST', key)  -- A settlement that was broken off may have let it expire.
     else
         call('PEXPIREAT', key, forgotten)

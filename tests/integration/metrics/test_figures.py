@@ -73,7 +73,7 @@ async def test_no_event_stands_in_two_places(target: Target, redis_client: Redis
     plant(redis_client, "new", State.QUARANTINED, kind="of.tomorrow")
     scrape = await target.scrape()
     assert scrape.series("credhook_events") == {
-        ("queued",): 5, ("leased",): 2, ("waiting",): 3, ("blocked",): 2,
+        ("queued",): 5, ("leased",): 2, ("waiting",): 3, ("postponed",): 0, ("blocked",): 2,
         ("dead",): 4, ("unhandled",): 2, ("quarantined",): 1, ("unreadable",): 0,
     }  # fmt: skip
     assert scrape.total("credhook_events") == 12 + 7

@@ -145,7 +145,7 @@ async def test_a_history_is_bounded(stub: Stub, redis_url: str, redis_client: Re
             TROUBLE.append(Retry(after=0))
             await made.next()
     assert redis_client.llen(HISTORY + "e1") == HISTORY_ENTRIES
-    assert shown(events)["history"][0]["failures"][0]["attempt"] == 2
+    assert shown(events)["history"][0]["retries"][0]["attempt"] == 2
     assert "earlier entries are not kept" in events("show", "e1").stdout
 
 

@@ -240,6 +240,7 @@ CASES: dict[str, tuple[Script, Step, Step]] = {
     "refuse": ("take", at_once(plant_a_job), taking),
     "settle as done": ("write", taken_and_kept, settling(FINISHED)),
     "settle as waiting": ("write", taken, settling(AGAIN)),
+    "settle as postponed": ("write", taken, settling(AGAIN._replace(chosen=True))),
     "settle as dead": ("write", taken, settling(Settlement(State.DEAD, "no", **WITH_FAILURES))),
     "settle as unhandled": ("write", taken, settling(UNHANDLED)),
     "hand back": ("write", taken, settling(Settlement(State.ACCEPTED))),

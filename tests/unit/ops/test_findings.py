@@ -85,7 +85,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("fleet.versions", {"workers": (worker(), *(worker(host=f"w{n}", version="2") for n in range(2, 9)))}, "1 on r1, w1; 2 on w2, w3, w4, w5, w6 upgrade"),
     ("fleet.versions", {**OTHER, "workers": (worker(), worker(queue="b", version="2"))}, "1 on r1, w1; 2 on w1 upgrade"),
     ("fleet.settings", {"receivers": FINGERPRINTS}, "receivers have different CREDHOOK_RETENTION: 1 on r1; 1 on r2"),
-    ("fleet.starting", {"workers": (worker(), worker(pid=2, started=False, age=60.0))}, "worker w1 pid 2 takes no events: its start has not ended after 60 s see startup_failed"),
+    ("fleet.starting", {"workers": (worker(), worker(pid=2, started=False, age=60.0))}, "handlers of worker w1 pid 2 wait: its start has not ended after 60 s see startup_failed"),
     ("fleet.settings", {"receivers": FINGERPRINTS[:1], "workers": (worker(config_fingerprint=FINGERPRINTS[1].config_fingerprint),)}, "receivers and workers have different CREDHOOK_RETENTION: 1 on r1; 1 on w1"),
     ("fleet.handlers", {"workers": (worker(), worker(handlers={}))}, "test.f"),
     ("fleet.handlers", {"workers": tuple(worker(handlers=dict.fromkeys("abcdefghijk", (kind,))) for kind in "xy")}, "workers of q have different handlers: a, b, c, d, e, f, g, h, i, j start all"),
@@ -166,6 +166,7 @@ arriving     2.5/s, last 5 s ago
 queued       4
 in flight    3
 retrying     0
+postponed    0
 open         8
 oldest open  2 min ago
 dead         9, 2 of them within a day

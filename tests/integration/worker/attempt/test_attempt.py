@@ -25,6 +25,7 @@ from credhook.worker.queue.claims import Claims, Settlement
 from credhook.worker.wiring import build_worker
 from support.platform.token_endpoint import behind
 from support.store.accepting import record
+from support.store.stored_events import hasten
 from support.store.stores import EVENT, INDEX, SNAPSHOT, store_on
 from support.worker.attempts import Attempts, Planned, attempts
 from support.worker.attempts import told as settings_of
@@ -147,7 +148,7 @@ async def test_event_waits_while_redis_cannot_give_its_handler_a_place(
         await made.accept("e1", DATA, "pre_1")
         settlement = await made.next()
     assert settlement.error == "test.limited: ConcurrencyReached"
-    assert [attempts for attempts, _ in settlement.schedules.values()] == [0]
+    assert [attempts for attempts, *_ in settlement.schedules.values()] == [0]
 
 
 async def test_settlement_deletes_the_snapshot_of_an_earlier_attempt(
@@ -275,7 +276,7 @@ async def test_pause_of_the_platform_spends_no_attempt_for_a_day(
         if not well:
             await made.make(Attempt(claim))  # During the pause, the platform is not asked.
     assert settlement.state is (State.DONE if well == 2 else State.WAITING)
-    assert [attempts for attempts, _ in settlement.schedules.values()] == ([] if well == 2 else [days])
+    assert [attempts for attempts, *_ in settlement.schedules.values()] == ([] if well == 2 else [days])
     assert counted() == [limited + (well == 0), silent, pytest.approx(seconds + 86_400 * days * (well == 2), abs=60)]
 
 
@@ -321,6 +322,39 @@ async def test_result_of_the_startup_reaches_handlers_and_shutdown(redis_url: st
         await made.accept("e1", DATA, "pre_1")
         await made.next()
     assert states == ["a state"] * 2  # The second is from the shutdown.
+
+
+async def test_handler_of_a_plugin_that_has_not_started_waits_alone(
+    redis_url: str, stub: Stub, redis_client: Redis
+) -> None:
+    down, up = Handlers[Any]("down"), Handlers[Any]("up")
+    started, ran = asyncio.Event(), list[str]()
+
+    @down.startup
+    async def connect() -> str:
+        await started.wait()
+        return "connected"
+
+    @down.on("*")
+    async def needs(event: Any, context: Any) -> None:
+        ran.append(context.state)
+
+    @up.on("*")
+    async def independent(event: Any, context: Any) -> None:
+        ran.append("independent")
+
+    async with build_worker(settings_of(redis_url, stub), Registry([down, up]), worker="w") as parts:
+        parts.lifespan.patience_seconds = 0.01
+        await parts.lifespan.start()
+        made = Attempts(parts)
+        await made.accept("e1", DATA, "pre_1")
+        waiting = await made.next()
+        assert (waiting.state, waiting.error, ran) == (State.WAITING, "down.needs: PluginNotStarted", ["independent"])
+        assert waiting.schedules["down.needs"][0] == 0
+        started.set()
+        hasten(redis_client, "e1")
+        done = await made.next(Attempt(await made.claim_of("e1")))
+    assert (done.state, ran) == (State.DONE, ["independent", "connected"])
 
 
 EARLY, LATE = "2026-11-01T12:00:00Z", "20261101T120001"  # The second is in ISO's basic form, in UTC.
@@ -393,7 +427,7 @@ async def test_attempt_fetches_nothing_while_every_handler_still_runs(
         runs.begin(SimpleNamespace(webhook_id="e1"), handler).hold()  # As far as a run needs the event.
     settlement = await made.next()
     assert (settlement.state, settlement.error) == (State.WAITING, "test.first: StillRunning")
-    assert settlement.schedules == {"test.first": (0, 2.0), "test.second": (0, 2.0)}
+    assert settlement.schedules == dict.fromkeys(("test.first", "test.second"), (0, 2.0, False))
     assert not stub.calls
     assert not told.ran
 

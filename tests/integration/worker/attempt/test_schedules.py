@@ -11,9 +11,12 @@ from structlog.testing import capture_logs
 from credhook import GiveUp, Retry
 from credhook.backoff import Backoff
 from credhook.store import State
+from credhook.store.causes import causes
+from credhook.store.counts import EventCounts, counts_of
 from credhook.worker.attempt.attempt import Attempt
 from support.store.accepting import record
 from support.store.stored_events import hasten
+from support.store.stores import INDEX, store_on
 from support.worker.attempts import Attempts, Planned, attempts
 from support.worker.events_command import Run
 from support.worker.fleet_harness import Answer, Stub, well
@@ -31,7 +34,7 @@ async def event_of(made: Attempts) -> None:
 
 
 def schedule(redis: Redis, name: str) -> tuple[int, int]:
-    attempts_spent, due = record(redis, "e1")[f"p:{name}"].split()
+    attempts_spent, due, *_ = record(redis, "e1")[f"p:{name}"].split()
     return int(attempts_spent), int(due)
 
 
@@ -107,6 +110,102 @@ async def test_handler_that_gives_up_leaves_the_schedule_of_its_sibling(
         assert (await made.next()).state is State.DEAD
     assert plan.ran == ["declines", "waits", "waits"]
     assert record(redis_client, "e1")["p:test.waits"] == "2 0"
+
+
+def counts(redis: Redis) -> EventCounts:
+    seconds, _ = redis.time()
+    return counts_of(store_on(redis), INDEX, now=seconds + 60.0)
+
+
+async def test_event_is_not_late_while_its_handler_has_chosen_to_wait(
+    redis_url: str, stub: Stub, plan: Planned, redis_client: Redis
+) -> None:
+    plan.add("polls", retries=100)
+    plan.ends = {"polls": Retry(after=86_400)}
+    async with attempts(redis_url, stub, plan.handlers) as made:
+        await event_of(made)
+        await made.next()
+        waiting = counts(redis_client)
+        assert (waiting.open, waiting.retrying, waiting.postponed) == (1, 0, 1)
+        assert waiting.oldest_age is None
+        await made.accept("e2", COMPLETED, "r2")
+        untried = counts(redis_client)
+        assert (untried.open, untried.postponed) == (2, 1)
+        assert untried.oldest_age == pytest.approx(60, abs=20)
+
+
+async def test_postponed_event_is_late_once_it_is_due(
+    redis_url: str, stub: Stub, plan: Planned, redis_client: Redis
+) -> None:
+    plan.add("polls", retries=100, backoff=Backoff(first=3_600, longest=3_600))
+    plan.ends = {"polls": Retry(after=0.01)}
+    async with attempts(redis_url, stub, plan.handlers) as made:
+        await event_of(made)
+        long_ago = int(record(redis_client, "e1")["received"]) - 86_400_000
+        redis_client.hset("credhook:credhook:event:e1", "received", long_ago)
+        await made.next()
+        plan.ends = {"polls": ValueError()}
+        assert (await made.next()).chosen is False
+        late = counts(redis_client)
+    assert (late.retrying, late.postponed) == (1, 0)
+    assert late.oldest_age == pytest.approx(60, abs=20)
+
+
+async def test_event_with_a_failed_handler_is_late_although_another_has_chosen_to_wait(
+    redis_url: str, stub: Stub, plan: Planned, redis_client: Redis
+) -> None:
+    plan.add("polls")
+    plan.add("fails", backoff=Backoff(first=3_600, longest=3_600))
+    plan.ends = {"polls": Retry(after=86_400), "fails": ValueError()}
+    async with attempts(redis_url, stub, plan.handlers) as made:
+        await event_of(made)
+        await made.next()
+        failing = counts(redis_client)
+        assert (failing.retrying, failing.postponed) == (1, 0)
+        del plan.ends["fails"]
+        redis_client.hset("credhook:credhook:event:e1", mapping={"due": 1, "p:test.fails": "1 0"})
+        assert (await made.next(Attempt(await made.claim_of("e1")))).chosen
+    assert counts(redis_client).postponed == 1
+
+
+async def test_chosen_retry_is_shown_as_a_decision(
+    redis_url: str, stub: Stub, plan: Planned, redis_client: Redis, events: Run
+) -> None:
+    plan.add("polls", retries=100)
+    plan.ends = {"polls": ValueError()}
+    async with attempts(redis_url, stub, plan.handlers) as made:
+        await event_of(made)
+        await made.next()
+        assert [cause.error for cause in causes(store_on(redis_client))[0]] == ["ValueError"]
+        plan.ends = {"polls": Retry(after=600, reason="not yet approved")}
+        hasten(redis_client, "e1")
+        with capture_logs() as logs:
+            await made.next(Attempt(await made.claim_of("e1")))
+    assert causes(store_on(redis_client))[0] == []
+    assert record(redis_client, "e1")["error"] == "test.polls: not yet approved"
+    (line,) = (line for line in logs if line["event"] == "retry_chosen")
+    assert (line["log_level"], line["reason"], line["attempt"], line["retry_in"]) == (
+        "info",
+        "not yet approved",
+        2,
+        600,
+    )
+    assert {line["event"] for line in logs} == {"retry_chosen", "event_waiting"}
+    shown = events("show", "e1").stdout
+    assert "test.polls chose to run again: not yet approved, attempt 2, next at " in shown
+    assert "\nhandler    test.polls: tried 2 times, next at " in shown
+
+
+async def test_retry_without_an_attempt_left_is_a_failure_with_its_reason(
+    redis_url: str, stub: Stub, plan: Planned, redis_client: Redis
+) -> None:
+    plan.add("polls", retries=0)
+    plan.ends = {"polls": Retry(after=0, reason="not yet approved")}
+    async with attempts(redis_url, stub, plan.handlers) as made:
+        await event_of(made)
+        assert (await made.next()).state is State.DEAD
+    assert record(redis_client, "e1")["h:test.polls"] == "dead: not yet approved"
+    assert [(cause.error, cause.given_up) for cause in causes(store_on(redis_client))[0]] == [("Retry", 1)]
 
 
 async def test_attempt_that_comes_early_runs_no_handler(

@@ -368,7 +368,7 @@ async def test_place_ends_with_its_release_or_with_the_lease(queue: EventQueue) 
 async def test_event_that_is_done_keeps_no_error(queue: EventQueue) -> None:
     await queue.accept("e1")
     claims = queue.worker()
-    failed = Settlement(State.WAITING, "t.f: \udc80 closed", schedules={"t.f": (1, 0.0)})
+    failed = Settlement(State.WAITING, "t.f: \udc80 closed", schedules={"t.f": (1, 0.0, False)})
     assert (await claims.settle(await queue.take_one(), failed))[0]
     assert queue.record("e1")["error"] == "t.f: ? closed"
     claim = await queue.take_one()

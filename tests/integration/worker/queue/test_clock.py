@@ -34,7 +34,7 @@ def set_back(queue: EventQueue, *event_ids: str, ms: int = HOUR) -> None:
     """Date what stands in Redis as if the clock had been set back since."""
     for key in (INDEX.open, INDEX.leases, INDEX.heartbeats):
         for member, score in queue.redis.zscan_iter(key):
-            queue.redis.zadd(key, {member: score + ms})
+            queue.redis.zadd(key, {member: score + (ms if score >= 0 else -ms)})
     for event_id in event_ids:
         fields = queue.record(event_id)
         for name, value in fields.items():
@@ -42,8 +42,8 @@ def set_back(queue: EventQueue, *event_ids: str, ms: int = HOUR) -> None:
                 queue.redis.hset(EVENT + event_id, name, int(value) + ms)
                 queue.redis.zadd(INDEX.scheduled, {job_id(event_id): (int(value) + ms) / 1_000}, xx=True)
             elif name.startswith("p:") and not value.endswith(" 0"):
-                attempts, due = value.split()
-                queue.redis.hset(EVENT + event_id, name, f"{attempts} {int(due) + ms}")
+                attempts, due, *chosen = value.split()
+                queue.redis.hset(EVENT + event_id, name, " ".join([attempts, f"{int(due) + ms}", *chosen]))
 
 
 @pytest.mark.parametrize("seconds", [600, -600, 8, -8, 3_600, -86_400])
@@ -94,7 +94,7 @@ async def test_step_forward_ends_no_lease(queue: EventQueue) -> None:
 async def test_due_times_come_forward_by_the_step(queue: EventQueue, ms: int) -> None:
     await queue.accept("m1")
     claim = await queue.take_one()
-    schedules: Any = {"a.b": (1, 300.0), "a.c": (2, 900.0), "a.d": (1, None)}
+    schedules: Any = {"a.b": (1, 300.0, False), "a.c": (2, 900.0, False), "a.d": (1, None, False)}
     await queue.worker().settle(claim, Settlement(State.WAITING, "no", wait=300.0, schedules=schedules))
     before = queue.record("m1")
     set_back(queue, "m1", ms=ms)
@@ -109,6 +109,33 @@ async def test_due_times_come_forward_by_the_step(queue: EventQueue, ms: int) ->
     score = queue.redis.zscore(INDEX.scheduled, job_id("m1")) or 0
     assert abs(score * 1_000 - int(after["due"])) < 10
     assert (queue.redis.zscore(INDEX.open, "m1") or 0) <= int(queue.redis.time()[0]) * 1_000 + 1_000
+
+
+async def test_postponed_event_comes_forward_by_the_step(queue: EventQueue) -> None:
+    await queue.accept("m1")
+    chosen = Settlement(State.WAITING, wait=300.0, chosen=True, schedules={"a.b": (1, 300.0, True)})
+    await queue.worker().settle(await queue.take_one(), chosen)
+    before = queue.record("m1")
+    set_back(queue, "m1")
+    queue.redis.zadd(INDEX.delayed, {"m1": queue.record("m1")["due"]})
+    queue.sweep()
+    after = queue.record("m1")
+    due, now = int(after["due"]), int(queue.redis.time()[0]) * 1_000
+    assert abs(due - int(before["due"])) < 5_000
+    assert abs(int(after["p:a.b"].split()[1]) - due) < 5_000
+    assert after["p:a.b"].endswith(" chosen")
+    assert queue.redis.zscore(INDEX.delayed, "m1") == due
+    assert -now - 1_000 <= (queue.redis.zscore(INDEX.open, "m1") or 0) < 0
+
+
+async def test_postponed_event_without_its_job_is_put_back(queue: EventQueue) -> None:
+    await queue.accept("m1")
+    await queue.worker().settle(await queue.take_one(), Settlement(State.WAITING, wait=0.001, chosen=True))
+    queue.redis.zrem(INDEX.scheduled, job_id("m1"))
+    queue.redis.hset(EVENT + "m1", "due", 1)
+    queue.redis.zadd(INDEX.open, {"m1": -1})
+    assert queue.sweep() == 1
+    assert (await queue.take_one()).event_id == "m1"
 
 
 async def test_leases_of_dead_workers_end_although_the_clock_went_back(queue: EventQueue) -> None:

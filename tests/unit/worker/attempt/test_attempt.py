@@ -60,7 +60,7 @@ def test_event_is_due_when_its_earliest_handler_is() -> None:
     for name, error, wait in (("a.f", ValueError(), 9), ("a.g", KeyError(), 3), ("a.h", OSError(), 5)):
         attempt.failed(name, error, Retry(wait))
     assert attempt.settlement()[:3] == (State.WAITING, "a.g: KeyError", 3)
-    assert attempt.schedules == {"a.f": (1, 9), "a.g": (1, 3), "a.h": (1, 5)}
+    assert attempt.schedules == {"a.f": (1, 9, False), "a.g": (1, 3, False), "a.h": (1, 5, False)}
 
 
 def test_handler_that_is_not_due_keeps_its_own_schedule() -> None:
@@ -69,7 +69,7 @@ def test_handler_that_is_not_due_keeps_its_own_schedule() -> None:
     attempt.failed("a.g", ValueError(), Retry(90))
     settlement = attempt.settlement()
     assert (settlement.state, settlement.until, round(settlement.wait)) == (State.WAITING, CLAIM.now + 60_000, 60)
-    assert attempt.schedules == {"a.g": (1, 90)}
+    assert attempt.schedules == {"a.g": (1, 90, False)}
 
 
 def test_event_waits_for_the_fetch_before_its_handlers() -> None:
@@ -82,10 +82,20 @@ def test_deferral_spends_no_attempt() -> None:
     attempt = attempt_with("a.f", "a.g", claim=claim)
     attempt.failed("a.f", Unavailable(""), Defer(0.4))
     attempt.failed("a.g", ValueError(), Retry(30))
-    assert attempt.schedules == {"a.f": (4, 0.4), "a.g": (1, 30)}
+    assert attempt.schedules == {"a.f": (4, 0.4, False), "a.g": (1, 30, False)}
     assert attempt.settlement().more("w")["wait"] == 400
     attempt.failed("fetch", Unavailable(""), Retry(7))
-    assert (attempt.schedules["fetch"], attempt.settlement().wait) == ((3, 7), 7)
+    assert (attempt.schedules["fetch"], attempt.settlement().wait) == ((3, 7, False), 7)
+
+
+def test_event_is_postponed_while_its_earliest_handler_has_chosen_to_wait() -> None:
+    chosen, claim = Retry(after=60), CLAIM._replace(schedules={"a.f": Schedule(1, CLAIM.now + 9_000, chosen=True)})
+    attempt = attempt_with("a.f", "a.g", claim=claim)
+    attempt.failed("a.g", chosen, chosen)
+    assert attempt.schedules == {"a.g": (1, 60, True)}
+    assert (attempt.settlement().until, attempt.settlement().chosen) == (CLAIM.now + 9_000, True)
+    attempt.failed("a.g", ValueError(), Retry(2))
+    assert (attempt.settlement().wait, attempt.settlement().chosen) == (2, False)
 
 
 def test_event_is_dead_once_every_handler_has_ended() -> None:
