@@ -10,7 +10,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from traceback import walk_tb
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any, Final, Protocol
 
 #: The folder of our own code. All our modules are imported through it.
@@ -133,6 +133,16 @@ def places(error: BaseException, limit: int) -> list[str]:
     if authors:
         calls = authors if calls[-1:] == authors[-1:] else [*authors, *calls[-1:]]
     return list(dict.fromkeys(_call(*call) for call in calls))[-limit:]
+
+
+def without_ours(traceback: TracebackType | None) -> TracebackType | None:
+    """Return the traceback without our own calls, so that a failed test shows the author's."""
+    if traceback is None:
+        return None
+    rest = without_ours(traceback.tb_next)
+    if traceback.tb_frame.f_code.co_filename.startswith(_OURS):
+        return rest
+    return TracebackType(rest, traceback.tb_frame, traceback.tb_lasti, traceback.tb_lineno)
 
 
 def members(error: BaseException, limit: int) -> list[str]:

@@ -74,14 +74,15 @@ def event(
         attributes: the claims of the presented credential. Default: an example's.
         is_valid: whether that credential is valid.
         status: of the issuance or presentation.
-        details: fields of the details in camelCase, as the platform writes them. They override the others.
+        details: fields of the details in camelCase, as the platform writes them. They override the others. Only fields
+            that the model or the sandbox has: for others, edit the file of `credhook events export`.
         resource_id: its id. Default: generated.
         webhook_id: the delivery's id. Default: generated.
         received_at: when it was received, and when the details were last updated. Default: now.
         attempt: number of the attempt.
 
     Raises:
-        ValueError: the type, variant or format is unknown, or a worker would not accept the details.
+        ValueError: the type, variant, format or a field is unknown, or a worker would not accept the details.
     """
     _check("event type", type, EVENT_TYPES)
     _check("format", format, _CREDENTIALS)
@@ -99,6 +100,10 @@ def event(
     (triggered,) = resources.trigger_events(tenant, resources.EventRequest.model_validate(request))
     resource = read(tenant, triggered.resource_id)
     document = TypeAdapter(shown).dump_python(resource, mode="json", by_alias=True, exclude_unset=True)
+    model = model_of(resource_of(type))
+    fields = {field.alias or name for name, field in model.model_fields.items()} | document.keys()
+    for name in details or ():
+        _check("field of the details", name, sorted(fields))
     if variant is not None:
         _check(f"variant of {type}", variant, variants(type))
         document = _VARIANTS[variant][1](document)
@@ -110,7 +115,7 @@ def event(
         webhook_id=webhook_id or f"msg_{secrets.token_hex(12)}",
         received_at=moment,
         attempt=attempt,
-        details=model_of(resource_of(type)).model_validate(document),
+        details=model.model_validate(document),
     )
 
 

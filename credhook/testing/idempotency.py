@@ -14,10 +14,11 @@ import inspect
 import pprint
 import types
 from collections.abc import Callable, Coroutine, Generator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from credhook.logs.places import is_authors
+from credhook.logs.places import is_authors, without_ours
 from credhook.testing.fake_platform import FakeApi
 from credhook.testing.running import UNSET, Function, Result, Trial, end_tasks, handler_of, run_on_new_loop, state_for
 from credhook.worker.attempt.retry import GiveUp
@@ -39,7 +40,11 @@ def assert_idempotent(
         AssertionError: see `aassert_idempotent`.
         RuntimeError: an event loop runs here.
     """
-    run_on_new_loop(aassert_idempotent(handler, event, state=state, fresh=fresh, effects=effects))
+    __tracebackhide__ = True  # pytest then shows the author's line.
+    try:
+        run_on_new_loop(aassert_idempotent(handler, event, state=state, fresh=fresh, effects=effects))
+    except AssertionError as error:
+        raise error.with_traceback(None) from error.__cause__
 
 
 async def aassert_idempotent(
@@ -66,26 +71,40 @@ async def aassert_idempotent(
             if it takes an argument. Default: `FakeApi.effects`.
 
     Raises:
-        AssertionError: the effects differ, or the handler fails. The message says after which crash, and where.
+        AssertionError: the effects differ, the handler has none, or it fails. The message says after which crash, and
+            where.
         ValueError: as for `arun`.
     """
+    __tracebackhide__ = True
     subject = handler_of(handler)
     state = state_for(handler, state) if fresh is None else None
 
+    async def seen(api: FakeApi, run_state: object) -> object:
+        # `effects` may return the state itself, which the next run changes.
+        return copy.deepcopy(api.effects() if effects is None else await _call(effects, run_state))
+
+    before: object = UNSET
+
     async def observe(point: CrashPoint | None) -> tuple[Result, object]:
+        nonlocal before
         api = FakeApi()
         run_state = state if fresh is None else await _call(fresh, api)
+        if before is UNSET:
+            before = None
+            with suppress(Exception):  # There may be nothing to read yet, such as a table that the handler makes.
+                before = await seen(api, run_state)
         trial = Trial(subject, event, api, state=run_state)
         if point is not None:
             await trial.crash(replace(subject, function=point.wrap(subject.function)) if subject.is_async else subject)
         result = await trial.settle()
-        # `effects` may return the state itself, which the next run changes.
-        return result, copy.deepcopy(api.effects() if effects is None else await _call(effects, run_state))
+        return result, await seen(api, run_state)
 
     first, expected = await observe(None)
     if not _is_done(first):
         message = f"{subject.name} did not get done when nothing disturbed it: {_summary(first)}"
-        raise AssertionError(message) from first.error
+        raise AssertionError(message) from _shown(first.error)
+    if expected == before and first.error is None:
+        raise AssertionError(f"{subject.name} had no effect to compare: let effects= return what it changes")
     number, awaits = 0, 0
     while number <= awaits:  # Run 0 reaches its end, and counts the awaits.
         point = CrashPoint(number)
@@ -95,12 +114,17 @@ async def aassert_idempotent(
         if result.outcome != first.outcome or not _is_done(result):
             raise AssertionError(
                 f"{subject.name} cannot run again: it {died}, and the next run ended as {_summary(result)}"
-            ) from result.error
+            ) from _shown(result.error)
         if run_effects != expected:
             once, again = (pprint.pformat(value).splitlines() for value in (expected, run_effects))
             changes = "\n".join(difflib.unified_diff(once, again, "once", "again", lineterm=""))
             raise AssertionError(f"{subject.name} is not idempotent: it {died}, ran again, and left\n{changes}")
         number += 1
+
+
+def _shown(error: Exception | None) -> Exception | None:
+    """Return the handler's error as pytest should show it, without our calls."""
+    return error and error.with_traceback(without_ours(error.__traceback__))
 
 
 def _is_done(result: Result) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar, Unpack
 
 import structlog
 
-from credhook.logs.places import NEVER_AWAITED, dropped_coroutine, leaves, loaded_from, members, places
+from credhook.logs.places import NEVER_AWAITED, dropped_coroutine, leaves, loaded_from, members, places, without_ours
 from credhook.settings import WorkerSettings
 from credhook.testing.fake_platform import ApiCall, FakeApi
 from credhook.worker.api.client import AsyncApi, SyncApi
@@ -189,7 +189,8 @@ class Trial:
             error = await self._run(handler)
         if error is None:
             return "done", None, None
-        log.warning("%s attempt %s", handler.name, self.event.attempt, exc_info=error)  # Shown if the test fails.
+        shown = type(error), error, without_ours(error.__traceback__)
+        log.warning("%s attempt %s", handler.name, self.event.attempt, exc_info=shown)  # Shown if the test fails.
         decision = after_handler(
             error,
             self.event.attempt,

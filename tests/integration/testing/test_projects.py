@@ -32,6 +32,39 @@ async def test_handler_may_run_again():
     await aassert_idempotent(open_account, MADE)
 """
 
+FAILING = """
+import asyncio
+
+import pytest
+from credhook.testing import aassert_idempotent, assert_idempotent, event, run
+
+COMPLETED = event("openid4vc.issuance.completed")
+rows = []
+
+async def adds(event, context):
+    rows.append(1)
+
+async def fails(event, context):
+    await context.api.users.list()
+    raise KeyError("author's line")
+
+async def does_nothing(event, context):
+    pass
+
+def test_run():
+    assert run(fails, COMPLETED).outcome == "done"
+
+def test_failure():
+    assert_idempotent(fails, COMPLETED)
+
+def test_no_effect():
+    assert_idempotent(does_nothing, COMPLETED)
+
+@pytest.mark.asyncio
+async def test_two_effects():
+    await aassert_idempotent(adds, COMPLETED, fresh=rows.clear, effects=lambda: rows)
+"""
+
 UNITTEST = """
 import unittest
 from accounts import open_account
@@ -71,6 +104,18 @@ def test_with_pytest(project: Path) -> None:
     assert sorted(path.name for path in project.iterdir() if path.name != "__pycache__") == [
         "accounts.py", "onboarding.py", "pytest.ini", "test_asynchronous.py", "test_onboarding.py",
     ]  # fmt: skip
+
+
+def test_failed_test_shows_the_author_and_no_code_of_the_kit(project: Path) -> None:
+    (project / "test_failing.py").write_text(FAILING)
+    with pytest.raises(AssertionError) as failed:
+        run(project, *PYTEST, "-pno:cacheprovider")
+    said = str(failed.value)
+    assert "4 failed" in said
+    places = set(re.findall(r"^(\S+\.py):\d+", said, re.MULTILINE))
+    assert places == {"test_failing.py"}
+    assert 'File "' + str(project / "test_failing.py") in said  # In the log of the handler's error.
+    assert "/credhook/testing/" not in said
 
 
 def test_with_unittest(project: Path) -> None:

@@ -72,6 +72,12 @@ def test_everything_can_be_said_otherwise() -> None:
     assert not details_of(VERIFIED, attributes={}).has_data
 
 
+@pytest.mark.parametrize("name", ["presentation_template_id", "presentationTemplate"])
+def test_unknown_field_of_the_details_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"'{name}' is not a known field of the details.*presentationTemplateId"):
+        event(DATA, details={name: "t"})
+
+
 @pytest.mark.parametrize(("arguments", "more", "why"), [
     (("openid4vc.issuance.complete",), {}, "is not a known event type; there is openid4vc.issuance.offered, "),
     ((COMPLETED, "scripts"), {}, f"'scripts' is not a known variant of {COMPLETED}; there is empty, "),

@@ -247,6 +247,15 @@ def test_effects_are_compared_as_they_were_after_the_run() -> None:
         assert_idempotent(appends, EVENT, fresh=table.clear, effects=lambda: {"rows": table})
 
 
+@pytest.mark.parametrize("where", [{}, {"effects": log.copy}])
+def test_handler_without_an_effect_to_compare_is_refused(where: Any) -> None:
+    async def does_nothing(event: FetchedEvent, context: Context) -> None:
+        pass
+
+    with pytest.raises(AssertionError, match="does_nothing had no effect to compare: let effects= return"):
+        assert_idempotent(does_nothing, EVENT, **where)
+
+
 async def test_fresh_state_can_be_arranged_on_the_platform_and_handed_on() -> None:
     arranged, attempts = [], []
 
@@ -255,9 +264,9 @@ async def test_fresh_state_can_be_arranged_on_the_platform_and_handed_on() -> No
         arranged.append(api)
         return Tables()
 
-    async def finds_grace(event: FetchedEvent, context: Context) -> None:
+    async def finds_grace(event: FetchedEvent, context: Context[Any, Any]) -> None:
         attempts.append(event.attempt)
-        assert len(await context.api.users.list()) == 1
+        context.state.rows["accounts"] = [user.username for user in await context.api.users.list()]
 
     async def of(state: Tables) -> Any:
         await asyncio.sleep(0)

@@ -327,6 +327,6 @@ def test_a_handler_whose_plugin_has_a_start_up_wants_a_state_to_be_said() -> Non
             kit(looks_at_state, EVENT)
     assert run(looks_at_state, EVENT, state={"a": 1}).outcome == "done"
     assert run(looks_at_state, EVENT, state=None).outcome == "done"
-    assert_idempotent(looks_at_state, EVENT, state=7)
-    assert_idempotent(looks_at_state, EVENT, fresh=lambda: 8)
+    assert_idempotent(looks_at_state, EVENT, state=7, effects=lambda: 7 in states)
+    assert_idempotent(looks_at_state, EVENT, fresh=lambda: 8, effects=lambda: 8 in states)
     assert states == [{"a": 1}, None, 7, 7, 7, 8, 8, 8]
