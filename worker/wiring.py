@@ -5,6 +5,7 @@ import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -37,38 +38,63 @@ class Lifespan:
 
     Attributes:
         slow_seconds: after this time, a start-up function that has not returned is logged, repeatedly.
+        patience_seconds: a plugin whose start takes longer no longer holds up the other plugins.
         shutdown_seconds: a shutdown function may take so long.
         states: plugin → the result of its start-up function.
     """
 
     plugins: Sequence[Handlers[Any]]
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
     slow_seconds: float = 30.0
+    patience_seconds: float = 5.0
     shutdown_seconds: float = 5.0
     states: dict[str, Any] = field(default_factory=dict)
+    _starting: list["asyncio.Task[None]"] = field(default_factory=list)
+
+    @property
+    def has_started(self) -> bool:
+        """Return True once every start-up function has succeeded."""
+        return all(plugin.name in self.states for plugin in self.plugins if plugin.startup_function)
 
     async def start(self) -> None:
-        """Start every plugin. A start-up function that fails is tried again, while events wait."""
-        for plugin in self.plugins:
-            startup, waits = plugin.startup_function, Waits(_BACKOFF)
-            while startup is not None and plugin.name not in self.states:
-                watch = asyncio.create_task(self._log_slow_startup(plugin.name))
-                try:
-                    self.states[plugin.name] = await _call(startup)
-                except (Exception, SystemExit, asyncio.CancelledError) as error:
-                    task = asyncio.current_task()
-                    if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-                        raise
-                    wait, hint = waits.next(), "No event is taken until it succeeds"
-                    log.error("startup_failed", plugin=plugin.name, exc_info=error, retry_in=wait, hint=hint)  # noqa: TRY400  Our processor drops the message.
-                    await self.sleep(wait)
-                finally:
-                    watch.cancel()
+        """Start the plugins. A start-up function that fails is tried again, while its handlers wait.
+
+        Return once all plugins have started, or after `patience_seconds` if some have. The others go on starting.
+        """
+        self._starting = [asyncio.create_task(self._start(plugin)) for plugin in self.plugins]
+        if self._starting:
+            await asyncio.wait(self._starting, timeout=self.patience_seconds)
+            await asyncio.wait(self._starting, return_when=asyncio.FIRST_COMPLETED)
         if self.states:
             log.info("plugins_started", plugins=list(self.states))
+        for plugin, task in zip(self.plugins, self._starting, strict=True):
+            if not task.done():
+                task.add_done_callback(partial(self._log_late_start, plugin.name))
+
+    def _log_late_start(self, plugin: str, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled():
+            log.info("plugins_started", plugins=[plugin])
+
+    async def _start(self, plugin: Handlers[Any]) -> None:
+        startup, waits = plugin.startup_function, Waits(_BACKOFF)
+        while startup is not None and plugin.name not in self.states:
+            watch = asyncio.create_task(self._log_slow_startup(plugin.name))
+            try:
+                self.states[plugin.name] = await _call(startup)
+            except (Exception, SystemExit, asyncio.CancelledError) as error:
+                task = asyncio.current_task()
+                if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                    raise
+                wait, hint = waits.next(), "Its handlers wait until it succeeds"
+                log.error("startup_failed", plugin=plugin.name, exc_info=error, retry_in=wait, hint=hint)  # noqa: TRY400  Our processor drops the message.
+                await self.sleep(wait)
+            finally:
+                watch.cancel()
 
     async def stop(self) -> None:
         """Shut the started plugins down, in reverse order."""
+        for task in self._starting:
+            task.cancel()
         for plugin in reversed(self.plugins):
             startup, shutdown = plugin.startup_function, plugin.shutdown_function
             if shutdown is None or (startup is not None and plugin.name not in self.states):
@@ -83,7 +109,7 @@ class Lifespan:
     async def _log_slow_startup(self, plugin: str) -> None:
         while True:
             await asyncio.sleep(self.slow_seconds)
-            log.warning("startup_slow", plugin=plugin, hint="No event is taken until it ends. Give its calls time-outs")
+            log.warning("startup_slow", plugin=plugin, hint="Its handlers wait until it ends. Give its calls time-outs")
 
 
 async def _call(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -42,6 +42,10 @@ _ARGUMENTS: Final = re.compile(r"\n|exception=|[(<{]")
 _MAX_PLACES: Final = 4
 #: Members of an exception group that a line names.
 _MAX_MEMBERS: Final = 8
+#: Attributes that each record of Python's logging has. All others come from `extra=`.
+_OF_RECORDS: Final = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
+#: Fields of `extra=` that a line shows, and characters of each.
+_MAX_EXTRA, _MAX_EXTRA_CHARACTERS = 20, 1_000
 #: Libraries that log each request and each start. Our own lines say the same.
 _QUIET: Final = ("httpx", "httpcore", "uvicorn", "rq.worker", "rq.scheduler", "rq.queue", "rq.job")
 #: Dataclasses are shown by their repr, which hides claims. orjson would write all their fields.
@@ -79,7 +83,7 @@ def configure_logs(stream: Any = None) -> None:
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
-            foreign_pre_chain=[_cut_foreign_details, *shared],
+            foreign_pre_chain=[_cut_foreign_details, *shared, _add_extra],
         )
     )
     _OURS[:] = [handler]
@@ -302,6 +306,26 @@ def _message(error: BaseException) -> str:
     with suppress(Exception):  # The author's `__str__` may fail.
         return str(error)
     return ""
+
+
+def _add_extra(_: Any, __: str, event: Event) -> Event:
+    """Add the fields that an author has passed to Python's logging as `extra=`. A library's fields may hold claims."""
+    record: logging.LogRecord = event["_record"]
+    if is_authors(record.pathname):
+        names = [name for name in vars(record) if name not in _OF_RECORDS][:_MAX_EXTRA]
+        for name in names:
+            event.setdefault(name, _cut(vars(record)[name]))
+    return event
+
+
+def _cut(value: object) -> object:
+    """Return the value, or if it is too long the beginning of its text."""
+    if isinstance(value, str):
+        return value[:_MAX_EXTRA_CHARACTERS]
+    with suppress(TypeError):  # Such as a list that holds itself.
+        text = orjson.dumps(value, default=_text, option=_AS_REPR | orjson.OPT_NON_STR_KEYS).decode()
+        return value if len(text) <= _MAX_EXTRA_CHARACTERS else text[:_MAX_EXTRA_CHARACTERS]
+    return _text(value)[:_MAX_EXTRA_CHARACTERS]
 
 
 def _cut_foreign_details(_: Any, __: str, event: Event) -> Event:

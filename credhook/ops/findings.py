@@ -207,10 +207,10 @@ def _too_few(fleet: Fleet) -> Iterator[Problem]:
 
 
 def _starting(fleet: Fleet) -> Iterator[Problem]:
-    """Yield worker processes whose start has not ended, and that have a token or need none yet."""
+    """Yield worker processes with a plugin that has not started, and that have a token or need none yet."""
     for worker in fleet.own_workers:
         if not worker.started and worker.age >= _SLOW_START_SECONDS and not worker.credential_error:
-            problem = f"worker {label(worker)} takes no events: its start has not ended after {age(worker.age)}"
+            problem = f"handlers of worker {label(worker)} wait: its start has not ended after {age(worker.age)}"
             yield problem, "see startup_failed and startup_slow in its log"
 
 

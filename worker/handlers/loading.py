@@ -81,8 +81,10 @@ def _registry(references: Mapping[str, str]) -> Registry:
     for source, reference in references.items():
         plugin = _load(reference, source)
         insist_on_logs()  # Its module may have configured logging.
+        if plugins.get(plugin.name) is plugin:  # Two modules, or two packages, offer it.
+            continue
         if plugin.name in plugins:
-            raise CannotLoad(f"handlers {source}: another plugin is called {plugin.name!r}; rename it, or name it once")
+            raise CannotLoad(f"handlers {source}: another plugin is called {plugin.name!r}; rename it")
         plugins[plugin.name] = plugin
         if not list(plugin):
             hint = "Decorate a function with @handlers.on(…), or remove the plugin from CREDHOOK_HANDLERS"
@@ -105,7 +107,7 @@ def _load(reference: str, source: str) -> Handlers:
     finally:
         slow.cancel()
     offered = {key: value for key, value in vars(module).items() if isinstance(value, Handlers)}
-    matching = [value for key, value in offered.items() if name in {"", key}]
+    matching = list({id(value): value for key, value in offered.items() if name in {"", key}}.values())
     if len(matching) != 1:
         problem = f"{'more than one' if matching else 'no'} Handlers object {name}".rstrip()
         names = ",".join(f"{module_name}:{key}" for key in offered)

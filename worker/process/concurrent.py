@@ -64,8 +64,8 @@ class ConcurrentWorker(BaseWorker):
     never_found: tuple[str, ...] = ()
     #: Phase of the circuit breaker. The heartbeat announces it.
     breaker: str = Phase.CLOSED.value
-    #: True once it has asked for a token, and its startup functions have ended.
-    started: bool = False
+    #: True once it takes events: it has asked for a token, and at least one plugin has started.
+    _takes_events: bool = False
     #: When the grace time ends, in seconds of the loop. It includes waits for Redis: the supervisor waits no longer.
     _drained_by: float = math.inf
 
@@ -165,9 +165,10 @@ class ConcurrentWorker(BaseWorker):
             self._claims, self._breaker = parts.processor.claims, parts.processor.breaker
             with suppress(ApiError):  # The breaker then claims no events.
                 await self._first(parts.auth.token(parts.transport))
+            self._lifespan = parts.lifespan
             await self._first(parts.lifespan.start())
             self._on_start()
-            self.credential_error, self.started = self._breaker.credential_error, True
+            self.credential_error, self._takes_events = self._breaker.credential_error, True
             watch(False)  # An event may block the loop before the next round.
             await self._take_and_start(burst=burst)
             await self._drain()
@@ -317,7 +318,7 @@ class ConcurrentWorker(BaseWorker):
         """Do the work due twice a second. Hung handlers can only be ended with their process."""
         runs = self._processor.runs
         while True:
-            watch(not self.started)
+            watch(not self._takes_events)
             self.credential_error, phase = self._breaker.credential_error, self._breaker.phase
             self.breaker, self.never_found = phase.value, self._processor.lookups.never_found
             metrics.BREAKER.set(phase is not Phase.CLOSED)
@@ -328,6 +329,11 @@ class ConcurrentWorker(BaseWorker):
                 self._exhausted = True
                 self._stop()
             await asyncio.sleep(ROUND_SECONDS)
+
+    @property
+    def started(self) -> bool:
+        """Return True once it takes events, and its start-up functions have succeeded."""
+        return self._takes_events and self._lifespan.has_started
 
     @property
     def in_flight(self) -> int:

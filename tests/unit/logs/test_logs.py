@@ -205,6 +205,30 @@ def test_every_event_is_one_line_with_all_its_fields_whatever_they_hold(
     assert capsys.readouterr().err == ""
 
 
+def test_extra_fields_of_an_author_are_kept_within_bounds() -> None:
+    output = configured()
+    extra = {
+        "order": "A-7",
+        "lines": [1, 2],
+        "level": "mine",
+        "event": "mine",
+        "long": "x" * 5_000,
+        "deep": ["y" * 5_000],
+    }
+    logging.getLogger("shop").info("sent", extra=extra | {f"more{number}": number for number in range(50)})
+    line = json.loads(output.getvalue())
+    assert (line["event"], line["level"], line["order"], line["lines"]) == ("sent", "info", "A-7", [1, 2])
+    assert (len(line["long"]), len(line["deep"])) == (1_000, 1_000)
+    assert len(output.getvalue()) < 3_000
+
+
+def test_extra_fields_of_a_library_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    output = configured()
+    monkeypatch.setattr("credhook.logs.is_authors", lambda _: False)
+    logging.getLogger("library").info("sent", extra={"holder": "Jane Doe"})
+    assert "Jane" not in output.getvalue()
+
+
 def test_a_value_that_cannot_be_written_costs_no_other_value() -> None:
     output = configured()
     values = {"pages": {1: 10}, "ids": ["a"], "at": ["caf\udce9.py:1", 2], "claims": read_only([{"name": "Jane"}])}

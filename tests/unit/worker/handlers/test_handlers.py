@@ -242,6 +242,14 @@ def test_a_module_here_comes_before_an_installed_copy(tmp_path: Path, monkeypatc
     assert not [finder for finder in sys.meta_path if type(finder).__name__ == "_CurrentFolder"]
 
 
+def test_handlers_that_two_modules_offer_are_one_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "shared_handlers.py").write_text("import credhook\nhandlers = accounts = credhook.Handlers('shared')\n")
+    (tmp_path / "offers_again.py").write_text("from shared_handlers import handlers\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    registry = loading.load(["shared_handlers", "offers_again:handlers"])
+    assert [plugin.name for plugin in registry.plugins] == ["shared"]
+
+
 def test_an_import_that_takes_long_is_named_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waits = "[one.join() for one in threading.enumerate() if isinstance(one, threading.Timer)]"
     (tmp_path / "slow_import.py").write_text(
