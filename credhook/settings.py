@@ -528,6 +528,15 @@ class EndpointSettings(QueueSettings):
     )
 
 
+def public_url() -> str | None:
+    """Return CREDHOOK_PUBLIC_URL, or None where it is not set.
+
+    Raises:
+        ValidationError: it is no https URL.
+    """
+    return EndpointSettings().public_url if "CREDHOOK_PUBLIC_URL" in names_set() else None
+
+
 class HandlerSettings(Settings):
     """Setting of the handlers to load. `credhook handlers` needs no other."""
 

@@ -114,8 +114,10 @@ class RefusalLog:
     def refuse(self, refusal: Exception, sent: Sequence[tuple[bytes, bytes]] = ()) -> Response:
         """Count a refusal, and log it unless that reason floods the log. Return the response. `sent`: the headers."""
         rule, status, detail, headers = _REFUSALS[type(refusal)]
+        if isinstance(refusal, BadHeaders | RouteNotFound) and (b"user-agent", DOCTOR_AGENT.encode()) in sent:
+            return _envelope(status, detail or str(refusal), headers)  # A check of the public URL.
         metrics.REFUSALS.add(rule, str(status))
-        if not (isinstance(refusal, StoreUnavailable) or (b"user-agent", DOCTOR_AGENT.encode()) in sent):
+        if not isinstance(refusal, StoreUnavailable):
             self.last = time.monotonic()
             self.counts[rule] += 1
         reason = str(refusal)

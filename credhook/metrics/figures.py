@@ -14,9 +14,11 @@ from typing import Any
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from credhook.ops.verdict import Outside, Verdict
 from credhook.settings import valid_until
 from credhook.store import Keys
-from credhook.store.announcements import SILENT_SECONDS, announced, version
+from credhook.store.announcements import ANNOUNCEMENT_SECONDS, SILENT_SECONDS, Announced, announced, version
+from credhook.store.arrivals import Arrivals, minute_of
 from credhook.store.counts import read_counts, request_counts
 from credhook.store.errors import STORE_ERRORS, StoreRefusal
 from credhook.store.health import Check
@@ -31,6 +33,14 @@ def gauge(name: str, meaning: str, labels: Sequence[str], values: Mapping[tuple[
     return family
 
 
+#: Verdict of a check from outside → its value. A check that was not made has none.
+_LEVELS: Mapping[Verdict, float] = {Verdict.OK: 1, Verdict.WARN: 0.5, Verdict.FAIL: 0}
+
+
+def _by_version(processes: Sequence[Announced]) -> Mapping[tuple[str, ...], float]:
+    return Counter((str(json.loads(process.text)["version"]),) for process in processes) or {("unknown",): 0}
+
+
 @dataclass(frozen=True, slots=True)
 class QueueFigures:
     """The figures of one queue."""
@@ -40,17 +50,20 @@ class QueueFigures:
     async def __call__(self) -> list[Metric]:
         """Return all figures; none if Redis fails."""
         redis, keys = self.store.redis, self.store.keys
-        memory: dict[str, Any] = {}
+        info: dict[str, Any] = {}
         forsaken: dict[tuple[str, ...], float] = {}
         try:
             pipeline = redis.pipeline()  # In a transaction, since the counts are subtracted from each other.
             request_counts(pipeline, keys, now=time.time())
             pipeline.hgetall(keys.announcements)
+            pipeline.hgetall(keys.receivers)
+            pipeline.hgetall(keys.arrivals)
+            pipeline.get(keys.outside)
             pipeline.time()
-            *replies, announcements, (seconds, microseconds) = await pipeline.execute()
+            *replies, announcements, receivers, counted, outside, (seconds, microseconds) = await pipeline.execute()
             now = seconds + microseconds / 1_000_000
             with suppress(StoreRefusal):  # The user may not run INFO.
-                memory = await redis.info("memory")
+                info = await redis.info()
             with suppress(StoreRefusal):  # The user may not read other queues.
                 forsaken = await self._forsaken(now)
         except STORE_ERRORS:
@@ -69,8 +82,10 @@ class QueueFigures:
             ("unreadable",): counts.unreadable,
         }
         alive = [worker for worker in announced(announcements) if worker.is_alive(now * 1_000)]
-        versions = [(str(json.loads(worker.text)["version"]),) for worker in alive]
-        workers: Mapping[tuple[str, ...], float] = Counter(versions) or {("unknown",): 0}
+        lately = (now - ANNOUNCEMENT_SECONDS) * 1_000
+        receiving = [receiver for receiver in announced(receivers) if receiver.renewed >= lately]
+        arrivals, minute = Arrivals.read(counted), minute_of(int(now * 1_000))
+        checks = Outside.model_validate_json(outside).findings if outside else ()
         figures = (
             gauge(
                 "credhook_events",
@@ -90,18 +105,43 @@ class QueueFigures:
                 "Acknowledged events whose records Redis has lost within three days.",
                 counts.vanished,
             ),
-            gauge("credhook_workers", "Worker processes that are alive, by version.", ["version"], workers),
+            gauge("credhook_workers", "Worker processes that are alive, by version.", ["version"], _by_version(alive)),
+            gauge(
+                "credhook_receivers",
+                "Receiver processes that are alive, by version.",
+                ["version"],
+                _by_version(receiving),
+            ),
+            GaugeMetricFamily(
+                "credhook_last_delivery_age_seconds",
+                "Seconds since the minute of the last delivery; absent if none came within two weeks.",
+                None if arrivals.last is None else 60.0 * max(0, minute - arrivals.last),
+            ),
+            GaugeMetricFamily(
+                "credhook_deliveries_missing",
+                "1 if no deliveries come although they came at this time a week ago, else 0.",
+                arrivals.silence(minute) is not None,
+            ),
+            gauge(
+                "credhook_outside_check",
+                "Last check of public URL and endpoint: 1 if it passed, 0.5 for a warning, 0 if it failed.",
+                ["check"],
+                {(check.name,): _LEVELS[check.verdict] for check in checks if check.verdict in _LEVELS},
+            ),
             gauge(
                 "credhook_forsaken_events",
                 "Open events of each queue on this Redis that no live worker takes from; absent if there are none.",
                 ["queue"],
                 forsaken,
             ),
-            GaugeMetricFamily("credhook_redis_memory_used_bytes", "Memory that Redis uses.", memory.get("used_memory")),
+            GaugeMetricFamily("credhook_redis_memory_used_bytes", "Memory that Redis uses.", info.get("used_memory")),
             GaugeMetricFamily(
                 "credhook_redis_memory_limit_bytes",
                 "Memory that Redis may use; 0 without a limit.",
-                memory.get("maxmemory"),
+                info.get("maxmemory"),
+            ),
+            GaugeMetricFamily(
+                "credhook_redis_aof_bytes", "Size of Redis's append-only file.", info.get("aof_current_size")
             ),
         )
         return [family for family in figures if family.samples]

@@ -4,36 +4,19 @@ It checks the settings of this host, Redis and the fleet, the public URL as a se
 """
 
 import asyncio
-import http.client
 import json
-import socket
-import ssl
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
-from datetime import UTC, datetime, timedelta
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import click
 from pydantic import ValidationError
 
-from credhook.events import EVENT_TYPES
-from credhook.ops.findings import (
-    Finding,
-    Verdict,
-    check_server,
-    fail,
-    findings,
-    ok,
-    skipped,
-    split_remedy,
-    unreached,
-    warn,
-)
+from credhook.ops.findings import check_server, findings, unreached
 from credhook.ops.fleet import read_fleet, read_server
-from credhook.receiver import DOCTOR_AGENT
+from credhook.ops.outside import check_certificate, check_public_url, check_registered, list_endpoints
+from credhook.ops.verdict import Finding, Verdict, fail, ok, skipped, split_remedy, warn
 from credhook.settings import (
     EndpointSettings,
     ReceiverSettings,
@@ -44,21 +27,12 @@ from credhook.settings import (
     valid_until,
 )
 from credhook.store.connection import BRIEFLY
-from credhook.store.errors import STORE_ERRORS, Forbidden
-from credhook.store.errors import hint as store_hint
+from credhook.store.errors import STORE_ERRORS, Forbidden, hint
 from credhook.terminal import plain
-from credhook.worker.api.client import AsyncApi
-from credhook.worker.api.errors import ApiError, hint
-from credhook.worker.api.http.transport import shared_ssl_context
 from credhook.worker.api.models import Endpoint
-from credhook.worker.commands.api import RETRY_SECONDS
-from credhook.worker.commands.endpoints import filter_of, is_at, plan, shown
+from credhook.worker.commands.endpoints import is_at, plan, shown
 from credhook.worker.handlers.loading import CannotLoad, load
 
-#: Seconds that one request may take. A shorter CREDHOOK_FETCH_TIMEOUT wins.
-_ANSWER_SECONDS: Final = 5.0
-#: Bytes that are read of the public URL's answer.
-_ANSWER_BYTES: Final = 65_536
 #: Seconds by which clocks may differ without a warning.
 _CLOCK_SECONDS: Final = 5.0
 
@@ -79,22 +53,8 @@ _SETTINGS: Final[Mapping[str, tuple[type[Any], tuple[str, ...], str]]] = {
     "settings.endpoint": (EndpointSettings, ("CREDHOOK_PUBLIC_URL",), "CREDHOOK_PUBLIC_URL is not set here"),
 }
 
-#: A certificate that expires within this time is a warning.
-_EXPIRES_SOON: Final = timedelta(days=14)
-_RENEW: Final = "renew the certificate of the proxy or receiver that ends TLS there"
 #: Receivers read the file at each handshake, and libcurl and redis-py at each new connection.
 _RELOADED: Final = "the next connection uses it, but a copy that systemd's LoadCredential made needs a restart"
-_OTHER_NAME: Final = "use a certificate for CREDHOOK_PUBLIC_URL's host, or correct that setting"
-#: OpenSSL's error number for a certificate → what to do.
-_BAD_CERTIFICATE: Final = {10: _RENEW, 62: _OTHER_NAME, 64: _OTHER_NAME}
-#: Class of an error, why the public URL is not reached, what to do. More precise classes come first.
-_UNREACHED: Final = (
-    (socket.gaierror, "its host's name is not known here", "check CREDHOOK_PUBLIC_URL and its DNS record"),
-    (TimeoutError, "it does not answer in time", "check the firewall; a public address may be unreachable from within"),
-    (ConnectionRefusedError, "nothing listens there", "start the proxy, or check CREDHOOK_PUBLIC_URL's port"),
-    (ssl.SSLError, "it does not speak TLS", "let the proxy end TLS there, or set CREDHOOK_TLS_CERTFILE"),
-    (Exception, "the connection broke", "see the log of the proxy"),
-)
 
 
 @click.command()
@@ -136,13 +96,15 @@ def check_all() -> Iterator[Finding]:
             yield check_certificate(name, valid_until(path), f"renew the file that {variable} names; {_RELOADED}")
         else:
             yield skipped(name, f"{variable} is not set here")
+    public_url, names = endpoint.public_url if endpoint else None, set[str]()
     if store:
         durability = receiver.durability if receiver else (None if worker else "strict")
-        yield from _check_redis(store, durability=durability)
-    public_url = endpoint.public_url if endpoint else None
+        for finding in _check_redis(store, durability=durability, outside=public_url is None):
+            names.add(finding.name)
+            yield finding
     if public_url:
-        yield from _check_public_url(public_url)
-    else:
+        yield from check_public_url(public_url)
+    elif "public_url.reached" not in names:
         yield skipped("public_url.reached", "CREDHOOK_PUBLIC_URL is missing or wrong")
     if worker:
         wanted, finding = _load_handlers(worker)
@@ -166,18 +128,8 @@ def _read_settings(name: str) -> tuple[Any, Finding]:
         return None, fail(name, "; ".join(problem for problem, _ in parts), remedy or "see deploy/README.md, Settings")
 
 
-def check_certificate(name: str, until: datetime, remedy: str) -> Finding:
-    """Check that a certificate is valid for some more days."""
-    remaining = until - datetime.now(UTC)
-    end = until.astimezone(UTC).isoformat(timespec="minutes")
-    if remaining.total_seconds() <= 0:
-        return fail(name, f"the certificate has expired at {end}", remedy)
-    if remaining < _EXPIRES_SOON:
-        return warn(name, f"the certificate expires at {end} (days left: {remaining.days})", remedy)
-    return ok(name, f"the certificate is valid until {end}")
-
-
-def _check_redis(settings: StoreSettings, *, durability: str | None) -> Iterator[Finding]:
+def _check_redis(settings: StoreSettings, *, durability: str | None, outside: bool = True) -> Iterator[Finding]:
+    """Check Redis and the fleet. `outside`: also show what the workers have found from outside."""
     store, address = settings.open_store_sync(**BRIEFLY), settings.redis_address
     with store.redis:
         try:
@@ -189,9 +141,9 @@ def _check_redis(settings: StoreSettings, *, durability: str | None) -> Iterator
                 fleet = read_fleet(store, address, durability=durability)
             except Forbidden as error:  # A receiver's or worker's user needs only its own queue.
                 yield from check_server(server)
-                yield skipped("fleet.workers", "only the operator's user reads all queues", store_hint(error))
+                yield skipped("fleet.workers", "only the operator's user reads all queues", hint(error))
             else:
-                yield from findings(fleet)
+                yield from findings(fleet if outside else fleet.model_copy(update={"outside": None}))
         except STORE_ERRORS as error:
             yield unreached(error)
 
@@ -202,53 +154,6 @@ def check_clock(ahead: float) -> Finding:
         return ok("redis.clock", f"Redis's clock agrees with this host's within {_CLOCK_SECONDS:.0f} s")
     problem = f"Redis's clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} this host's"
     return warn("redis.clock", problem, "let both follow an NTP server; signatures and retries depend on it")
-
-
-def _check_public_url(url: str) -> Iterator[Finding]:
-    """Check that the public URL is reached, has a valid certificate, and leads to a receiver.
-
-    A delivery without headers is posted. A receiver refuses it before it asks Redis. Nothing is stored; the receiver's
-    log has one more line.
-    """
-    parts, name, headers = urlsplit(url), "public_url.reached", {"User-Agent": DOCTOR_AGENT, "Connection": "close"}
-    connection = http.client.HTTPSConnection(
-        str(parts.hostname), parts.port or 443, timeout=_ANSWER_SECONDS, context=shared_ssl_context()
-    )
-    with closing(connection):
-        try:
-            connection.connect()
-            yield ok(name, f"{shown(url)} is reached from here")
-            certificate: Any = connection.sock.getpeercert()
-            until = datetime.fromtimestamp(ssl.cert_time_to_seconds(certificate["notAfter"]), UTC)
-            yield check_certificate("public_url.certificate", until, _RENEW)
-            name = "public_url.receiver"
-            connection.request("POST", parts.path or "/", body=b"", headers=headers)
-            response = connection.getresponse()
-            yield check_answer(response.status, response.read(_ANSWER_BYTES))
-        except ssl.SSLCertVerificationError as error:
-            authority = "use a certificate of an authority that the platform trusts, with its intermediate certificates"
-            remedy = _BAD_CERTIFICATE.get(error.verify_code, authority)
-            yield fail("public_url.certificate", f"senders refuse the certificate: {error.verify_message}", remedy)
-        except (OSError, http.client.HTTPException) as error:
-            reason, remedy = next((reason, remedy) for kind, reason, remedy in _UNREACHED if isinstance(error, kind))
-            yield fail(name, f"{shown(url)}: {reason} ({type(error).__name__})", remedy)
-
-
-def check_answer(status: int, body: bytes) -> Finding:
-    """Check that a receiver answered and takes deliveries at this path. A receiver's errors have an id."""
-    name, server = "public_url.receiver", "check CREDHOOK_PUBLIC_URL and the proxy's back end"
-    try:
-        is_receiver = "id" in json.loads(body)["errors"][0]
-    except (ValueError, LookupError, TypeError):
-        is_receiver = False
-    if not is_receiver:
-        return fail(name, f"the server there, which answers {status}, is not a receiver", server)
-    if status == http.HTTPStatus.NOT_FOUND:
-        remedy = f"let it end as CREDHOOK_WEBHOOK_PATH and CREDHOOK_PATH_SECRET do; {server}"
-        return fail(name, "the server there takes no deliveries at this path", remedy)
-    if status != http.HTTPStatus.BAD_REQUEST:
-        return fail(name, f"the receiver there answers {status}", "see delivery_refused in its log")
-    return ok(name, "it leads to a receiver")
 
 
 def _load_handlers(settings: WorkerSettings) -> tuple[frozenset[str] | None, Finding]:
@@ -267,13 +172,9 @@ def _load_handlers(settings: WorkerSettings) -> tuple[frozenset[str] | None, Fin
 async def _ask_platform(
     settings: WorkerSettings, public_url: str | None, wanted: frozenset[str] | None
 ) -> list[Finding]:
-    soon = settings.model_copy(update={"fetch_timeout": min(settings.fetch_timeout, _ANSWER_SECONDS)})
-    try:
-        async with AsyncApi.from_settings(soon, retry_seconds=RETRY_SECONDS) as api:
-            registered = await api.endpoints.list()
-    except ApiError as error:
-        problem, remedy = split_remedy(str(error))
-        return [fail("platform.api", problem, hint(error) or remedy or "see the platform's own log")]
+    registered = await list_endpoints(settings)
+    if isinstance(registered, Finding):
+        return [fail("platform.api", registered.what, registered.remedy)]
     accepted = ok("platform.api", f"{settings.api_url} accepts the token of {settings.client_id}")
     return [accepted, check_endpoints(public_url, wanted, registered, settings.queue)]
 
@@ -282,15 +183,12 @@ def check_endpoints(
     url: str | None, wanted: frozenset[str] | None, registered: Sequence[Endpoint], queue: str
 ) -> Finding:
     """Check that the endpoint of our URL delivers what handlers want, and no more. None means unknown."""
-    name, remedy = "platform.endpoints", "run `credhook endpoints plan`, then `credhook endpoints apply`"
+    name = "platform.endpoints"
     if url is None or wanted is None:
         return skipped(name, "this host does not know the public URL, or which types handlers want")
-    ours = [endpoint for endpoint in registered if is_at(endpoint, url)]
-    if not ours:
-        return fail(name, f"the platform delivers nothing to {shown(url)}", remedy)
-    delivered = frozenset(kind for endpoint in ours for kind in filter_of(endpoint) or EVENT_TYPES)
-    if missing := ", ".join(sorted(wanted - delivered)):
-        return fail(name, f"handlers want {missing}, which the platform does not deliver", remedy)
+    finding = check_registered(url, wanted, registered)
+    if finding.needs_attention:
+        return finding
     steps = plan(url, wanted, registered, queue)
     if old := ", ".join(
         shown(endpoint.url) for endpoint in (*steps.delete, *steps.doubtful) if not is_at(endpoint, url)
@@ -298,7 +196,6 @@ def check_endpoints(
         problem = f"the platform also delivers to {old}, perhaps an earlier URL of this deployment"
         return warn(name, problem, "run `credhook endpoints plan`: it says what `credhook endpoints apply` replaces")
     if not steps.empty:
-        return warn(
-            name, f"the platform delivers to {shown(url)} more than handlers want, or some events twice", remedy
-        )
-    return ok(name, f"the platform delivers what handlers want to {shown(url)}")
+        problem = f"the platform delivers to {shown(url)} more than handlers want, or some events twice"
+        return warn(name, problem, "run `credhook endpoints plan`, then `credhook endpoints apply`")
+    return finding

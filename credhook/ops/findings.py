@@ -4,8 +4,6 @@ Status, doctor and console show these rows. A row that Prometheus has figures of
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from enum import StrEnum
-from functools import partial
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
@@ -18,8 +16,10 @@ from credhook.ops.fleet import (
     WorkerProcess,
     read_fleet,
 )
+from credhook.ops.verdict import Finding, Problem, fail, ok, split_remedy, warn
 from credhook.store import health
 from credhook.store.announcements import DEPLOY_SECONDS, family_of
+from credhook.store.arrivals import Silence
 from credhook.store.counts import EventCounts, counted
 from credhook.store.errors import STORE_ERRORS
 from credhook.store.store import SyncStore
@@ -38,54 +38,10 @@ _MAX_NAMED: Final = 5
 _SLOW_START_SECONDS: Final = 60.0
 #: Seconds in which all worker processes of a supervisor should have started.
 _START_SECONDS: Final = 30.0
+#: Seconds after which the checks from outside should have been repeated.
+_OUTSIDE_SECONDS: Final = 1_200.0
 #: Used part of maxmemory from which a warning is given.
 _NEARLY_FULL: Final = 0.8
-
-
-class Verdict(StrEnum):
-    """The result of one check."""
-
-    OK = "ok"
-    #: It works now, but needs attention.
-    WARN = "warn"
-    FAIL = "fail"
-    #: The check does not apply to this host.
-    SKIPPED = "skipped"
-
-
-class Finding(NamedTuple):
-    """The result of one check, as one line.
-
-    Attributes:
-        name: stable name of the check: its group, a dot, its subject.
-        what: what the check found, or why the check was skipped.
-        remedy: what to do; empty if there is nothing to do.
-    """
-
-    verdict: Verdict
-    name: str
-    what: str
-    remedy: str = ""
-
-    @property
-    def needs_attention(self) -> bool:
-        """Return True for a warning or a failure."""
-        return self.verdict in {Verdict.WARN, Verdict.FAIL}
-
-
-ok = partial(Finding, Verdict.OK)
-warn = partial(Finding, Verdict.WARN)
-fail = partial(Finding, Verdict.FAIL)
-skipped = partial(Finding, Verdict.SKIPPED)
-
-#: A problem, and what to do about it.
-Problem = tuple[str, str]
-
-
-def split_remedy(text: str) -> Problem:
-    """Split `problem; remedy` at the first semicolon. The remedy may be missing."""
-    problem, _, remedy = text.partition("; ")
-    return problem, remedy
 
 
 class Row(NamedTuple):
@@ -136,10 +92,12 @@ def attention(fleet: Fleet) -> tuple[Finding, ...]:
 
 
 def findings(fleet: Fleet) -> Iterator[Finding]:
-    """Return the result of each check of Redis and of each row."""
+    """Return the result of each check of Redis, of each row, and of each check from outside."""
     yield from check_server(fleet.server)
     for row in ROWS:
         yield row.finding(fleet)
+    if fleet.outside is not None:
+        yield from fleet.outside.findings
 
 
 def check_server(server: RedisServer) -> Iterator[Finding]:
@@ -219,6 +177,29 @@ def _no_worker(fleet: Fleet) -> str:
     return f"no worker of the queue {fleet.queue} is alive{waiting}"
 
 
+def _receivers(fleet: Fleet) -> Iterator[str]:
+    """Find a queue without a live receiver, unless it has never had a delivery and another queue has receivers."""
+    if fleet.own_receivers or fleet.refuses_writes:
+        return
+    if fleet.last_delivery is not None:
+        yield f"no receiver of the queue {fleet.queue} is alive; its last delivery came {age(fleet.last_delivery)} ago"
+    elif not fleet.receivers:
+        yield "no receiver has announced itself on this Redis, so no delivery is accepted here"
+
+
+def _silence(fleet: Fleet) -> Iterable[Silence]:
+    """Find missing deliveries, unless something else explains them: no receiver, a full Redis, a paused platform."""
+    is_paused = any(platform.paused for platform in fleet.platforms)
+    return _item_if(fleet.own_receivers and not fleet.refuses_writes and not is_paused and fleet.silence)
+
+
+def _silent(silence: Silence) -> str:
+    return (
+        f"no delivery for {age(60.0 * silence.minutes)}; at this time a week ago, {silence.usual:.1f} deliveries a "
+        "minute came"
+    )
+
+
 def _unavailable(receiver: ReceiverProcess) -> str:
     return (
         f"the receiver {label(receiver)} answered its last delivery with 503: {split_remedy(receiver.unavailable)[0]}"
@@ -258,6 +239,8 @@ def _queues(fleet: Fleet) -> Iterator[Problem]:
     remedy = "set the same CREDHOOK_QUEUE for both, unless that is intended"
     for queue in sorted(written - served):
         yield f"receivers write to {queue}, and no worker takes from it", remedy
+    if fleet.last_delivery is not None:
+        served.discard(fleet.queue)  # Its receivers are gone, and another row says so.
     for queue in sorted(served - written):
         yield f"workers take from {queue}, and no receiver writes to it", remedy
 
@@ -390,9 +373,17 @@ _problem, _remedy = itemgetter(0), itemgetter(1)
 ROWS: Final = (
     Row(
         "fleet.receivers",
-        lambda fleet: _item_if(not fleet.receivers and not fleet.refuses_writes),
-        lambda _: "no receiver has announced itself on this Redis, so no delivery is accepted here",
+        _receivers,
+        str,
         "start `credhook receiver` with the REDIS_URL of the workers, database number included",
+        alert="CredhookNoReceiver",
+    ),
+    Row(
+        "fleet.silence",
+        _silence,
+        _silent,
+        "`credhook doctor` tries public URL and endpoint; look at the platform's own list of deliveries",
+        alert="CredhookNoDeliveries",
     ),
     Row(
         "fleet.workers",
@@ -428,6 +419,14 @@ ROWS: Final = (
         _unavailable,
         lambda receiver: split_remedy(receiver.unavailable)[1],
         alert="CredhookNotStored",
+    ),
+    Row(
+        "outside.age",
+        lambda fleet: _item_if(
+            fleet.own_workers and (fleet.outside_age or 0.0) > _OUTSIDE_SECONDS and fleet.outside_age
+        ),
+        lambda seconds: f"public URL and endpoint were last checked {age(seconds)} ago",
+        "see background_task_failed with task=outside in the workers' log",
     ),
     Row("platform.breaker", _breakers, _problem, _remedy, alert="CredhookBreakerOpen"),
     Row("platform.paths", _paths, _problem, _remedy),

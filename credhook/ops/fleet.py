@@ -9,6 +9,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 from rq.suspension import WORKERS_SUSPENDED
 
+from credhook.ops.verdict import Outside, read_outside
 from credhook.store import Keys, health
 from credhook.store.announcements import (
     ANNOUNCEMENT_SECONDS,
@@ -21,6 +22,7 @@ from credhook.store.announcements import (
     host_of,
     missing,
 )
+from credhook.store.arrivals import Arrivals, Silence, minute_of
 from credhook.store.counts import EventCounts, counts_of
 from credhook.store.store import SyncStore
 from credhook.worker.platform.circuit import Phase
@@ -100,6 +102,10 @@ class Fleet(BaseModel):
         clock_step: the last step of Redis's clock, if it was noticed within 15 minutes.
         missing: workers of this queue that fell silent within a day, and that no younger worker replaces.
         platforms: more than one if workers have different settings.
+        last_delivery: seconds since the last delivery of this queue; None if none came within two weeks.
+        silence: deliveries of this queue that usually come and are missing.
+        outside: the last checks of public URL and endpoint; None if no worker has made them.
+        outside_age: seconds since then.
     """
 
     queue: str
@@ -113,6 +119,10 @@ class Fleet(BaseModel):
     workers: tuple[WorkerProcess, ...] = ()
     missing: tuple[WorkerProcess, ...] = ()
     platforms: tuple[PlatformState, ...] = ()
+    last_delivery: float | None = None
+    silence: Silence | None = None
+    outside: Outside | None = None
+    outside_age: float | None = None
 
     @property
     def own_workers(self) -> tuple[WorkerProcess, ...]:
@@ -154,6 +164,9 @@ def read_fleet(store: SyncStore, address: str, *, durability: str | None = "stri
         workers_by_queue[name] = _announced(store, keys.announcements, now, MISSED_SECONDS)
     alive = [(entry, name) for name in queues for entry in workers_by_queue[name] if entry.is_alive(now * 1_000)]
     workers = [_worker(entry, name, now) for entry, name in alive]
+    counted: Any = store.redis.hgetall(store.keys.arrivals)
+    arrivals, minute = Arrivals.read(counted), minute_of(int(now * 1_000))
+    outside = read_outside(store)
     promised = max((receiver.durability for receiver in receivers), key=_strength, default=durability)
     return Fleet(
         queue=queue,
@@ -166,6 +179,10 @@ def read_fleet(store: SyncStore, address: str, *, durability: str | None = "stri
         receivers=tuple(sorted(receivers, key=lambda receiver: (receiver.queue, receiver.host))),
         workers=tuple(sorted(workers, key=lambda worker: (worker.queue, worker.host))),
         missing=tuple(_worker(entry, queue, now) for entry in missing(workers_by_queue[queue], now * 1_000)),
+        last_delivery=None if arrivals.last is None else 60.0 * max(0, minute - arrivals.last),
+        silence=arrivals.silence(minute),
+        outside=outside,
+        outside_age=outside and max(0.0, now - outside.at / 1_000),
         platforms=tuple(
             _platform(store, keys, workers) for keys in dict.fromkeys(worker.platform for worker in workers)
         ),

@@ -7,8 +7,9 @@ from typing import Final
 
 import click
 
-from credhook.ops.findings import Finding, age, elsewhere, label, look_at
+from credhook.ops.findings import age, elsewhere, label, look_at
 from credhook.ops.fleet import Fleet, FleetProcess, RedisServer, WorkerProcess
+from credhook.ops.verdict import Finding
 from credhook.settings import StoreSettings
 from credhook.store.connection import BRIEFLY
 from credhook.terminal import plain
@@ -93,6 +94,7 @@ def _rows(fleet: Fleet) -> Iterator[tuple[str, str]]:
         paused = f"paused for {age(platform.paused)} ({platform.cause})" if platform.paused else "not paused"
         passed = "" if platform.passed is None else f"; about {platform.passed:.1f} requests/s passed before a 429"
         yield "platform", f"{paused}, {rate}{passed}"
+    yield "public URL", _outside(fleet)
     yield "receivers", str(len(fleet.receivers)) if fleet.receivers else "none alive"
     for receiver in fleet.receivers:
         yield "", f"{_process(receiver)}  queue {receiver.queue}  {receiver.per_second:.1f}/s"
@@ -101,6 +103,16 @@ def _rows(fleet: Fleet) -> Iterator[tuple[str, str]]:
         yield "", _worker(worker, fleet.queue)
     for worker in fleet.missing:
         yield "missing", f"{label(worker)}  {worker.version}  last heard {age(worker.silent)} ago"
+
+
+def _outside(fleet: Fleet) -> str:
+    """Return when public URL and endpoint were checked, and which checks were not made."""
+    if fleet.outside is None or fleet.outside_age is None:
+        return "not checked: a worker checks it every five minutes"
+    skipped = "; ".join(finding.what for finding in fleet.outside.skipped)
+    if len(fleet.outside.skipped) == len(fleet.outside.findings):
+        return f"not checked: {skipped}"
+    return f"checked {age(fleet.outside_age)} ago" + (f"; endpoint not checked: {skipped}" if skipped else "")
 
 
 def _server(server: RedisServer) -> str:

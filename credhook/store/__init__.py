@@ -82,6 +82,8 @@ this table:
     platform:*:pace     10 min after its pause
     platform:*:bucket   with the bucket
     synced              1 min
+    arrivals            15 d; never, if a crash cut its first minute
+    outside             1 d
     schema              never
     unfinished          any; the sweeper deletes it
 """
@@ -208,6 +210,10 @@ class Keys:
     losses = _Key(PREFIX, ":losses")
     #: String that is missing once Redis has lost all data of the queue; see emptied.lua.
     mark = _Key(PREFIX, ":mark")
+    #: Hash of the deliveries of each minute and hour; see arrivals.py.
+    arrivals = _Key(PREFIX, ":arrivals")
+    #: The last checks of public URL and endpoint, as JSON; see credhook/ops/outside.py.
+    outside = _Key(PREFIX, ":outside")
     #: The number of the schema, see `SCHEMA`.
     schema = _Key(PREFIX, ":schema")
     #: A new key before it has its expiry. It exists only while a script runs, or if a crash has cut that script.

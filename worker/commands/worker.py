@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from credhook.settings import WorkerSettings
+from credhook.settings import WorkerSettings, public_url
 from credhook.store import Death
 from credhook.supervisor import FOLDER
 from credhook.worker.process.supervisor import Supervision, WorkerSupervisor, process_names
@@ -32,7 +32,7 @@ def worker(
     machines as you like. After SIGTERM, a worker takes no more events and finishes those in flight. It hands back the
     events that take longer than CREDHOOK_GRACE, and exits with 0.
     """
-    settings = WorkerSettings()
+    settings, endpoint = WorkerSettings(), public_url()
     if supervised is None and not debug:
         sys.exit(_supervise(settings, processes, burst=burst))
     # Only workers import this, so that their supervisor stays small.
@@ -40,7 +40,7 @@ def worker(
 
     supervision = Supervision(*supervised) if supervised else None
     name = supervision.name if supervision else next(process_names())
-    main.run(settings, name, supervision, processes=processes, burst=burst, isolated=isolated)
+    main.run(settings, name, supervision, processes=processes, burst=burst, isolated=isolated, public_url=endpoint)
 
 
 def _supervise(settings: WorkerSettings, processes: int, *, burst: bool) -> int:

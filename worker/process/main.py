@@ -1,5 +1,6 @@
 """One worker process from start to end. The supervisor in `credhook worker` starts, watches and replaces it."""
 
+import asyncio
 import faulthandler
 import gc
 import os
@@ -19,6 +20,7 @@ from credhook import tracing
 from credhook.backoff import Backoff, Waits
 from credhook.logs import in_development, insist_on_logs
 from credhook.metrics.counting import unread
+from credhook.ops.outside import look_outside
 from credhook.settings import WorkerSettings, in_force
 from credhook.store import health
 from credhook.store.errors import STORE_ERRORS, hint
@@ -42,6 +44,8 @@ _BACKOFF: Final = Backoff(first=0.5, longest=10.0)
 _GC_THRESHOLDS: Final = 50_000, 20, 100
 #: Rounds of the sweeper within the length of a lease.
 _ROUNDS: Final = 3
+#: Seconds between two looks whether the checks from outside are due.
+_OUTSIDE_SECONDS: Final = 10.0
 #: Exit code of a process whose handlers hang: the supervisor replaces it.
 _REPLACE_ME: Final = 75
 #: A blocked event loop ends the process after this part of the silence after which other processes miss it.
@@ -60,11 +64,12 @@ def run(
     processes: int,
     burst: bool,
     isolated: bool = False,
+    public_url: str | None = None,
 ) -> NoReturn:
     """Work until asked to stop, then end the process: with 0, or with another code to be replaced.
 
     `processes`: how many processes like this one there should be; `supervision`: None if this one is debugged;
-    `isolated`: take one poison candidate after the other, and stop when none is left.
+    `isolated`: take one poison candidate after the other, and stop when none is left; `public_url`: to be checked.
     """
     try:
         stop_on(_stop)
@@ -73,7 +78,9 @@ def run(
         candidates = Candidates.NONE if supervision else Candidates.ALL
         if isolated:
             settings, candidates = settings.model_copy(update={"concurrency": 1}), Candidates.ONLY
-        code = _work(settings, name, supervision, processes=processes, burst=burst, candidates=candidates)
+        code = _work(
+            settings, name, supervision, processes=processes, burst=burst, candidates=candidates, public_url=public_url
+        )
     except _StopAsked:
         code = 0
     except STORE_ERRORS as error:
@@ -141,6 +148,7 @@ def _work(
     processes: int,
     burst: bool,
     candidates: Candidates,
+    public_url: str | None,
 ) -> int:
     if not settings.admin:
         unread.set()
@@ -171,6 +179,8 @@ def _work(
     with suppress(*STORE_ERRORS):  # The rounds do it as well.
         sweeper.unhandled.put_back()  # At once, what has waited for our handlers.
     _every(settings.lease / _ROUNDS, sweeper.run, "sweeper")
+    if not in_development():
+        _every(_OUTSIDE_SECONDS, partial(_look_outside, store, settings, sweeper, public_url), "outside")
     concurrent = ConcurrentWorker(
         settings,
         registry,
@@ -198,6 +208,12 @@ def _work(
     log.info("worker_stopped", name=name)
     tracing.flush()
     return 0 if worked else _REPLACE_ME
+
+
+def _look_outside(store: SyncStore, settings: WorkerSettings, sweeper: Sweeper, public_url: str | None) -> None:
+    """Make the checks from outside when they are due, in the process that leads the sweeper."""
+    if sweeper.leads:
+        asyncio.run(look_outside(store, settings, public_url))
 
 
 def blocked_seconds(lease: float) -> float:

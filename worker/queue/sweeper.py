@@ -6,7 +6,8 @@ the list behind another event of its resource. An event that is in none of them 
 often is harmless: the second job finds the claim, or the settled record, and leaves.
 
 The sweeper also completes settlements that were broken off, sets records aside that cannot be read, removes expired
-events from the event index, and brings times forward after Redis's clock was set back.
+events from the event index, brings times forward after Redis's clock was set back, and keeps the counts of deliveries
+short.
 """
 
 import itertools
@@ -19,6 +20,7 @@ import structlog
 from rq import Queue
 from rq.worker_registration import clean_worker_registry
 
+from credhook.store.arrivals import roll_up
 from credhook.store.job import event_of, job_id
 from credhook.store.store import SyncStore
 from credhook.worker import metrics
@@ -32,6 +34,7 @@ log = structlog.get_logger("credhook.sweeper")
 _RQ_RECORD_LASTS_SECONDS: Final = 600
 #: Time in which nearly all events are settled. From then on a record lives for the retention time.
 _SETTLED_MS: Final = 60_000
+_HOUR_MS: Final = 3_600_000
 #: Events that one line of the log names.
 _MOST_NAMED: Final = 20
 _LOSS_HINT: Final = (
@@ -76,6 +79,10 @@ class Sweeper:
         self._open_events, self._last_entry = 0, "0-1"
         #: Number of open events, from the oldest on, that the next round leaves out: the last round has seen them.
         self._start = 0
+        #: The hour in which the counts of deliveries were rolled up last.
+        self._rolled_up = 0
+        #: True if this process has led the last round.
+        self.leads = False
 
     def run(self) -> int:
         """Run one round, and return the number of orphans that were put back."""
@@ -84,8 +91,12 @@ class Sweeper:
         self.unhandled.put_back()
         # Take or renew the lock. Another process gets it after three rounds without its holder.
         # Its script compares the schema number, before commands that are in no script.
-        if not self._store.run("sweeper_lock", [self._name, self._lock_ms]):
+        self.leads = bool(self._store.run("sweeper_lock", [self._name, self._lock_ms]))
+        if not self.leads:
             return 0
+        if now // _HOUR_MS != self._rolled_up:
+            roll_up(self._store, now)
+            self._rolled_up = now // _HOUR_MS
         if early := bring_forward(self._store, now, lease=self._lease):
             log.warning("events_brought_forward", count=early, hint="Redis's clock was set back")
         self._forget(now)

@@ -32,6 +32,7 @@ local outcomes, fresh, records, ids, job_ids, urgent_jobs, entries = {}, {}, {},
 if is_backfill then redis.call('SET', backfilled, 1, 'EX', 2 * retention) end
 local has_backfilled = not is_backfill and redis.call('EXISTS', backfilled) == 1
 local repeatable = $REPEATABLE
+local ARRIVALS_LAST = 1296000000  -- Ms that the counts of deliveries outlive the last delivery.
 local MOST_CONFLICTS = 100  -- Conflicts that are kept of one webhook-id. Further ones are counted and logged alike.
 
 -- Return true if a backfill has accepted what this delivery brings.
@@ -111,6 +112,13 @@ for _, record in ipairs(records) do
         write_expiring(key, 1000 * retention, 'HSET', unpack(record, 2))
     end
     publish(record.id, record[3], record[5], record[7], {backfilled = is_backfill or nil})
+end
+
+-- Count the deliveries of the minute; see arrivals.py. No event depends on the count, so a refusal is no error.
+if not is_backfill then
+    local arrivals = prefix .. 'arrivals'
+    local count = redis.pcall('HINCRBY', arrivals, string.format('m%.0f', math.floor(now / 60000)), #outcomes)
+    if count == #outcomes then redis.pcall('PEXPIRE', arrivals, ARRIVALS_LAST) end  -- The first of its minute.
 end
 
 return outcomes

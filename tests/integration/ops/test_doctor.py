@@ -4,6 +4,7 @@ The parts are real: Redis, receiver, worker, the platform's sandbox, TLS. Most t
 """
 # ruff: noqa: E501  A row of the table is one line.
 
+import asyncio
 import json
 import os
 import socket
@@ -21,15 +22,16 @@ import trustme
 from redis import Redis
 
 from credhook.ops.doctor import _check_redis
+from credhook.ops.outside import look_outside
 from credhook.sandbox.local.environment import local_redis
-from credhook.settings import StoreSettings
+from credhook.settings import StoreSettings, WorkerSettings, public_url
 from support.platform.scripted_server import CUT, answering
 from support.platform.tunnel import tunnel
 from support.process import commands
 from support.process.serving import Platform, Process, Receiver, receiver, running
 from support.receiver.signing import SECRET
 from support.redis.redis_server import configured
-from support.store.stores import INDEX
+from support.store.stores import INDEX, store_on
 from support.waiting import until
 
 NOWHERE = "nowhere.invalid"
@@ -183,6 +185,7 @@ def fleet(
         done = commands.invoke("endpoints", "apply", environment=environment, folder=folder)
         assert done.returncode == 0, done.stderr
         until(lambda: redis.hlen(INDEX.receivers) and redis.hlen(INDEX.announcements), what=f"both; {worker.text}")
+        until(lambda: redis.exists(INDEX.outside), what=f"the worker's checks from outside; {worker.text}")
         yield one
         listed = commands.invoke("api", "endpoints", "list", environment=environment, folder=folder).stdout
         for endpoint in json.loads(listed):
@@ -211,6 +214,63 @@ def test_a_fleet_that_is_well_and_stays_so(one: Clinic) -> None:
     assert {key for key in after if b"doctor" in key} == set()
 
 
+def status(one: Clinic) -> tuple[int, Any]:
+    done = commands.invoke(
+        "status", "--json", environment={"REDIS_URL": one.environment["REDIS_URL"]}, folder=one.folder
+    )
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_the_leading_worker_keeps_its_checks_from_outside_for_status(one: Clinic) -> None:
+    code, found = status(one)
+    names = ["public_url.reached", "public_url.certificate", "public_url.receiver", "platform.endpoints"]
+    assert [(finding[1], finding[0]) for finding in found["outside"]["findings"]] == [(name, "ok") for name in names]
+    assert (code, found["attention"]) == (0, [])
+    assert PATH_SECRET not in json.dumps(found)
+    assert 0 < one.redis.ttl(INDEX.outside) <= 86_400
+
+
+def look_outside_again(one: Clinic, monkeypatch: pytest.MonkeyPatch, **otherwise: str) -> list[str]:
+    """Make the checks as the leading worker does. Return the names of the findings that status then shows."""
+    for name, value in {**one.environment, **otherwise}.items():
+        monkeypatch.setenv(name, value)
+    settings: Any = WorkerSettings
+    one.redis.delete(INDEX.outside)
+    asyncio.run(look_outside(store_on(one.redis), settings(), public_url()))
+    code, found = status(one)
+    assert code == int(bool(found["attention"]))
+    return [finding["name"] for finding in found["attention"]]
+
+
+#: What is broken, and the finding from outside. A failing API has a finding of its own.
+OUTSIDE: dict[str, tuple[Break, list[str]]] = {
+    "nothing": (set_(), []),
+    "the proxy is gone": (set_(CREDHOOK_PUBLIC_URL="https://127.0.0.1:1/webhooks"), ["public_url.reached"]),
+    "the proxy's certificate has expired": (lambda one: one.public(days=-1), ["public_url.certificate", "platform.endpoints"]),
+    "another server answers": (lambda one: one.public(port=int(one.sandbox.url.rpartition(":")[2])), ["public_url.receiver"]),
+    "the API does not answer": (set_(CREDHOOK_API_URL="http://127.0.0.1:1"), []),
+    "the client may not call the API": (set_(CREDHOOK_CLIENT_SECRET="wrong-canary"), []),
+    "no public URL is set": (set_(CREDHOOK_PUBLIC_URL=""), []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_status_shows_what_a_worker_finds_from_outside(one: Clinic, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    make, expected = OUTSIDE[name]
+    found = look_outside_again(one, monkeypatch, **make(one))
+    assert [finding for finding in found if finding in expected or finding != "platform.endpoints"] == expected
+    look_outside_again(one, monkeypatch)
+
+
+def test_status_finds_a_deleted_endpoint(one: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = commands.invoke("api", "endpoints", "list", environment=one.environment, folder=one.folder).stdout
+    for endpoint in json.loads(listed):
+        commands.invoke("endpoints", "delete", endpoint["id"], environment=one.environment, folder=one.folder)
+    assert look_outside_again(one, monkeypatch) == ["platform.endpoints"]
+    assert commands.invoke("endpoints", "apply", environment=one.environment, folder=one.folder).returncode == 0
+    assert look_outside_again(one, monkeypatch) == []
+
+
 @pytest.mark.parametrize("name", BROKEN)
 def test_doctor_names_what_is_broken_and_its_remedy(one: Clinic, name: str) -> None:
     row = BROKEN[name]
@@ -234,8 +294,8 @@ def test_command_that_the_operator_may_not_run_is_named(one: Clinic) -> None:
 
 #: What a host of each kind has of it all.
 HOSTS: dict[str, tuple[tuple[str, ...], set[str]]] = {
-    "receiver": (("REDIS_URL", "CREDHOOK_WEBHOOK_SECRETS", "CREDHOOK_PATH_SECRET"), {"settings.worker", "settings.endpoint", "platform.api", "handlers.load", "public_url.reached"}),
-    "worker": (("REDIS_URL", "CREDHOOK_API_URL", "CREDHOOK_TOKEN_URL", "CREDHOOK_CLIENT_ID", "CREDHOOK_CLIENT_SECRET", "CREDHOOK_HANDLERS"), {"settings.receiver", "settings.endpoint", "platform.endpoints", "public_url.reached"}),
+    "receiver": (("REDIS_URL", "CREDHOOK_WEBHOOK_SECRETS", "CREDHOOK_PATH_SECRET"), {"settings.worker", "settings.endpoint", "platform.api", "handlers.load"}),
+    "worker": (("REDIS_URL", "CREDHOOK_API_URL", "CREDHOOK_TOKEN_URL", "CREDHOOK_CLIENT_ID", "CREDHOOK_CLIENT_SECRET", "CREDHOOK_HANDLERS"), {"settings.receiver", "settings.endpoint", "platform.endpoints"}),
     "operator": (("REDIS_URL",), {"settings.receiver", "settings.worker", "settings.endpoint", "platform.api", "handlers.load"}),
 }  # fmt: skip
 

@@ -4,8 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from credhook.ops.doctor import _read_settings, check_answer, check_certificate, check_clock, check_endpoints, line
-from credhook.ops.findings import Finding, split_remedy, warn
+from credhook.ops.doctor import _read_settings, check_clock, check_endpoints, line
+from credhook.ops.outside import check_answer, check_certificate
+from credhook.ops.verdict import Finding, split_remedy, warn
 from credhook.worker.api.models import Endpoint
 
 

@@ -8,7 +8,9 @@ import pytest
 from credhook.ops.findings import age, attention
 from credhook.ops.fleet import ClockStep, Fleet, PlatformState, ReceiverProcess, RedisServer, WorkerProcess, _receiver
 from credhook.ops.status import lines
+from credhook.ops.verdict import Outside, fail, ok, skipped
 from credhook.store.announcements import DEPLOY_SECONDS, SILENT_SECONDS, Announced, ReceiverAnnouncement, missing
+from credhook.store.arrivals import Silence
 from credhook.store.counts import EventCounts
 from credhook.store.health import Check
 
@@ -60,6 +62,10 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("redis.disk", {"server": SERVER.model_copy(update={"checks": (Check("disk", False, "see its log"),)}), "receivers": (), "workers": (), "counts": EventCounts(open=1), "missing": (worker(silent=9.0),)}, "see its log"),
     ("redis.memory", {"server": SERVER.model_copy(update={"used_memory": 80})}, "80%"),
     ("fleet.receivers", {"receivers": ()}, "credhook receiver"),
+    ("fleet.receivers", {"receivers": (receiver(queue="b"),), "workers": (worker(), worker(queue="b")), "last_delivery": 300.0}, "no receiver of the queue q is alive; its last delivery came 5 min ago start"),
+    ("fleet.silence", {"last_delivery": 2_400.0, "silence": Silence(40, 1.04)}, "no delivery for 40 min; at this time a week ago, 1.0 deliveries a minute came `credhook doctor` tries"),
+    ("public_url.reached", {"outside": Outside(at=1, findings=(fail("public_url.reached", "nothing listens", "start it"), ok("a.b", "")))}, "nothing listens start it"),
+    ("outside.age", {"outside": Outside(at=1, findings=(ok("a.b", ""),)), "outside_age": 1_201.0}, "last checked 20 min ago see"),
     ("fleet.refusals", {"receivers": (REFUSING, receiver())}, "480 deliveries had no valid signature, the last 2 min ago"),
     ("fleet.refusals", {"receivers": (REFUSING, receiver(pid=2, unauthenticated=9, outside_tolerance=2, refused=901.0), *(receiver(host="r2", pid=pid) for pid in range(9)))}, "480 deliveries had no valid signature, the last 2 min ago, on r1 pid 0 and not on r1 pid 2, r2 pid 0, r2 pid 1, r2 pid 2, r2 pid 3 compare"),
     ("fleet.refusals", {"receivers": (REFUSING, *(receiver(pid=2, idle=idle, unauthenticated=1, refused=9.0) for idle in (None, 900, 901)))}, "483 deliveries had no valid signature, the last 9 s ago, and r1 pid 2, r1 pid 2 accepted none"),  # A stranger has met both.
@@ -137,6 +143,8 @@ def test_each_thing_that_is_wrong_is_remarked_on_alone(check: str, otherwise: di
         {"receivers": (receiver(turned_away={"invalid_http": 9}, turned_away_ago=9.0, idle=1.0),)},  # Scanners.
         {"workers": (worker(), worker(pid=2, started=False, age=59.0))},
         {"receivers": (receiver(turned_away={"full": 9}, turned_away_ago=901.0),)},
+        {"outside": Outside(at=1, findings=(skipped("public_url.reached", "not set"),)), "outside_age": 1_200.0},
+        {"last_delivery": 9_000.0},
     ],
 )
 def test_attention_omits_facts_that_are_in_order(otherwise: dict[str, Any]) -> None:
@@ -150,6 +158,19 @@ def test_events_that_fail_are_not_called_well_while_they_are_tried_again() -> No
     assert list(lines(Fleet(**WELL), ()))[-1] == "all is well"
     others = {"workers": (worker(queue="b"),)}
     assert list(lines(Fleet(**{**WELL, **others}), ()))[-1].startswith("no worker runs")
+
+
+@pytest.mark.parametrize(
+    "otherwise",
+    [
+        {"platforms": (PAUSED,)},
+        {"receivers": ()},
+        {"server": EVICTING.model_copy(update={"checks": (Check("disk", False, "see"),)})},
+    ],
+)
+def test_silence_is_no_finding_where_another_finding_explains_it(otherwise: dict[str, Any]) -> None:
+    silent = {**WELL, "last_delivery": 2_400.0, "silence": Silence(40, 1.0), **otherwise}
+    assert "fleet.silence" not in {finding.name for finding in attention(Fleet(**silent))}
 
 
 def test_attention_adds_up_the_deliveries_of_all_receivers() -> None:
@@ -176,6 +197,7 @@ unreadable   7
 other queue  typo: 3 events wait, the oldest since 5 min
 platform     not paused, no rate limit
 platform     paused for 30 s (429), at most 2.5 requests/s; about 2.1 requests/s passed before a 429
+public URL   checked 2 min ago; endpoint not checked: the fleet does not call the platform now
 receivers    2
              r1 pid 5  1  up 10 min  queue q  2.5/s
              r1 pid 0  1  up 10 min  queue b  7.0/s
@@ -201,6 +223,14 @@ def test_the_page_shows_each_count_each_process_and_other_queues() -> None:
         receivers=(receiver(pid=5, idle=5.0), receiver(queue="b", per_second=7.0)),
         workers=(worker(queue="b", handlers=HANDLERS | {"a.f": ()}), worker(pid=2, in_flight=0, handlers={})),
         missing=(worker(pid=7, silent=200.0),),
+        outside=Outside(
+            at=1,
+            findings=(
+                ok("public_url.reached", "it is"),
+                skipped("platform.endpoints", "the fleet does not call the platform now"),
+            ),
+        ),
+        outside_age=120.0,
         platforms=(CALLED, PAUSED.model_copy(update={"cause": "429", "rate": 2.5, "passed": 2.1})),
     )
     assert "\n".join(["", *lines(fleet, ()), ""]) == PAGE

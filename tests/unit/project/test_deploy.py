@@ -217,17 +217,20 @@ def test_every_alert_leads_to_its_entry_in_the_runbook(name: str) -> None:
 
 #: Alerts about what status shows as `redis.*`, and doctor as `certificate.*`.
 OTHERWISE_SHOWN = {"CredhookRedisDown", "CredhookRedisUnsafe", "CredhookRedisMemory", "CredhookCertificateExpires"}
+#: Alerts about what status shows of the checks from outside.
+OUTSIDE = {"CredhookUnreachable", "CredhookNotRegistered", "CredhookPublicCertificateExpires"}
 #: Alerts about figures that only Prometheus and the process have.
-UNSHOWN = {"CredhookQueueGrows", "CredhookHandlersHung", "CredhookNotReady"}
+UNSHOWN = {"CredhookQueueGrows", "CredhookHandlersHung", "CredhookNotReady", "CredhookNotScraped", "CredhookTargetDown"}
 
 
 def test_each_alert_is_about_a_finding_that_status_shows() -> None:
     shown = [row.alert for row in findings.ROWS if row.alert]
-    assert sorted([*shown, *OTHERWISE_SHOWN, *UNSHOWN]) == sorted(ALERTS)
+    assert sorted([*shown, *OTHERWISE_SHOWN, *OUTSIDE, *UNSHOWN]) == sorted(ALERTS)
 
 
-def test_worker_alert_and_status_wait_for_the_same_checks() -> None:
-    assert '{check=~"' + "|".join(REFUSING) + '"}' in ALERTS["CredhookNoWorker"]["expr"]
+@pytest.mark.parametrize("name", ["CredhookNoWorker", "CredhookNoReceiver"])
+def test_alert_and_status_wait_for_the_same_checks(name: str) -> None:
+    assert '{check=~"' + "|".join(REFUSING) + '"}' in ALERTS[name]["expr"]
 
 
 def test_every_alert_has_a_case_that_fires_and_a_quiet_one() -> None:
