@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from credhook.backoff import Backoff
-    from credhook.events import EVENT_TYPES
+    from credhook.events import EVENT_TYPES, Status
     from credhook.worker.api.client import AsyncApi, SyncApi
     from credhook.worker.api.errors import *
     from credhook.worker.api.models import *
@@ -32,7 +32,7 @@ __all__ = [
     "InvalidRequest", "InvalidResponse", "Issuance", "IssuedCredential", "ListedResource", "MdocAttribute",
     "MdocNamespace", "MdocPresetRequest", "MdocValidUntil", "NotFound", "OfferRequest", "OnboardingResult", "Options",
     "Page", "PlatformPaused", "Presentation", "PresentationError", "PresentedCredential", "Preset", "Retry",
-    "SdJwtAttribute", "SdJwtPresetRequest", "SdJwtValidUntil", "SyncApi", "SyncContext", "Template",
+    "SdJwtAttribute", "SdJwtPresetRequest", "SdJwtValidUntil", "Status", "SyncApi", "SyncContext", "Template",
     "TrustedDidRequest", "TrustedEntity", "TrustedEntityRequest", "Unauthorized", "Unavailable", "User", "UserRequest",
     "WalletCredential",
 ]  # fmt: skip

@@ -127,6 +127,13 @@ PresentationType = Literal[
     "openid4vc.verification.data",
 ]
 
+#: Words that the platform and its siblings were seen to write as a `status`. There may be others.
+Status = Literal[
+    "offered", "partiallyIssued", "completed", "failed", "expired", "revoked",
+    "requested", "answered", "verified", "PENDING", "ANSWERED", "REJECTED",
+    "pending", "accepted", "rejected",
+]  # fmt: skip
+
 _TYPES: Final = {event_type.name: event_type for resource in RESOURCES for event_type in resource.event_types}
 _RESOURCE_OF: Final = {event_type.name: resource for resource in RESOURCES for event_type in resource.event_types}
 

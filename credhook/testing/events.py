@@ -10,14 +10,14 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypedDict, Unpack, overload
 
 from pydantic import TypeAdapter
 
-from credhook.events import EVENT_TYPES, ISSUANCE, resource_of
+from credhook.events import EVENT_TYPES, ISSUANCE, IssuanceType, PresentationType, Status, resource_of
 from credhook.sandbox import resources, templates
 from credhook.testing.fake_platform import new_tenant
-from credhook.worker.api.models import model_of
+from credhook.worker.api.models import Issuance, Presentation, model_of
 from credhook.worker.handlers.registry import FetchedEvent
 
 CredentialFormat = Literal["sd-jwt", "mdoc"]
@@ -51,6 +51,38 @@ SCRIPTS: Final[Mapping[str, str]] = {
 }
 
 
+class EventOptions(TypedDict, total=False):
+    """The options of `event`, explained there."""
+
+    format: CredentialFormat
+    attributes: Mapping[str, Any] | None
+    is_valid: bool
+    status: Status | str | None
+    details: Mapping[str, Any] | None
+    resource_id: str | None
+    webhook_id: str | None
+    received_at: datetime | None
+    attempt: int
+
+
+@overload
+def event(
+    type: IssuanceType,
+    variant: str | None = None,
+    **options: Unpack[EventOptions],
+) -> FetchedEvent[Issuance]: ...
+@overload
+def event(
+    type: PresentationType,
+    variant: str | None = None,
+    **options: Unpack[EventOptions],
+) -> FetchedEvent[Presentation]: ...
+@overload
+def event(
+    type: str,
+    variant: str | None = None,
+    **options: Unpack[EventOptions],
+) -> FetchedEvent: ...
 def event(
     type: str,  # noqa: A002  The event's own word.
     variant: str | None = None,
@@ -65,7 +97,7 @@ def event(
     received_at: datetime | None = None,
     attempt: int = 1,
 ) -> FetchedEvent:
-    """Return an event with details that the platform might show.
+    """Return an event with details that the platform might show. Type checkers derive the details' type from `type`.
 
     Args:
         type: one of the ten event types.

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, ClassVar, Final, Literal, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, NoReturn, Self, TypeVar
 from uuid import UUID
 
 from pydantic import (
@@ -28,7 +28,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 from pydantic_core import CoreSchema, core_schema
 
-from credhook.events import EVENT_TYPES, LONGEST_ID, Resource, is_resource_id
+from credhook.events import EVENT_TYPES, LONGEST_ID, Resource, Status, is_resource_id
 from credhook.urls import checked_url
 
 M = TypeVar("M", bound="ResponseModel")
@@ -157,16 +157,26 @@ class Otherwise:
         return core_schema.with_default_schema(handler(source), default=self.default, on_error="default")
 
 
+if TYPE_CHECKING:  # So that editors complete it. To read a union would take longer.
+    _StatusText = Status | str
+else:
+    _StatusText = str
+
+
 class Stateful(ResponseModel):
     """A model with a `status`. Any word is valid, because the platform's pages disagree on spelling and case.
 
     It is empty where the answer has none.
     """
 
-    status: Annotated[str, Otherwise("")] = ""
+    status: Annotated[_StatusText, Otherwise("")] = ""
+    """A `Status`, or a word that is not known here. It is kept as the platform wrote it."""
 
-    def is_(self, *states: str) -> bool:
-        """Return True if the status is one of these; case is ignored."""
+    def is_(self, *states: Status) -> bool:
+        """Return True if the status is one of these; case is ignored.
+
+        Type checkers refuse a misspelt word. Compare a word that they do not know with `status`.
+        """
         return self.status.casefold() in {state.casefold() for state in states}
 
 
@@ -345,8 +355,8 @@ class Preset(ResponseModel):
     shown: ClassVar = ("credential_format", "id")
 
     credential_format: str
-    #: `<author>:<code>`.
     id: str
+    """`<author>:<code>`."""
     author: str
     template_name: str
     template_type: str
@@ -366,12 +376,12 @@ class Template(ResponseModel):
 
     id: Annotated[str, Field(coerce_numbers_to_str=True)]
     name: ObservedText = None
-    #: `sd-jwt-vc` was observed.
     format: ObservedText = None
+    """`sd-jwt-vc` was observed."""
     type: ObservedText = None
     description: ObservedText = None
-    #: Attribute definitions by key in the first format.
     attributes: JsonAny = None
+    """Attribute definitions by key in the first format."""
     created_at: ObservedTimestamp = None
     updated_at: ObservedTimestamp = None
     archived_at: ObservedTimestamp = None
@@ -457,8 +467,8 @@ class WalletCredential(Stateful):
     iat: Timestamp
     format: str
     vct: Annotated[str, Field(min_length=1, max_length=256)]
-    #: A DID for SD-JWT credentials, an X.509 distinguished name for mdoc credentials.
     iss: Annotated[str, Field(min_length=1, max_length=512)] | None = None
+    """A DID for SD-JWT credentials, an X.509 distinguished name for mdoc credentials."""
 
 
 #: One certificate in base64. Tools write text before it, and editors a byte order mark.
@@ -643,8 +653,8 @@ class Issuance(_ResourceDetails):
     credentials: Annotated[tuple[IssuedCredential, ...], BeforeValidator(_listed)] = ()
     format: ObservedText = None
     exchange: ObservedText = None
-    #: Who holds the offer can take the credential: never logged.
     offer_uri: ObservedText = None
+    """Who holds the offer can take the credential: never logged."""
     offer_qr_uri: ObservedText = None
 
 
@@ -675,8 +685,8 @@ class PresentedCredential(ResponseModel):
     is_valid: Annotated[bool | None, BeforeValidator(lambda value: value if isinstance(value, bool) else None)] = None
     name: ObservedText = None
     type: ObservedText = None
-    #: Empty where there are none, or where they can no longer be read. A list is read with its places as names.
     attributes: Annotated[JsonObject, BeforeValidator(_mapped)] = Field(default_factory=ReadOnlyDict)
+    """Empty where there are none, or where they can no longer be read. A list is read with its places as names."""
     issues: Annotated[tuple[JsonAny, ...], BeforeValidator(_several)] = ()
 
     @model_validator(mode="before")

@@ -297,12 +297,15 @@ def reading(resource: Resource, path: str = "") -> dict[str, Operation[Any]]:
 class Resources(Namespace[S], Generic[S, R]):
     """The resources of one kind that events refer to. Their paths are settings: each client has its own operations."""
 
-    #: A verifier can be set up so that a presentation's data is readable only once.
     get: Operation[R, [str]]
-    #: All pages. For more than 1,000 pages or 32 MiB use `page`.
+    """Return the resource with this id.
+
+    A verifier can be set up so that a presentation's data is readable only once.
+    """
     list: Operation[Elements[R], []]
-    #: States without personal data: the first page for "", or the page after `following` of another page.
+    """Return the resources of all pages. For more than 1,000 pages or 32 MiB use `page`."""
     page: Operation[Page[ListedResource], [str]]
+    """Return states without personal data: the first page for "", or the page after `following` of another page."""
 
     def __init__(self, sender: S, operations: Mapping[str, Operation[Any]]) -> None:
         super().__init__(sender)
@@ -320,10 +323,13 @@ class Endpoints(Namespace[S]):
     list: Operation[Elements[models.Endpoint], []] = Operation(
         "endpoints.list", "GET", _ENDPOINTS, each=models.Endpoint
     )
+    """Return all endpoints."""
     create: Operation[models.Endpoint, [models.EndpointRequest]] = Operation(
         "endpoints.create", "POST", _ENDPOINTS, models.Endpoint, body=models.EndpointRequest
     )
+    """Register an endpoint."""
     delete: Operation[None, [str]] = Operation("endpoints.delete", "DELETE", _ENDPOINTS + "/{id}")
+    """Delete the endpoint with this id."""
 
 
 class Presets(Namespace[S]):
@@ -336,6 +342,7 @@ class Presets(Namespace[S]):
         models.Preset,
         body=models.SdJwtPresetRequest | models.MdocPresetRequest,
     )
+    """Create a preset of either format."""
 
 
 class Templates(Namespace[S]):
@@ -344,12 +351,12 @@ class Templates(Namespace[S]):
     get: Operation[models.Template, [str]] = Operation(
         "templates.get", "GET", "/me-creds/api/templates/credentials/{id}", models.Template
     )
+    """Return the template with this id."""
 
 
 class Certificates(Namespace[S]):
     """Certificates for signing requests."""
 
-    #: Takes the id of the signing request.
     import_: Operation[models.CertificateRecord, [str, models.CertificateRequest]] = Operation(
         "certificates.import_",
         "POST",
@@ -357,6 +364,7 @@ class Certificates(Namespace[S]):
         models.CertificateRecord,
         body=models.CertificateRequest,
     )
+    """Import the certificate for the signing request with this id."""
 
 
 class TrustedEntities(Namespace[S]):
@@ -369,27 +377,28 @@ class TrustedEntities(Namespace[S]):
         models.TrustedEntity,
         body=models.TrustedEntityRequest,
     )
+    """Trust an issuer."""
 
 
 class Users(Namespace[S]):
     """Users of the tenant."""
 
-    #: Create a user, or resolve an existing user; `existed` on the result tells which.
     create: Operation[models.OnboardingResult, [models.UserRequest]] = Operation(
         "users.create", "POST", _USERS, models.OnboardingResult, body=models.UserRequest
     )
-    #: All pages. For more than 1,000 pages or 32 MiB use `page`.
+    """Create a user, or resolve an existing user; `existed` on the result tells which."""
     list: Operation[Elements[models.User], []] = Operation("users.list", "GET", _USERS, each=models.User)
-    #: The first page for "", or the page after `following` of another page.
+    """Return the users of all pages. For more than 1,000 pages or 32 MiB use `page`."""
     page: Operation[Page[models.User], [str]] = Operation("users.page", "GET", _USERS, each=models.User, paged=True)
+    """Return the first page for "", or the page after `following` of another page."""
     by_external_identifier: Operation[models.User, [str]] = Operation(
         "users.by_external_identifier", "GET", _USERS + "/by-external-identifier/{externalIdentifier}", models.User
     )
-    #: Takes the username.
+    """Return the user with this external identifier."""
     external_identifier: Operation[models.ExternalIdentifier, [str]] = Operation(
         "users.external_identifier", "GET", _USERS + "/{username}/external-identifier", models.ExternalIdentifier
     )
-    #: Link a user to the tenant's identity provider (`enabled=True`), or remove the link. Repeating it changes nothing.
+    """Return the external identifier of the user with this username."""
     link_identity: Operation[models.IdentityLink] = Operation(
         "users.link_identity",
         "PATCH",
@@ -397,15 +406,19 @@ class Users(Namespace[S]):
         models.IdentityLink,
         body=models.IdentityLinkRequest,
     )
+    """Link a user to the tenant's identity provider (`enabled=True`), or remove the link.
+
+    A second call changes nothing.
+    """
 
 
 class Wallet(Namespace[S]):
     """Credentials in the wallet."""
 
-    #: Accept an offer: `credential_offer="…"`.
     accept: Operation[Elements[models.WalletCredential]] = Operation(
         "wallet.accept", "POST", "/me-wallet/api/credentials", each=models.WalletCredential, body=models.OfferRequest
     )
+    """Accept an offer: `credential_offer="…"`."""
 
 
 class Platform(Generic[S]):

@@ -38,48 +38,48 @@ Details: TypeAlias = Issuance | Presentation
 D_co = TypeVar("D_co", bound=Details, covariant=True, default=Details)
 A_co = TypeVar("A_co", bound=AsyncApi | SyncApi, covariant=True, default=AsyncApi)
 S_co = TypeVar("S_co", covariant=True, default=None)
+D = TypeVar("D", bound=Details)
+OfDetails = TypeVar("OfDetails", bound=Details, default=Details)
 
 
 @dataclass(frozen=True, slots=True)
 class FetchedEvent(Generic[D_co]):
-    """An event with the details of its resource: the first argument of a handler.
-
-    Attributes:
-        type: one of the ten event types.
-        resource_id: the id of the issuance or presentation.
-        webhook_id: the id of the delivery; repetitions of the delivery have the same id.
-        received_at: when the receiver stored the event, in UTC.
-        attempt: number of this handler's run for the event, counted from 1. Runs that a crash has cut short count.
-        details: the resource as the platform describes it now. Its state may be later than the event's.
-            `details.raw` is the whole JSON. If data was announced, `details.has_data` says whether it can be read.
-    """
+    """An event with the details of its resource: the first argument of a handler."""
 
     type: str
+    """One of the ten event types."""
     resource_id: str
+    """The id of the issuance or presentation."""
     webhook_id: str
+    """The id of the delivery. Repetitions of the delivery have the same id."""
     received_at: datetime
+    """When the receiver stored the event, in UTC."""
     attempt: int
+    """Number of this handler's run for the event, counted from 1. Runs that a crash has cut short count."""
     details: D_co
+    """The resource as the platform describes it now. Its state may be later than the event's.
+
+    `details.raw` is the whole JSON. If data was announced, `details.has_data` says whether it can be read.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Context(Generic[A_co, S_co]):
-    """The second argument of a handler.
-
-    Attributes:
-        api: the platform's client: asynchronous for `async def` handlers, synchronous for plain functions.
-        log: a logger bound to the event.
-        idempotency_key: the same for every run of this handler for this event.
-        stale: True if handlers have already seen a later state of the same issuance or presentation. Do not
-            overwrite what they wrote for it.
-        state: the value that the plugin's start-up function returned, or None.
-    """
+    """The second argument of a handler."""
 
     api: A_co
+    """The platform's client: asynchronous for `async def` handlers, synchronous for plain functions."""
     log: structlog.stdlib.BoundLogger
+    """A logger bound to the event."""
     idempotency_key: str
+    """The same for every run of this handler for this event."""
     stale: bool
+    """True if handlers have already seen a later state of the same issuance or presentation.
+
+    Do not overwrite what they wrote for it.
+    """
     state: S_co
+    """The value that the plugin's start-up function returned, or None."""
 
 
 #: The context of an `async def` handler.
@@ -89,32 +89,29 @@ SyncContext: TypeAlias = Context[SyncApi, S_co]
 
 
 @with_config(ConfigDict(strict=True, extra="forbid"))
-class Options(TypedDict, total=False):
-    """The options of `Handlers.on`.
-
-    Attributes:
-        timeout: seconds that one run may take. Default: CREDHOOK_HANDLER_TIMEOUT.
-        retries: how often this handler is run again for one event after it has failed.
-            Default: CREDHOOK_MAX_ATTEMPTS - 1.
-        backoff: the waits between attempts, unless the handler raises `Retry(after=…)`.
-        give_up_on: exceptions after which the handler never runs again for the event.
-        condition: a function of the event that returns whether to run the handler. It runs on the event loop, so it
-            must be quick.
-        after: a handler defined above, or its name, which must be done before this handler runs. Otherwise handlers
-            run concurrently.
-        concurrency: maximum number of concurrent runs in the whole fleet. It holds up no other handler.
-    """
+class Options(TypedDict, Generic[OfDetails], total=False):
+    """The options of `Handlers.on`."""
 
     timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    """Seconds that one run may take. Default: CREDHOOK_HANDLER_TIMEOUT."""
     retries: Annotated[int, Field(ge=0)]
+    """How often this handler is run again for one event. Default: CREDHOOK_MAX_ATTEMPTS - 1."""
     backoff: Backoff
+    """The waits between attempts, unless the handler raises `Retry(after=…)`."""
     give_up_on: type[Exception] | tuple[type[Exception], ...]
-    condition: Callable[[Any], bool]
+    """Exceptions after which the handler never runs again for the event."""
+    condition: Callable[[FetchedEvent[OfDetails]], bool]
+    """A function of the event that returns whether to run the handler. It runs on the event loop: let it be quick."""
     after: str | Callable[..., Any]
+    """A handler defined above, or its name, which must be done before this handler runs.
+
+    Otherwise handlers run concurrently.
+    """
     concurrency: Annotated[int, Field(ge=1)]
+    """Maximum number of concurrent runs in the whole fleet. It holds up no other handler."""
 
 
-_OPTIONS: Final = TypeAdapter(Options)
+_OPTIONS: Final = TypeAdapter(Options[Any])
 
 
 class ConditionReturnsAwaitable(TypeError):
@@ -175,7 +172,7 @@ class Handler:
         return default if self.retries is None else self.retries + 1
 
 
-def _new_handler(name: str, types: frozenset[str], function: Function, options: Options) -> Handler:
+def _new_handler(name: str, types: frozenset[str], function: Function, options: Options[Any]) -> Handler:
     """Return the handler after checking the function and the options.
 
     Raises:
@@ -258,7 +255,6 @@ def _mistakes(function: Function) -> Iterator[str]:
 #: Names are stored with every event and named by `replay --handler`.
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
-D = TypeVar("D", bound=Details)
 S = TypeVar("S")
 State = TypeVar("State", default=None)
 
@@ -306,14 +302,16 @@ class Handlers(Generic[State]):
         self.shutdown_function: Callable[[Any], Any] | None = None
 
     @overload
-    def on(self, *types: IssuanceType, **options: Unpack[Options]) -> Registers[Issuance, State]: ...
-    @overload
-    def on(self, *types: PresentationType, **options: Unpack[Options]) -> Registers[Presentation, State]: ...
+    def on(self, *types: IssuanceType, **options: Unpack[Options[Issuance]]) -> Registers[Issuance, State]: ...
     @overload
     def on(
-        self, *types: IssuanceType | PresentationType | Literal["*"], **options: Unpack[Options]
+        self, *types: PresentationType, **options: Unpack[Options[Presentation]]
+    ) -> Registers[Presentation, State]: ...
+    @overload
+    def on(
+        self, *types: IssuanceType | PresentationType | Literal["*"], **options: Unpack[Options[Details]]
     ) -> Registers[Details, State]: ...
-    def on(self, *types: str, **options: Unpack[Options]) -> Any:
+    def on(self, *types: str, **options: Unpack[Options[Any]]) -> Any:
         """Run the decorated function, `async def` or `def`, for these event types. `"*"` stands for all ten.
 
         `Options` explains the options.

@@ -20,6 +20,7 @@ or be None. Handlers are explained in [README.md](README.md).
 ALIASES = {
     "AsyncContext": "The `Context` of an `async def` handler.",
     "EVENT_TYPES": "The names of all event types.",
+    "Status": "Words that the platform was seen to write as a `status`; any other word is kept, too.",
     "SyncContext": "The `Context` of a plain function.",
 }
 
@@ -33,6 +34,8 @@ def summary(name: str) -> str:
 def fields(name: str) -> str:
     """The fields and the methods, or the parameters of what is raised or made."""
     found = getattr(credhook, name)
+    if name == "Status":
+        return ", ".join(get_args(found))
     if isinstance(found, type) and issubclass(found, BaseModel):
         names = [field if one.is_required() else f"[{field}]" for field, one in found.model_fields.items()]
         own = [key for key, value in vars(found).items() if isinstance(value, property)]

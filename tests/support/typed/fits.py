@@ -2,7 +2,20 @@
 
 from typing import assert_type
 
-from credhook import AsyncContext, Backoff, Context, FetchedEvent, GiveUp, Handlers, Issuance, Presentation, SyncContext
+from credhook import (
+    AsyncContext,
+    Backoff,
+    Context,
+    FetchedEvent,
+    GiveUp,
+    Handlers,
+    Issuance,
+    Presentation,
+    Retry,
+    SyncContext,
+)
+from credhook.testing import event as make
+from credhook.testing import run
 
 handlers = Handlers("accounts")
 
@@ -13,6 +26,10 @@ async def for_issuances(event: FetchedEvent[Issuance], context: AsyncContext) ->
     assert_type(context.state, None)
     if event.details.is_("revoked"):
         raise GiveUp("revoked")
+    if event.details.status == "suspended":  # A word that nobody has seen yet.
+        raise GiveUp
+    if event.details.is_("offered", "PENDING"):
+        raise Retry(after=60, reason="not completed yet")
 
 
 @handlers.on("openid4vc.verification.data", timeout=5, retries=3, give_up_on=(KeyError,), concurrency=4)
@@ -32,6 +49,18 @@ async def for_either(event: FetchedEvent[Issuance | Presentation], context: Asyn
     assert_type(event.details, Issuance | Presentation)
 
 
-@handlers.on("*")
+@handlers.on("openid4vc.verification.data", condition=lambda event: event.details.trusted)
+async def for_trusted(event: FetchedEvent[Presentation], context: AsyncContext) -> None: ...
+
+
+@handlers.on("*", condition=lambda event: event.details.is_("completed", "verified"))
 async def for_all(event: FetchedEvent, context: Context) -> None:
     print(event.details.status, context.stale)
+
+
+def test_details() -> None:
+    assert_type(make("openid4vc.issuance.completed", status="suspended").details, Issuance)
+    assert_type(make("openid4vc.verification.data", "scripts", is_valid=False).details, Presentation)
+    for event_type in ("openid4vc.issuance.completed", "openid4vc.verification.data"):
+        assert_type(make(event_type).details, Issuance | Presentation)
+    assert run(for_issuances, make("openid4vc.issuance.completed")).outcome == "done"

@@ -1,6 +1,7 @@
 """Mistakes that type checkers must refuse, each marked `# refused`; see integration/project/test_typing.py."""
 
 from credhook import AsyncContext, FetchedEvent, Handlers, Issuance, Presentation, SyncContext
+from credhook.testing import event as make
 
 handlers = Handlers("accounts")
 stored = Handlers[int]("stored")
@@ -74,6 +75,21 @@ async def misreads_its_details(event: FetchedEvent[Issuance], context: AsyncCont
     print(event.details.trusted)  # refused
     print(event.details.credentials[0].attributes)  # refused
     await context.api.users.creat()  # refused
+    if event.details.is_("complete"):  # refused
+        return
+
+
+@handlers.on("openid4vc.issuance.completed", condition=lambda event: event.details.trusted)  # refused
+async def of_a_condition_for_another_event(event: FetchedEvent[Issuance], context: AsyncContext) -> None: ...
+
+
+@handlers.on("*", condition=lambda event: event.detail == 1)  # refused
+async def of_a_misspelt_condition(event: FetchedEvent, context: AsyncContext) -> None: ...
+
+
+def test_of_the_wrong_details() -> None:
+    assert make("openid4vc.issuance.completed").details.trusted  # refused
+    assert make("openid4vc.verification.data", colour="red")  # refused
 
 
 @handlers.on("openid4vc.issuance.completed")

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -285,7 +286,7 @@ async def looks_up(event: FetchedEvent, context: Context) -> None:
     raise KeyError if event.details.is_("offered") else ValueError
 
 
-@said.on(COMPLETED, retries=1, condition=lambda event: event.detail)
+@said.on(COMPLETED, retries=1, condition=attrgetter("detail"))
 async def is_misspelt(event: FetchedEvent, context: Context) -> None: ...
 
 
