@@ -256,8 +256,9 @@ class Announcer:
         self._counted, self._at = inbox.acknowledged, now
         mine = self._identity.model_copy(update=figures).model_dump_json()
         keys, arguments = self._store.keys, [self._token, mine, int(ANNOUNCEMENT_SECONDS * 1_000)]
-        await self._store.redis.sadd("rq:queues", keys.jobs)  # `credhook status` finds the queue there.
         await self._store.run("announce", arguments, keys=[keys.receivers])
+        # `credhook status` finds the queue there. A full Redis refuses this command, and takes the announcement.
+        await self._store.redis.sadd("rq:queues", keys.jobs)
 
     async def leave(self) -> None:
         """Remove the announcement."""

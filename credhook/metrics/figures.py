@@ -93,7 +93,7 @@ class QueueFigures:
                 ["state"],
                 by_state,
             ),
-            GaugeMetricFamily("credhook_queue_length", "Jobs in RQ's queue.", counts.queued),
+            GaugeMetricFamily("credhook_queue_length", "Events that wait in RQ's queue.", counts.queued),
             GaugeMetricFamily(
                 "credhook_oldest_open_event_age_seconds",
                 "Seconds since the oldest event that is not settled was received, or since it is due if a handler has "

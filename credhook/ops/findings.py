@@ -396,7 +396,7 @@ ROWS: Final = (
         "fleet.missing",
         lambda fleet: (fleet,) if fleet.missing and not fleet.refuses_writes else (),
         _missing,
-        "see their hosts, and start `credhook worker` there or elsewhere",
+        "see their hosts, and start `credhook worker` there or elsewhere; else `credhook status --acknowledge`",
     ),
     Row("fleet.processes", _too_few, _problem, _remedy),
     Row("fleet.starting", _starting, _problem, _remedy),

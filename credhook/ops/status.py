@@ -19,7 +19,8 @@ _MEBIBYTE: Final = 1 << 20
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def status(*, as_json: bool) -> None:
+@click.option("--acknowledge", is_flag=True, help="No longer miss workers that are gone and were not replaced.")
+def status(*, as_json: bool, acknowledge: bool) -> None:
     """Show the state of the fleet, and what needs attention.
 
     It needs only REDIS_URL and CREDHOOK_QUEUE. Exit codes: 0 all is well, 1 something needs attention, 2 wrong usage or
@@ -29,6 +30,9 @@ def status(*, as_json: bool) -> None:
     store = settings.open_store_sync(**BRIEFLY)
     with store.redis:
         fleet, findings = look_at(store, settings.redis_address)
+        if acknowledge and fleet and fleet.missing:
+            store.redis.hdel(store.keys.announcements, *(worker.name for worker in fleet.missing))
+            fleet, findings = look_at(store, settings.redis_address)
     if as_json:
         named = [finding._asdict() for finding in findings]
         click.echo(json.dumps({**(fleet.as_json() if fleet else {"queue": settings.queue}), "attention": named}))

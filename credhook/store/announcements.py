@@ -21,6 +21,8 @@ ANNOUNCEMENT_SECONDS: Final = 60.0
 #: Seconds after its last beat from which a worker counts as missing, and those during which it is missed.
 SILENT_SECONDS: Final = 15.0
 MISSED_SECONDS: Final = 86_400.0
+#: Seconds before a worker's end from which the start of another counts as its replacement.
+_REPLACED_SECONDS: Final = 120.0
 #: Seconds that a deploy may take, during which processes may differ.
 DEPLOY_SECONDS: Final = 600
 #: Bytes of the digest of a setting: enough to see a difference, and too few to guess the value.
@@ -137,10 +139,13 @@ def host_of(name: str) -> str:
 
 
 def missing(workers: Sequence[Announced], now: float) -> list[Announced]:
-    """Return the silent workers, except as many as others have started later. `now`: Redis's clock, in ms."""
+    """Return the silent workers, except as many as others have replaced. `now`: Redis's clock, in ms.
+
+    A replacement is younger. It started after the silent worker fell silent, or shortly before, as in a rolling deploy.
+    """
     silent = sorted((worker for worker in workers if not worker.is_alive(now)), key=lambda worker: worker.renewed)
     for since in sorted(worker.since for worker in workers if worker.is_alive(now)):
-        if silent and since > silent[0].renewed:
+        if silent and since > max(silent[0].since, silent[0].renewed - _REPLACED_SECONDS * 1_000):
             del silent[0]
     return silent
 

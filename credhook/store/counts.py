@@ -29,7 +29,7 @@ class EventCounts:
         dead: events that were given up; they can be replayed.
         quarantined: events of an unknown type, or whose id cannot be fetched.
         unreadable: events whose record cannot be read.
-        queued: jobs that wait for a worker.
+        queued: events that wait for a worker.
         dead_recently: events that were given up within the last day.
         unhandled: events that wait for a handler, by type.
         oldest_age: seconds since the oldest open event was received; None if no event is open. Of an event that was
@@ -89,7 +89,9 @@ def counts_of(store: SyncStore, keys: Keys, *, now: float) -> EventCounts:
 
 def read_counts(replies: Sequence[Any], *, now: float) -> EventCounts:
     """Return the counts from the replies to `request_counts`; `now` is by Redis's clock."""
-    open_events, in_flight, scheduled, *others = replies[:8]
+    open_events, in_flight, scheduled, *settled, jobs, dead_recently = replies[:8]
+    # A job may be in the queue twice, or be left over from an event that is done.
+    queued = max(0, min(jobs, open_events - in_flight - scheduled))
     ages = [max(0.0, now - score / 1_000) for _, score in replies[8]]
     # A postponed event has no age before it is due.
     ages += [age for _, score in replies[9] if (age := now - score / 1_000) >= 0]
@@ -97,6 +99,6 @@ def read_counts(replies: Sequence[Any], *, now: float) -> EventCounts:
     unhandled = {event_type: count for event_type, count in by_type if count}
     postponed, (vanished, first) = replies[-2:]
     vanished_age = max(0.0, now - int(first) / 1_000) if first else None
-    first_eight = open_events, in_flight, max(0, scheduled - postponed), *others
+    first_eight = open_events, in_flight, max(0, scheduled - postponed), *settled, queued, dead_recently
     oldest_age = max(ages, default=None)
     return EventCounts(*[*first_eight, unhandled, oldest_age, postponed, int(vanished or 0), vanished_age])

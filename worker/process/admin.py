@@ -85,8 +85,15 @@ class PlatformFigures:
             suspended, *pause = await pipeline.execute()
         except STORE_ERRORS:
             return []
+        state = read_pause(*pause)
+        limit = min((rate for rate in (self.settings.rate, state.passed) if rate is not None), default=None)
         meaning = "Seconds until the fleet may call the platform again; 0 if now."
         return [
-            GaugeMetricFamily("credhook_platform_pause_seconds", meaning, read_pause(*pause).seconds),
+            GaugeMetricFamily("credhook_platform_pause_seconds", meaning, state.seconds),
+            GaugeMetricFamily(
+                "credhook_platform_rate_limit",
+                "Calls a second to the platform: CREDHOOK_RATE, or what passed before a 429; 0 without a limit.",
+                limit or 0,
+            ),
             GaugeMetricFamily("credhook_workers_suspended", "1 while `rq suspend` stops workers, else 0.", suspended),
         ]

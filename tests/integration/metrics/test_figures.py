@@ -82,8 +82,11 @@ async def test_no_event_stands_in_two_places(target: Target, redis_client: Redis
     assert (scrape.value("credhook_redis_memory_used_bytes") or 0) > 0
     assert 3_300 <= (scrape.value("credhook_oldest_open_event_age_seconds") or 0) < 4_200
     assert well_formed(scrape)
-    redis_client.rpush(INDEX.jobs, *["left over"] * 9)  # A job outlives an event that was erased.
-    assert (await target.scrape()).value("credhook_events", "blocked") == 0
+    redis_client.rpush(INDEX.jobs, *["left over"] * 9)  # A job outlives an event that was erased, or is there twice.
+    scrape = await target.scrape()
+    assert scrape.value("credhook_events", "blocked") == 0
+    assert scrape.value("credhook_events", "queued") == scrape.value("credhook_queue_length") == 12 - 2 - 3
+    assert scrape.total("credhook_events") == 12 + 7
 
 
 async def test_workers_are_counted_by_version_while_they_announce_themselves(

@@ -119,6 +119,17 @@ def test_status_reports_only_that_data_are_another_versions(redis_client: Redis,
     assert f"schema 99 and this one knows {SCHEMA}: start that version, or choose another" in done.stdout
 
 
+def test_missing_workers_are_acknowledged_by_command(redis_client: Redis, redis_url: str) -> None:
+    now = int(redis_client.time()[0]) * 1_000
+    for name, renewed in (("w.s.1", 0), ("w.s.2", 80_000)):
+        worker = json.dumps(WORKER | {"platform": {"key": platform_key("http://127.0.0.1:9", "credhook")}})
+        redis_client.hset(INDEX.announcements, name, f"{now - 900_000} {now - renewed} {worker}")
+    assert "fleet.missing" in named(facts(redis_url))
+    assert "missing" not in status(redis_url, "--acknowledge").stdout
+    assert redis_client.hkeys(INDEX.announcements) == [b"w.s.1"]
+    assert "fleet.missing" not in named(facts(redis_url))
+
+
 def test_status_costs_the_same_on_a_full_store_and_writes_nothing(redis_client: Redis, redis_url: str) -> None:
     asked = []
     for number in (200, 5_000):

@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from credhook.receiver.command import Announcer
 from credhook.receiver.inbox import StoreUnavailable
 from credhook.settings import ReceiverSettings
 from credhook.store.announcements import announced
+from credhook.store.errors import StoreRefusal
 from support.process.serving import receiver
 from support.receiver.signing import OTHER_SECRET, SECRET, body, headers
 from support.redis.redis_server import configured
@@ -94,6 +96,16 @@ async def test_announcement_counts_deliveries_per_round_and_refusals_in_all(
         assert (one["conflicts"], one["unauthenticated"], one["outside_tolerance"]) == (1, 2, 1)
         assert one["other_refusals"] == {"path": 1}
         assert 0 <= one["refused"] <= one["idle"] <= one["conflicted"] < 60  # Seconds ago.
+
+
+async def test_full_redis_still_takes_announcements(async_redis: AsyncRedis, redis_client: Redis) -> None:
+    async with inbox_on(async_redis) as inbox:
+        announcer = Announcer(store_on(async_redis), settings(), inbox, RefusalLog())
+        with configured(redis_client, "maxmemory", "1"):
+            for _ in range(2):
+                with suppress(StoreRefusal):
+                    await announcer.announce()
+                assert len(said(redis_client)) == 1
 
 
 async def test_why_redis_does_not_take_deliveries_is_said_until_it_takes_one(

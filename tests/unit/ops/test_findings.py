@@ -255,6 +255,8 @@ def test_a_redis_without_a_limit_or_a_file_says_so() -> None:
         ((100.0, 500.0), (90.0, 400.0), 0),
         ((100.0, 500.0), (400.0, 300.0), 1),
         ((100.0, 999.5), (), 2),  # Neither has replaced the other.
+        ((100.0,), (219.0,), 0),  # A rolling deploy starts the new worker before it ends the old one.
+        ((100.0,), (221.0,), 1),
     ],
 )
 def test_a_worker_is_missed_until_another_starts(
