@@ -67,7 +67,7 @@ class RedisAddress:
         service, _, db = parts.path.strip("/").partition("/") if kind else ("", "", parts.path.strip("/"))
         port = _SENTINEL_PORT if kind else _REDIS_PORT
         hosts = tuple(_host(address, port) for address in addresses.split(","))
-        if (kind and not service) or (len(hosts) > 1 and not kind):
+        if (kind and (not service or "@" in credentials)) or (len(hosts) > 1 and not kind):
             raise ValueError(kind)
         return cls(
             hosts, service=service, db=int(db or 0), tls=scheme == "rediss", username=username, password=password

@@ -22,7 +22,7 @@ from redis.connection import HiredisRespSerializer
 from redis.retry import Retry as SyncRetry
 
 from credhook.store.address import RedisAddress
-from credhook.store.errors import STORE_ERRORS, SentinelRefused, asks_for_password, leads_elsewhere
+from credhook.store.errors import STORE_ERRORS, SentinelRefused, asks_for_password, failed_sentinels, leads_elsewhere
 
 #: Seconds until a silent Redis counts as gone: a sender waits for us no longer than this.
 REDIS_TIMEOUT: Final = 5.0
@@ -39,7 +39,7 @@ Command = tuple[str | int | float | bytes, ...]
 
 #: Options of a synchronous client that gives up at the first failure, because a person waits for the answer, or because
 #: the failed command may have been executed.
-BRIEFLY: Final[Mapping[str, Any]] = {"retry": SyncRetry(NoBackoff(), 0), "protocol": 2}
+BRIEFLY: Final[Mapping[str, Any]] = {"retry": SyncRetry(NoBackoff(), 0)}
 
 _SERIALIZER: Final = HiredisRespSerializer()
 
@@ -173,31 +173,42 @@ class _SparePassword:
     sentinels: list[Any]
     spare_password: str | None = None
 
-    def log_in(self, error: Exception) -> None:
+    def log_in(self, error: Exception) -> bool:
         """Have future connections to the Sentinels log in. Refused ones are closed.
+
+        Return False if they ask for no password.
 
         Raises:
             SentinelRefused: they refuse our password, or want one.
-            MasterNotFoundError: the error, if it is not about a password.
         """
         if not asks_for_password(error):
-            raise error
+            return False
         if self.spare_password is None:
             raise SentinelRefused(str(error)) from None
         for sentinel in self.sentinels:
             sentinel.connection_pool.connection_kwargs["password"] = self.spare_password
             sentinel.connection_pool.reset()
         self.spare_password = None
+        return True
 
 
 class _Sentinels(_SparePassword, redis.asyncio.sentinel.Sentinel):
     async def discover_master(self, service_name: str) -> Any:
-        """Return the address of the master. Raises as `log_in` does."""
+        """Return the address of the master.
+
+        Raises:
+            MasterNotFoundError: the Sentinels that answer know no running master of that name.
+            ConnectionError, TimeoutError: no Sentinel answers.
+        """
         try:
             return await super().discover_master(service_name)
         except redis.asyncio.sentinel.MasterNotFoundError as error:
-            self.log_in(error)
-        return await self.discover_master(service_name)
+            failure = error
+        if self.log_in(failure):
+            return await self.discover_master(service_name)
+        if failed_sentinels(failure) == len(self.sentinels):
+            await self.sentinels[0].ping()  # It raises the reason, which redis-py's error leaves out.
+        raise failure
 
 
 class _SyncSentinels(_SparePassword, redis.sentinel.Sentinel):
@@ -206,8 +217,12 @@ class _SyncSentinels(_SparePassword, redis.sentinel.Sentinel):
         try:
             return super().discover_master(service_name)  # type: ignore[no-untyped-call]  # redis-py's gap
         except redis.sentinel.MasterNotFoundError as error:
-            self.log_in(error)
-        return self.discover_master(service_name)
+            failure = error
+        if self.log_in(failure):
+            return self.discover_master(service_name)
+        if failed_sentinels(failure) == len(self.sentinels):
+            self.sentinels[0].ping()
+        raise failure
 
 
 class _SentinelConnectionPool(redis.asyncio.sentinel.SentinelConnectionPool):
@@ -331,7 +346,8 @@ def _read(
     address = RedisAddress.parse(address) if isinstance(address, str) else address
     names = ("socket_timeout", "socket_connect_timeout")
     timeouts = {name: options.get(name, REDIS_TIMEOUT) for name in names}
-    any_server: dict[str, Any] = {"ssl": address.tls}
+    # Proxies may lack HELLO, and rented servers forbid it: RESP2 does without.
+    any_server: dict[str, Any] = {"ssl": address.tls, "protocol": 2}
     if address.tls:  # redis-py reads these files for each connection, so a renewed certificate needs no restart.
         own = {"ssl_certfile": address.certfile, "ssl_keyfile": address.keyfile}
         any_server |= {"ssl_cert_reqs": ssl.CERT_REQUIRED, **own}

@@ -76,6 +76,11 @@ def asks_for_password(error: Exception) -> bool:
     return exceptions.AuthenticationError.__name__ in str(error)
 
 
+def failed_sentinels(error: Exception) -> int:
+    """Return the number of Sentinels that have not answered, from the same text."""
+    return str(error).count(" - ")
+
+
 #: Words of a server that is no master, or not ready, also within the error of a script.
 _ELSEWHERE: Final = ("READONLY", "MASTERDOWN", "LOADING")
 
@@ -124,7 +129,13 @@ _NO_CERTIFICATE: Final = "ask for a client certificate: set CREDHOOK_REDIS_CERTF
 #: The more precise classes first.
 _BY_CLASS: Final = (
     # Redis's own words about a client certificate are lost if it closes the connection while we write.
-    (ssl.SSLEOFError, f"Redis ends the connection: it may not speak TLS, be at its maxclients, or {_NO_CERTIFICATE}"),
+    (
+        (ssl.SSLEOFError, ConnectionResetError),
+        (
+            "Redis ends the connection: it speaks TLS where REDIS_URL says redis, or none where it says rediss; or it "
+            f"may be at its maxclients, or {_NO_CERTIFICATE}"
+        ),
+    ),
     (ssl.SSLError, "check REDIS_URL: rediss:// is for a Redis that speaks TLS, redis:// for one that does not"),
     (socket.gaierror, "the host's name in REDIS_URL is not known here"),
     # With `appendfsync always`, a full disk ends Redis.
@@ -138,7 +149,7 @@ _BY_CLASS: Final = (
         SentinelRefused,
         "the Sentinels want another password: set CREDHOOK_SENTINEL_PASSWORD",
     ),
-    (MASTER_NOT_FOUND, "no Sentinel of REDIS_URL answers and knows a master of that name"),
+    (MASTER_NOT_FOUND, "no Sentinel of REDIS_URL that answers knows a running master of that name"),
     (
         (TimeoutError, exceptions.TimeoutError),
         "no answer in time: check REDIS_URL and the way there, and whether Redis or this process is busy",
@@ -188,14 +199,20 @@ def hint(error: BaseException) -> str:
 def _of_certificate(error: ssl.SSLCertVerificationError) -> str:
     reason = (getattr(error, "verify_message", "") or str(error)).lower()
     if "expired" in reason:
-        return "Redis's certificate has expired: renew it, and let Redis load it"
+        return "the server's certificate has expired: renew it, and let the server load it"
     if any(word in reason for word in _STRICT):
         return (
-            f"Python 3.13 refuses Redis's certificate or its authority's ({reason}): issue it again with that extension"
+            f"Python 3.13 refuses the server's certificate or its authority's ({reason}): issue it again with that "
+            "extension"
         )
     if "mismatch" in reason or "not valid for" in reason:
-        return "Redis's certificate is for another name than REDIS_URL's host: name it as its certificate does"
-    return "Redis's certificate is not trusted: set SSL_CERT_FILE to a file with its authority's and the public ones"
+        return (
+            "the server's certificate is for another name: let REDIS_URL name the server as its certificate does, "
+            "and Sentinels, too (announce-hostnames)"
+        )
+    return (
+        "the server's certificate is not trusted: set SSL_CERT_FILE to a file with its authority's and the public ones"
+    )
 
 
 def _advice(error: BaseException) -> str:
@@ -206,7 +223,10 @@ def _advice(error: BaseException) -> str:
     if is_denied(error):
         return _of_permission(message)
     if absent := _ABSENT.search(message):
-        return f"Redis has no command {absent[1].upper()}: remove its rename-command from Redis's configuration"
+        return (
+            f"Redis has no command {absent[1].upper()}: remove its rename-command from Redis's configuration, or check "
+            "REDIS_URL: redis:// is for Redis, redis+sentinel:// for Sentinels"
+        )
     if isinstance(error, ssl.SSLError) and _OUR_CERTIFICATE.search(error.reason or ""):
         return f"Redis seems to {_NO_CERTIFICATE}"
     of_class = (advice for kind, advice in _BY_CLASS if isinstance(error, kind))

@@ -48,6 +48,8 @@ GROUPS: Final = 4
 ROUND_SECONDS: Final = 0.5
 #: Seconds that an idle worker waits for a job before it looks again, and a suspended worker before it asks again.
 IDLE_SECONDS: Final = 1.0
+#: Seconds of silence after which a subscription is checked. After the same time without a reply, it counts as lost.
+_SILENT_SECONDS: Final = 5.0
 #: Characters of an unknown command that the log repeats.
 _COMMAND_LIMIT: Final = 64
 #: Waits between two tries to reach Redis.
@@ -364,12 +366,21 @@ class ConcurrentWorker(BaseWorker):
         self._suspended = bool(suspended)
 
     async def _listen(self, redis: Any) -> None:
-        """Obey the commands that RQ's tools send to this worker."""
+        """Obey the commands that RQ's tools send to this worker.
+
+        Raises:
+            RedisError, OSError: the subscription is lost. A box on the way may have forgotten it.
+        """
         async with redis.pubsub() as channel:
             await channel.subscribe(self.pubsub_channel_name)
             while True:
-                message = await channel.get_message(ignore_subscribe_messages=True, timeout=1.0)
+                message = await channel.get_message(ignore_subscribe_messages=True, timeout=_SILENT_SECONDS)
                 if message is None:
+                    await channel.ping()
+                    message = await channel.get_message(timeout=_SILENT_SECONDS)
+                if message is None:
+                    raise TimeoutError
+                if message["type"] != "message":
                     continue
                 command = parse_payload(message).get("command")
                 if command == "shutdown":

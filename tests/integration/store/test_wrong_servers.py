@@ -6,19 +6,24 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import pytest
+import trustme
 from redis import Redis
 from redis.exceptions import RedisError
 
 from credhook.events import Event
 from credhook.receiver.inbox import Inbox, Outcome
-from credhook.sandbox.local.environment import local_redis
+from credhook.sandbox.local.environment import free_port, local_redis
 from credhook.settings import StoreSettings
 from credhook.store.connection import open_redis, open_redis_sync
 from credhook.store.errors import SentinelRefused, hint, is_unwell
+from credhook.worker.process.concurrent import ConcurrentWorker
 from credhook.worker.queue.claims import Claims, operation
+from support.platform.tunnel import tunnel
 from support.redis.redis_addresses import sentinel
 from support.store.stores import run_accept, store_on
 from support.waiting import until
@@ -137,6 +142,41 @@ async def test_wrong_password_of_sentinels_is_called_wrong(guarded: int, login: 
     assert "wrong" not in str(refusal.value)
 
 
+@pytest.mark.parametrize(
+    ("scheme", "authority", "advice"),
+    [
+        ("rediss", "other", "certificate is not trusted"),
+        ("rediss", "own", "certificate is for another name"),
+        ("redis", "own", "speaks TLS where REDIS_URL says redis"),
+        (None, "own", "nothing listens there"),
+    ],
+)
+async def test_advice_names_the_reason_why_no_sentinel_answers(
+    scheme: str | None, authority: str, advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = trustme.CA()
+    (trustme.CA() if authority == "other" else own).cert_pem.write_to_path(str(tmp_path / "authority.pem"))
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "authority.pem"))
+    with tunnel(own.issue_cert("localhost"), free_port()) as front:
+        url = address(port_of(front) if scheme else free_port()).replace("redis", scheme or "redis", 1)
+        async with open_redis(url) as client:
+            with pytest.raises(RedisError) as failure:
+                await client.ping()
+        with open_redis_sync(url) as client, pytest.raises(RedisError) as failure_of_sync:
+            client.ping()
+    for error in (failure.value, failure_of_sync.value):
+        assert advice in hint(error)
+
+
+async def test_sentinels_that_know_no_such_master_are_not_called_silent(tmp_path: Path, redis_url: str) -> None:
+    with sentinel(tmp_path, port_of(redis_url)) as port:
+        until(lambda: answers(address(port)), what="a Sentinel that knows the master")
+        async with open_redis(address(port).replace("/main", "/other")) as client:
+            with pytest.raises(RedisError) as failure:
+                await client.ping()
+    assert "knows a running master of that name" in hint(failure.value)
+
+
 async def test_sentinels_may_have_a_password_of_their_own(tmp_path: Path, redis_url: str) -> None:
     with sentinel(tmp_path, port_of(redis_url), password="its-own") as port:
         settings = StoreSettings.model_validate({"REDIS_URL": address(port), "CREDHOOK_SENTINEL_PASSWORD": "its-own"})
@@ -218,3 +258,17 @@ async def test_forgotten_connection_costs_a_second_and_no_error(
             monkeypatch.setattr("credhook.store.connection.IDLE_SECONDS", 0.0)
             assert await inbox.accept("m2", Event(*EVENT)) is Outcome.ACCEPTED
             await inbox.aclose()
+
+
+async def test_forgotten_subscription_ends_so_that_a_worker_makes_another(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("credhook.worker.process.concurrent._SILENT_SECONDS", 0.2)
+    box, worker = ForgettingBox(redis_url), SimpleNamespace(pubsub_channel_name="commands")
+    async with box.passing() as url, open_redis(url) as client:
+        listening = asyncio.create_task(ConcurrentWorker._listen(cast(Any, worker), client))  # noqa: SLF001  Other work shares no fate with it.
+        await asyncio.wait({listening}, timeout=1.0)
+        assert not listening.done()
+        box.forget()
+        with pytest.raises(TimeoutError):
+            await listening

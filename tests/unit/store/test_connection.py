@@ -47,6 +47,7 @@ def test_each_form_is_read(url: str, address: RedisAddress) -> None:
         *("", "localhost:6379", "redis://", "http://h", "redis://h:port", "redis://h/x", "redis://a,b", "redis://[::1"),
         *("redis://:s3cr/et@h", "redis://h?decode_responses=true", "redis+cluster://a/main", "redis+sentinel://h"),
         *("redis+sentinel://h/main/x", "unix://", "unix://run/redis.sock", "unix+sentinel:///run/s", "redis://me#pw@h"),
+        "redis+sentinel://:s3cr@a,:s3cr@b/main",  # One password stands for all Sentinels.
     ],
 )
 def test_any_other_is_refused_without_being_repeated(url: str) -> None:
@@ -63,6 +64,7 @@ def test_sentinels_and_masters_get_our_certificate_and_our_patience(connect: Cal
     for kwargs in (pool.connection_kwargs, pool.sentinel_manager.sentinels[0].connection_pool.connection_kwargs):
         assert (kwargs["ssl_certfile"], kwargs["ssl_keyfile"]) == (Path("own.pem"), Path("key.pem"))
         assert kwargs["socket_timeout"] == 0.5
+        assert kwargs["protocol"] == 2  # A server may have no HELLO.
 
 
 @pytest.mark.parametrize(
@@ -76,6 +78,7 @@ def test_sentinels_and_masters_get_our_certificate_and_our_patience(connect: Cal
         (ssl.SSLCertVerificationError(1, "Missing Authority Key Identifier"), "authority key identifier): issue it"),
         (ssl.SSLCertVerificationError(1, "Basic Constraints of CA cert not critical"), "not critical): issue it again"),
         (ENDED, "maxclients"),
+        (ConnectionResetError(104, "Connection reset by peer"), "speaks TLS where REDIS_URL says redis"),
         (TimeoutError(), "no answer in time"),
         (RedisTimeout(), "no answer in time"),
         (socket.gaierror(-2, "Name or service not known"), "not known here"),
@@ -93,6 +96,7 @@ def test_sentinels_and_masters_get_our_certificate_and_our_patience(connect: Cal
             "CONFIG|GET: allow +config|get, as deploy/redis-users.acl does",
         ),
         (ResponseError("unknown command 'COPY', with args beginning with: 'a'"), "no command COPY: remove"),
+        (ResponseError("unknown command 'GET', with args beginning with: 'a'"), "redis+sentinel:// for Sentinels"),
         # Within a script, as Redis 6 says it.
         (ResponseError("Error running script: -READONLY You can't write against a replica."), "is a replica"),
         (ResponseError("Error running script: -OOM command not allowed"), "raise its maxmemory"),
