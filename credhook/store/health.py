@@ -144,26 +144,32 @@ def _facts(replies: Sequence[Any], queue: str) -> Facts:
 
 def read(info: Mapping[str, Any], config: Mapping[Any, Any]) -> Facts:
     """Read the facts from the answers to INFO and CONFIG."""
-    major, minor, *_ = (*str(info.get("redis_version", "0.0")).split("."), "0")
+
+    def number(name: str, default: int = 0) -> int:
+        value = info.get(name)
+        return value if isinstance(value, int) else default  # Servers that only speak Redis's protocol may write text.
+
+    release = str(info.get("redis_version", ""))
+    major, minor = map(int, [*re.findall("[0-9]+", release), "0", "0"][:2])
     return Facts(
-        version=(int(major), int(minor)),
-        appendonly=bool(int(info.get("aof_enabled", 0))),
+        version=(major, minor),
+        appendonly=bool(number("aof_enabled")),
         fsync=config.get("appendfsync") or "",
         eviction=str(info.get("maxmemory_policy", "")),
-        cluster=bool(int(info.get("cluster_enabled", 0))),
+        cluster=bool(number("cluster_enabled")),
         master=info.get("role", "master") == "master",
-        full=0 < int(info.get("maxmemory", 0)) <= int(info.get("used_memory", 0)),
+        full=0 < number("maxmemory") <= number("used_memory"),
         writes_fail=info.get("aof_last_write_status", "ok") != "ok",
         save_fails=info.get("rdb_last_bgsave_status", "ok") != "ok"
         and config.get("stop-writes-on-bgsave-error") == "yes"
         and config.get("save") != "",
-        replicas_missing=int(info.get("min_slaves_good_slaves", 1)) == 0,
-        replicas=int(info.get("connected_slaves", 0)),
-        unbounded=int(info.get("maxmemory", 1)) == 0,
+        replicas_missing=number("min_slaves_good_slaves", 1) == 0,
+        replicas=number("connected_slaves"),
+        unbounded=number("maxmemory", 1) == 0,
         fsync_pauses=config.get("no-appendfsync-on-rewrite") == "yes",
-        release=str(info.get("redis_version", "")),
-        used_memory=int(info.get("used_memory", 0)),
-        maxmemory=int(info.get("maxmemory", 0)),
+        release=release,
+        used_memory=number("used_memory"),
+        maxmemory=number("maxmemory"),
     )
 
 
@@ -207,7 +213,7 @@ def promises(facts: Facts, *, durability: str | None) -> tuple[Check, ...]:
         Check(
             "noeviction",
             facts.eviction == "noeviction",
-            f"maxmemory-policy is {facts.eviction}: a full Redis would drop events; set noeviction",
+            f"maxmemory-policy is {facts.eviction or 'not known'}: a full Redis would drop events; set noeviction",
         ),
         # A replica with `replica-read-only no` accepts writes, until its master's data replaces them.
         Check("master", facts.master, "Redis is a replica; REDIS_URL should name the master, or Sentinel"),

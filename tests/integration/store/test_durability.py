@@ -79,8 +79,28 @@ def test_a_redis_that_refuses_to_answer_is_no_silent_one() -> None:
 
 def test_info_is_read_whatever_it_leaves_out() -> None:
     assert read({}, {}) == Facts((0, 0), False, "", "", False)
-    assert read({"redis_version": "7"}, {}).version == (7, 0)
     assert not read({"role": "slave"}, {}).master
+    (found,) = [check for check in checks(replace(SAFE, eviction=""), durability="strict") if not check.passed]
+    assert found.remedy.startswith("maxmemory-policy is not known")
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [("7", (7, 0)), ("7.x", (7, 0)), ("v7.2.4-fork1", (7, 2)), ("255.255.255", (255, 255)), ("unstable", (0, 0))],
+)
+def test_version_is_read_from_servers_that_write_it_otherwise(text: str, version: tuple[int, int]) -> None:
+    assert read({"redis_version": text}, {}).version == version
+
+
+def test_figures_that_are_no_numbers_count_as_left_out() -> None:
+    odd = {
+        "aof_enabled": "yes",
+        "maxmemory": "1.5G",
+        "used_memory": "2G",
+        "connected_slaves": "",
+        "cluster_enabled": "no",
+    }
+    assert read(odd, {}) == read({}, {})
 
 
 @pytest.mark.parametrize(
