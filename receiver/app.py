@@ -63,6 +63,11 @@ class TooLarge(Exception):
 class RouteNotFound(Exception):
     """The path is not ours. A wrong path secret looks the same as any other path."""
 
+    hint = (
+        "let the endpoint's URL end as CREDHOOK_WEBHOOK_PATH and CREDHOOK_PATH_SECRET do; a proxy may have added a "
+        "slash or dropped a part"
+    )
+
 
 _NOT_AUTHENTICATED: Final = "The delivery could not be authenticated."
 _NOTHING_HERE: Final = "There is nothing here."

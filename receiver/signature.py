@@ -142,7 +142,13 @@ def authenticate(headers: SignedHeaders, body: bytes, keys: Sequence[Key], *, no
         for version, signature in headers.signatures:
             if version == key.version and key.verify(signature, signed):
                 return
-    raise Unauthenticated("no signature matches", "check CREDHOOK_WEBHOOK_SECRETS")
+    hint = "check CREDHOOK_WEBHOOK_SECRETS, and that no proxy changes the body"
+    if not body:
+        hint = "the body is empty: see whether a proxy or a redirect has dropped it"
+    elif not {version for version, _ in headers.signatures} & {key.version for key in keys}:
+        versions = " or ".join(sorted({key.version.decode() for key in keys}))
+        hint = f"webhook-signature has no {versions} and base64 behind a comma: the sender signs in another way"
+    raise Unauthenticated("no signature matches", hint)
 
 
 def _signatures(header: bytes) -> tuple[tuple[bytes, bytes], ...]:

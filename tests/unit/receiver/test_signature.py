@@ -130,6 +130,22 @@ def test_other_signatures_are_unauthenticated(headers: Raw, secrets: tuple[str, 
         check(headers, *secrets, body=body, now=now)
 
 
+@pytest.mark.parametrize(
+    ("signature", "body", "hint"),
+    [
+        (GOOD, b"", "the body is empty"),
+        (GOOD, BODY + b"\n", "no proxy changes the body"),
+        ("sha256=0123abcd", BODY, "webhook-signature has no v1 or v1a"),
+        (GOOD.rstrip("="), BODY, "webhook-signature has no v1 or v1a"),
+        ("v2," + GOOD[3:], BODY, "webhook-signature has no v1 or v1a"),
+    ],
+)
+def test_hint_says_what_may_be_wrong_with_a_signature(signature: str, body: bytes, hint: str) -> None:
+    with pytest.raises(Unauthenticated) as refusal:
+        check(raw(signature=signature), SECRET, PUBLIC, body=body)
+    assert hint in refusal.value.hint
+
+
 def without(name: bytes) -> Raw:
     return [header for header in raw() if header[0] != name]
 
