@@ -115,6 +115,9 @@ _BY_CAUSE: Final = {
     "proxy": "check HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY, or {where}",
     "protocol": "what answers there is no HTTP server: check {where}",
     UNSENDABLE: "check {where}, and the credentials if they hold more than visible ASCII",
+    "redirect": "the platform redirects to another URL: check {where}, its https:// and the slash at its end",
+    "not_json": "the answer is not JSON: check {where}, and that no proxy answers in the platform's place",
+    "other_id": "the details carry another id: if the platform names them otherwise, set CREDHOOK_MATCH_IDS=0",
 }
 
 #: The causes that a setting may be to blame for.
@@ -129,7 +132,7 @@ _PERMISSIONS: Final = (
 
 
 def advice(operation: str, cause: str) -> str:
-    """Return what to do about a request without an answer; `cause` is a word of `Unanswered`, or empty."""
+    """Return what to do about a request that failed; `cause` is a word of `Unanswered` or of an error, or empty."""
     where = "CREDHOOK_TOKEN_URL" if operation == "token" else "CREDHOOK_API_URL"
     return _BY_CAUSE.get(cause, "check {where}").format(where=where)
 
@@ -141,8 +144,8 @@ def hint(error: Exception) -> str:
     # Without a cause but with a time to come back, it was not sent at all: the circuit is open.
     if isinstance(error, Unavailable) and error.status is None and (error.cause or error.retry_after is None):
         return advice(error.operation, error.cause)
-    if isinstance(error, InvalidResponse) and error.cause == "other_id":
-        return "the details carry another id: if the platform names them otherwise, set CREDHOOK_MATCH_IDS=0"
+    if isinstance(error, InvalidResponse) and error.cause in CAUSES:
+        return advice(error.operation, error.cause)
     return ""
 
 
@@ -177,14 +180,19 @@ def refusal(operation: str, response: Response, now: datetime) -> ApiError:
     return kind(message, operation=operation, status=status, errors=errors)
 
 
+def oauth_code(body: bytes) -> str:
+    """Return the error code of OAuth in an answer of the token endpoint, or ""."""
+    found = _OAUTH_CODE.search(body)
+    return found[1].decode() if found else ""
+
+
 def token_refusal(response: Response, now: datetime) -> ApiError:
-    """Return the error for an answer without success of the token endpoint."""
+    """Return the error for an answer of the token endpoint that refuses a token."""
     error = refusal("token", response, now)
-    if isinstance(error, Unavailable | InvalidResponse):
+    if isinstance(error, Unavailable | InvalidResponse) and not response.is_success:
         return error
     # Every other 4xx is about the credentials, or about the URL that they are sent to.
-    found = _OAUTH_CODE.search(response.body)
-    code = found[1].decode() if found else ""
+    code = oauth_code(response.body)
     return Unauthorized(
         f"token: the token endpoint refuses this client: {response.status}{f' ({code})' if code else ''}; "
         f"check {_SETTINGS.get(code, CREDENTIALS)}",

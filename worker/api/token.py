@@ -21,7 +21,7 @@ from urllib.parse import quote, urlencode
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, TypeAdapter
 
 from credhook.backoff import Backoff, Waits
-from credhook.worker.api.errors import ApiError, InvalidResponse, error_of, token_refusal
+from credhook.worker.api.errors import ApiError, InvalidResponse, error_of, oauth_code, token_refusal
 from credhook.worker.api.http.exchange import HEADERS, BodyRefused, Request, Response, Transport, Unanswered, Unsendable
 from credhook.worker.api.models import ResponseModel
 from credhook.worker.api.responses import parse
@@ -260,7 +260,8 @@ def granted(response: Response, asked_at: float) -> Token:
     Raises:
         ApiError: The answer is not a token.
     """
-    if response.is_success:
+    # Some servers refuse a client with 200.
+    if response.is_success and (b"access_token" in response.body or not oauth_code(response.body)):
         grant = parse("token", _GRANT, response)
         lifetime = min(DEFAULT_LIFETIME if grant.expires_in is None else grant.expires_in, MAX_LIFETIME)
         used = max(lifetime - RENEW_EARLY, lifetime / 2, RENEWAL_SECONDS)

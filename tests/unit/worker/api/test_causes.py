@@ -20,6 +20,9 @@ from credhook.worker.metrics import status_label
         (Unauthorized("x", operation="token", status=401), "CREDHOOK_CLIENT_SECRET", "CREDHOOK_API_URL"),
         (Unauthorized("x", operation="users", status=401), "SCOPE, CREDHOOK_AUDIENCE and CREDHOOK_RESOURCE", "API_URL"),
         (InvalidResponse("x", operation="presentations.get", cause="other_id"), "CREDHOOK_MATCH_IDS", "TOKEN_URL"),
+        (InvalidResponse("x", operation="token", status=307, cause="redirect"), "CREDHOOK_TOKEN_URL", "CREDHOOK_API"),
+        (InvalidResponse("x", operation="users.list", status=301, cause="redirect"), "CREDHOOK_API_URL", "TOKEN_URL"),
+        (InvalidResponse("x", operation="users.list", status=200, cause="not_json"), "CREDHOOK_API_URL", "TOKEN_URL"),
         # No setting is the cause of these.
         (Unavailable("x", operation="users.list", status=503), "", "CREDHOOK"),
         (Unavailable("not sent", operation="users.list", retry_after=3.0), "", "CREDHOOK"),

@@ -72,7 +72,7 @@ async def test_the_settings_say_how_and_for_what_a_token_is_asked() -> None:
 def test_a_lifetime_is_read_in_every_form_that_servers_give_it(expires_in: str | None, used_until: float) -> None:
     stated = f',"expires_in":{expires_in}' if expires_in else ""
     for type_ in ("null", '"bearer "', '"BearerToken"', '"jwt-bearer"', '"Application Access Token"', '""', "[]", "7"):
-        body = f'{{"access_token":"{LONGEST}\\n","token_type":{type_}{stated}}}'
+        body = f'{{"access_token":"{LONGEST}\\n","token_type":{type_}{stated},"error":"none"}}'
         token = granted(Response(200, {}, body.encode()), 1_000.0)
         assert (token.value, token.renew_at) == (LONGEST, 1_000.0 + used_until)
 
@@ -85,6 +85,8 @@ def test_a_lifetime_is_read_in_every_form_that_servers_give_it(expires_in: str |
         (httpx.Response(404, json={"error": "Realm does not exist"}), Unauthorized),
         (httpx.Response(429), Unavailable),
         (httpx.Response(302, headers={"location": "https://elsewhere.example/"}), InvalidResponse),
+        (httpx.Response(200, json={"error": "incorrect_client_credentials", "error_description": "x"}), Unauthorized),
+        (httpx.Response(200, json={"error": "", "msg": "invalid credential"}), InvalidResponse),
         (httpx.Response(200, content=b"not json"), InvalidResponse),
         (httpx.Response(200, json={"token_type": "Bearer"}), InvalidResponse),
         *(
