@@ -151,10 +151,11 @@ class _Silent:
 
     @asynccontextmanager
     async def pubsub(self) -> AsyncIterator[Any]:
-        async def nothing(*_: object, **__: object) -> None:
+        async def pong(**_: object) -> dict[str, str]:
             await asyncio.sleep(1.0)
+            return {"type": "pong"}
 
-        yield SimpleNamespace(subscribe=nothing, get_message=nothing)
+        yield SimpleNamespace(subscribe=_at_once, get_message=pong)
 
 
 async def _at_once(*_: object) -> None: ...
