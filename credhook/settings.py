@@ -579,7 +579,8 @@ class WorkerSettings(PlatformSettings, HandlerSettings, StoreSettings):
         ge=1,
         le=300,
         description="Seconds that a claim lasts unless renewed. The events of a dead process are requeued sooner: when "
-        "its supervisor sees it die, or after 6 seconds of silence (0.4 of the lease if that is longer).",
+        "its supervisor sees it die, or after 6 seconds of silence (0.4 of the lease if that is longer). With less "
+        "than 6, a blocked event loop loses its claims before its process is replaced.",
     )
     rate: float | None = Field(
         None,
