@@ -5,9 +5,13 @@ It checks the settings of this host, Redis and the fleet, the public URL as a se
 
 import asyncio
 import json
+import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from ipaddress import ip_address
 from typing import Any, Final
 
 import click
@@ -26,6 +30,7 @@ from credhook.settings import (
     settings_errors,
     valid_until,
 )
+from credhook.store.address import RedisAddress
 from credhook.store.connection import BRIEFLY
 from credhook.store.errors import STORE_ERRORS, Forbidden, hint
 from credhook.terminal import plain
@@ -137,6 +142,8 @@ def _check_redis(settings: StoreSettings, *, durability: str | None, outside: bo
             yield check_clock(store.clock() / 1_000 - (before + time.time()) / 2)
             server = read_server(store, address, durability=durability)
             yield ok("redis.reached", f"{address} answers")
+            url = settings.redis_url.get_secret_value()
+            yield check_password(replace(RedisAddress.parse(url), certfile=settings.redis_certfile))
             try:
                 fleet = read_fleet(store, address, durability=durability)
             except Forbidden as error:  # A receiver's or worker's user needs only its own queue.
@@ -146,6 +153,20 @@ def _check_redis(settings: StoreSettings, *, durability: str | None, outside: bo
                 yield from findings(fleet if outside else fleet.model_copy(update={"outside": None}))
         except STORE_ERRORS as error:
             yield unreached(error)
+
+
+def check_password(address: RedisAddress) -> Finding:
+    """Check that Redis is not open to the internet."""
+    name = "redis.password"
+    if address.password or address.certfile:
+        return ok(name, "Redis asks who connects")
+    for host, port in address.hosts:
+        with suppress(OSError):  # Among several Sentinels, one may have no address.
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            if any(ip_address(str(sockaddr[0])).is_global for *_, sockaddr in found):
+                problem = f"{host} is a public address, and Redis asks for no password"
+                return warn(name, problem, "close it with a firewall, and give Redis users: deploy/redis-users.acl")
+    return ok(name, "Redis is not on a public address")
 
 
 def check_clock(ahead: float) -> Finding:

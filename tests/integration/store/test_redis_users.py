@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from redis import Redis
-from redis.exceptions import NoPermissionError
+from redis.exceptions import AuthenticationError, NoPermissionError
 
 from credhook.sandbox.local.environment import find_server, free_port, local_redis
 from credhook.store import lua
@@ -68,13 +68,26 @@ def fleet(
     users, digest = FILE.read_text(), sha256(PASSWORD.encode()).hexdigest()
     for user in USERS:
         users = users.replace(f" #{user.upper()} ", f" #{digest} ")
-    (tmp_path / "redis-users.acl").write_text(users)
+    # The test itself is the default user.
+    (tmp_path / "redis-users.acl").write_text(users.replace("\nuser default off\n", "\n"))
     with local_redis(tmp_path, options=("--include", str(tmp_path / "redis-users.acl"))) as url:
         harness = Harness(tmp_path, url, sandbox)
         harness.plugin(PLAIN)
         yield harness
         sandbox.clear()
         harness.redis.close()
+
+
+def test_file_closes_redis_to_everybody_else(tmp_path: Path) -> None:
+    users = FILE.read_text().replace("#OPERATOR", f"#{sha256(PASSWORD.encode()).hexdigest()}")
+    kept = [line for line in users.splitlines() if line.startswith(("user default", "user credhook-operator"))]
+    with local_redis(tmp_path) as url, Redis.from_url(url) as redis, Redis.from_url(url) as stranger:
+        for line in kept:
+            redis.execute_command("ACL", "SETUSER", *line.split()[1:])
+        with pytest.raises(AuthenticationError):
+            stranger.ping()
+        with Redis.from_url(url_of("operator", url)) as operator:
+            assert operator.ping()
 
 
 def test_fleet_needs_no_other_command_key_or_channel(fleet: Harness, tmp_path: Path) -> None:

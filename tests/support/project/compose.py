@@ -18,12 +18,14 @@ from support.process.serving import Executed
 DEPLOY = ROOT / "deploy"
 SERVICES: dict[str, dict[str, Any]] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
 PASSWORD = "of-nobody-1_2"
-#: `redis-cli -p PORT COMMAND` of the image. The package of the server has none.
+USER = "credhook"
+#: `redis-cli -p PORT --user USER COMMAND` of the image. The package of the server has none.
 CLIENT = """
 import os, sys, redis
 
-_, _, port, command = sys.argv
-print("PONG" if redis.Redis(port=int(port), password=os.environ["REDISCLI_AUTH"]).execute_command(command) else "")
+_, _, port, _, user, command = sys.argv
+client = redis.Redis(port=int(port), username=user, password=os.environ["REDISCLI_AUTH"])
+print("PONG" if client.execute_command(command) else "")
 """
 
 
@@ -62,5 +64,5 @@ def store(folder: Path, port: int) -> Container:
     (folder / "redis-cli").write_text(f"#!{sys.executable}\n{CLIENT}")
     (folder / "redis-cli").chmod(0o755)
     return Container(
-        folder, "redis", {"/usr/local/etc/redis": str(folder), "redis-cli ping": f"redis-cli -p {port} ping"}
+        folder, "redis", {"/usr/local/etc/redis": str(folder), "redis-cli --user": f"redis-cli -p {port} --user"}
     )

@@ -4,9 +4,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from credhook.ops.doctor import _read_settings, check_clock, check_endpoints, line
+from credhook.ops.doctor import _read_settings, check_clock, check_endpoints, check_password, line
 from credhook.ops.outside import check_answer, check_certificate
 from credhook.ops.verdict import Finding, split_remedy, warn
+from credhook.store.address import RedisAddress
 from credhook.worker.api.models import Endpoint
 
 
@@ -18,6 +19,27 @@ def test_a_line_says_what_and_what_to_do_and_nothing_that_a_terminal_obeys() -> 
 
 def ending(days: float) -> Finding:
     return check_certificate("certificate.redis", datetime.now(UTC) + timedelta(days=days), "renew it")
+
+
+@pytest.mark.parametrize(
+    ("url", "verdict"),
+    [
+        ("redis://127.0.0.1", "ok"),
+        ("redis://10.1.2.3", "ok"),
+        ("redis://[fd00::1]", "ok"),
+        ("unix:///run/redis.sock", "ok"),
+        ("redis://nowhere.invalid", "ok"),
+        ("redis://9.9.9.9", "warn"),
+        ("rediss://[2620:fe::fe]:6380", "warn"),
+        ("redis+sentinel://10.1.2.3,9.9.9.9/main", "warn"),
+        ("redis://:secret@9.9.9.9", "ok"),
+        ("redis://user:secret@9.9.9.9", "ok"),
+    ],
+)
+def test_doctor_warns_of_a_public_redis_without_a_password(url: str, verdict: str) -> None:
+    finding = check_password(RedisAddress.parse(url))
+    assert (finding.name, finding.verdict) == ("redis.password", verdict)
+    assert ("redis-users.acl" in finding.remedy) is (verdict == "warn")
 
 
 ERRORS = b'{"errors": [{"id": "1"}]}'

@@ -71,7 +71,7 @@ def test_compose_services_reach_and_wait_for_each_other() -> None:
 def test_the_password_of_redis_is_in_no_file_of_ours() -> None:
     asked_for = r"\$\{REDIS_PASSWORD:\?[^}]+\}"
     for name in ("receiver", "worker"):
-        assert re.fullmatch(rf"redis://:{asked_for}@redis:6379/0", SERVICES[name]["environment"]["REDIS_URL"])
+        assert re.fullmatch(rf"redis://credhook:{asked_for}@redis:6379/0", SERVICES[name]["environment"]["REDIS_URL"])
     assert re.fullmatch(asked_for, SERVICES["redis"]["environment"]["REDIS_PASSWORD"])
     assert re.search(r"^REDIS_PASSWORD=$", (DEPLOY / "compose.env.example").read_text(), re.MULTILINE)
     assert "deploy/*.env\n" in (ROOT / ".gitignore").read_text()
