@@ -138,9 +138,8 @@ def _keep(keeper: int, output: int) -> None:
 if __name__ == "__main__":
     for name in LIBRARIES.split():
         importlib.import_module(name)
-    gc.freeze()
+    gc.freeze()  # The collector would look at all of it again in each fork, and copy its memory.
     order = _next_order(socket.socket(fileno=int(sys.argv[1])))
-    gc.unfreeze()
     os.chdir(order["cwd"])
     os.environ.clear()
     os.environ.update(order["env"])
