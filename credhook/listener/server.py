@@ -6,6 +6,7 @@ A proxy in front ends slow senders earlier and speaks TLS. These limits keep the
 import asyncio
 import json
 import math
+import resource
 import socket
 import ssl
 import time
@@ -29,8 +30,11 @@ from credhook.settings import valid_until
 
 log = structlog.get_logger("credhook.listener")
 
-#: Open connections. With those of the admin listener they stay below 1,024 open files, the usual `ulimit -n`.
+#: Most open connections.
 _MAX_CONNECTIONS: Final = 900
+#: Files that a process may have open besides: connections to Redis and of the admin listener. With them, it stays below
+#: 1,024, the usual `ulimit -n`.
+_OTHER_FILES: Final = 124
 #: Bytes of a request's line and headers. The platform sends about 400; with a proxy's additions about 1,500.
 _MAX_HEAD_BYTES: Final = 16_384
 #: Lines of headers, and of trailers, as in Apache.
@@ -121,10 +125,21 @@ _FULL: Final = Rejection(
     "full",
     503,
     "The server is busy; try again.",
-    f"{_MAX_CONNECTIONS} connections are open: put a proxy in front that limits them, or run more processes",
+    f"more connections are open than {_MAX_CONNECTIONS}, or than `ulimit -n` allows: put a proxy in front that limits "
+    "them, or run more processes",
 )
 #: Headers that offer another protocol (RFC 9110, 7.8; RFC 7540, 3.2.1), and the header that names them.
 _OFFERS: Final = {b"upgrade", b"http2-settings", b"connection"}
+
+
+def connections_for(open_files: int) -> int:
+    """Return how many connections may be open with this limit of open files.
+
+    Without a file for it, a connection would be closed without an answer and without a line in the log.
+    """
+    if open_files == resource.RLIM_INFINITY:
+        return _MAX_CONNECTIONS
+    return min(_MAX_CONNECTIONS, max(open_files // 2, open_files - _OTHER_FILES))
 
 
 class Listener(uvicorn.Config):
@@ -136,7 +151,7 @@ class Listener(uvicorn.Config):
         name: str,
         *,
         body_bytes: int,
-        connections: int = _MAX_CONNECTIONS,
+        connections: int | None = None,
         answer_seconds: float = _ANSWER_SECONDS,
         idle_seconds: float = _IDLE_SECONDS,
         count: Callable[[str], None] = lambda _: None,
@@ -155,7 +170,7 @@ class Listener(uvicorn.Config):
             **options,
         )
         self.body_bytes = body_bytes
-        self.connections = connections
+        self.connections = connections or connections_for(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self.answer_seconds = answer_seconds
         self.idle_seconds = idle_seconds
         self._name = name

@@ -1,6 +1,7 @@
 """What a sender can make long, over raw sockets: on the receiver's port, and on a listener with short limits."""
 
 import asyncio
+import resource
 import socket
 import ssl
 import time
@@ -16,7 +17,7 @@ from structlog.testing import capture_logs
 from uvicorn.server import ServerState
 
 from credhook.listener.admin import bind_setting
-from credhook.listener.server import BoundedProtocol, Listener, Server
+from credhook.listener.server import BoundedProtocol, Listener, Server, connections_for
 from support.process.serving import Receiver, receiver
 from support.receiver.refusals import BODY, next_response, request, signed
 from support.waiting import until_async
@@ -171,6 +172,13 @@ async def test_one_connection_too_many_is_told_to_come_again() -> None:
         await asyncio.sleep(0.1)
         received = await asyncio.to_thread(answers, port, WHOLE)
     assert received.startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize(
+    ("open_files", "connections"), [(1_024, 900), (1 << 20, 900), (resource.RLIM_INFINITY, 900), (256, 132), (40, 20)]
+)
+def test_connections_leave_room_for_other_files(open_files: int, connections: int) -> None:
+    assert connections_for(open_files) == connections
 
 
 def test_each_rejection_is_counted_and_each_reason_logged_once_a_minute() -> None:
