@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, Optional
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Optional
 
 import structlog
 from starlette.applications import Starlette
@@ -21,6 +21,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from credhook.events import Event, Malformed
+from credhook.listener.admin import Examine
 from credhook.listener.server import RETRY_AFTER, errors_body
 from credhook.logs import FloodGuard
 from credhook.receiver import DOCTOR_AGENT, metrics
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("credhook.receiver")
 
+#: Seconds without a refusal after which a new spell of refusals begins.
+SPELL_SECONDS: Final = 900.0
 #: Log lines a minute for each reason. Senders without a key could fill the disk; `credhook_refusals` counts all.
 MAX_LOGGED: Final = 20
 #: The id that a proxy gives a request. A stranger may write this header, so only a form without words is logged.
@@ -93,12 +96,20 @@ _REFUSALS: Final[dict[type[Exception], tuple[str, int, str, dict[str, str]]]] = 
 _REFUSABLE: Final = tuple(_REFUSALS)
 
 
+class Spell(NamedTuple):
+    """Refusals for one rule, less than a quarter of an hour apart; times are in monotonic seconds."""
+
+    number: int
+    first: float
+    last: float
+
+
 class RefusalLog:
     """Logs refusals, limited for each reason, and counts the refusals that a wrong setting or sender causes.
 
     Attributes:
         counts: deliveries by the rule for which they were refused, such as `signature`.
-        last: when the last counted refusal came, in monotonic seconds.
+        spells: the last refusals by rule, see `Spell`.
         turned_away: senders that the listener turned away before the application saw a delivery, by reason.
         last_turned_away: when the last of these came, in monotonic seconds.
     """
@@ -106,7 +117,7 @@ class RefusalLog:
     def __init__(self) -> None:
         self._guard = FloodGuard(MAX_LOGGED, time.monotonic)
         self.counts = Counter[str]()
-        self.last = 0.0
+        self.spells = dict[str, Spell]()
         self.turned_away = Counter[str]()
         self.last_turned_away = 0.0
 
@@ -123,7 +134,11 @@ class RefusalLog:
             return _envelope(status, detail or str(refusal), headers)  # A check of the public URL.
         metrics.REFUSALS.add(rule, str(status))
         if not isinstance(refusal, StoreUnavailable):
-            self.last = time.monotonic()
+            now = time.monotonic()
+            spell = self.spells.get(rule)
+            if spell is None or now - spell.last > SPELL_SECONDS:
+                spell = Spell(0, now, now)
+            self.spells[rule] = Spell(spell.number + 1, spell.first, now)
             self.counts[rule] += 1
         reason = str(refusal)
         if (more := self._guard.admit(reason)) is not None:
@@ -139,9 +154,14 @@ class RefusalLog:
 
 
 def create_app(
-    settings: ReceiverSettings, inbox: Inbox, refusals: RefusalLog, *, tracer: Optional["DeliveryTracer"] = None
+    settings: ReceiverSettings,
+    inbox: Inbox,
+    refusals: RefusalLog,
+    *,
+    tracer: Optional["DeliveryTracer"] = None,
+    examine: Examine | None = None,
 ) -> ASGIApp:
-    """Return the public application: deliveries, and two health checks."""
+    """Return the public application: deliveries, and two health checks. `examine`: in place of the inbox's checks."""
     path = settings.webhook_path
     webhooks = _endpoint(settings, inbox, refusals, tracer)
 
@@ -149,7 +169,7 @@ def create_app(
         return PlainTextResponse("alive\n")
 
     async def readyz(_: Request) -> Response:
-        ready = not any(check.failed for check in await inbox.examine())
+        ready = not any(check.failed for check in await (examine or inbox.examine)())
         # The answer names no reason, since the port is public.
         return PlainTextResponse("ready\n") if ready else PlainTextResponse("not ready\n", 503)
 

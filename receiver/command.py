@@ -8,10 +8,10 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from subprocess import Popen
-from typing import TYPE_CHECKING, Final, Optional
+from typing import TYPE_CHECKING, Any, Final, Optional
 from uuid import uuid4
 
 import click
@@ -27,8 +27,16 @@ from credhook.metrics.figures import TargetFigures
 from credhook.receiver.app import RefusalLog, create_app
 from credhook.receiver.inbox import Inbox
 from credhook.settings import ReceiverSettings, in_force
-from credhook.store.announcements import ANNOUNCEMENT_SECONDS, ReceiverAnnouncement, fingerprint, version
-from credhook.store.errors import STORE_ERRORS
+from credhook.store.announcements import (
+    ANNOUNCEMENT_SECONDS,
+    ReceiverAnnouncement,
+    Refusals,
+    announced,
+    fingerprint,
+    refuses_alone,
+    version,
+)
+from credhook.store.errors import STORE_ERRORS, StoreRefusal
 from credhook.store.health import Check, SharedExamination, ask
 from credhook.store.store import AsyncStore
 from credhook.supervisor import FOLDER, PLACE, Supervisor, ignore_hangup, stop_on
@@ -45,6 +53,12 @@ _SAFE_SECONDS: Final = 5.0
 #: Seconds that requests under way get after SIGTERM. Redis answers within five seconds or not at all.
 GRACE_SECONDS: Final = 7
 _ANNOUNCE_EVERY_SECONDS: Final = 10.0
+_COMPARE: Final = (
+    "this receiver refuses every delivery while its neighbours accept: compare its CREDHOOK_WEBHOOK_SECRETS, "
+    "CREDHOOK_PATH_SECRET and clock with theirs, and restart it"
+)
+#: Seconds without a refusal after which a receiver that refused alone takes deliveries again.
+_TRY_AGAIN_SECONDS: Final = 300.0
 #: Seconds that the removal of the announcement may take.
 _LEAVE_SECONDS: Final = 1.0
 
@@ -90,8 +104,9 @@ def _serve(
     inbox = Inbox(store, durability=settings.durability)
     refusals = RefusalLog()
     certificate = Certificate(settings.tls_certfile, settings.tls_keyfile) if settings.tls_certfile else None
+    announcer = Announcer(store, settings, inbox, refusals)
     config = Listener(
-        create_app(settings, inbox, refusals, tracer=_tracer(settings, inbox)),
+        create_app(settings, inbox, refusals, tracer=_tracer(settings, inbox), examine=announcer.examine),
         "public",
         body_bytes=settings.max_body,
         idle_seconds=settings.idle_seconds,
@@ -104,10 +119,9 @@ def _serve(
 
     async def serve() -> None:
         # Start without waiting for Redis: until it answers, deliveries get 503.
-        announcer = Announcer(store, settings, inbox, refusals)
         background = [asyncio.create_task(coroutine) for coroutine in (_watch(inbox), announcer.keep())]
         if admin:
-            background.append(asyncio.create_task(_run_admin(settings, admin, store, inbox.examine, REGISTRY)))
+            background.append(asyncio.create_task(_run_admin(settings, admin, store, announcer.examine, REGISTRY)))
         if lifeline is not None:
             end_with_parent(lifeline, server)
         await server.serve([listener])
@@ -226,6 +240,14 @@ class Announcer:
             ),
         )
         self._counted, self._at = 0, time.monotonic()
+        #: True while this receiver alone refuses every delivery.
+        self.refuses_alone = False
+        #: When it last accepted: refusals of this process, and what each neighbour had accepted.
+        self._refused_before, self._accepted_before = 0, dict[str, int]()
+
+    async def examine(self) -> Sequence[Check]:
+        """Return the inbox's checks, and whether this receiver should take deliveries beside its neighbours."""
+        return [*await self._inbox.examine(), Check("deliveries", not self.refuses_alone, _COMPARE)]
 
     async def keep(self) -> None:
         """Announce until cancelled, through all outages of Redis."""
@@ -238,15 +260,18 @@ class Announcer:
 
     async def announce(self) -> None:
         """Write the figures of the time since the last announcement."""
-        now, inbox, refused = time.monotonic(), self._inbox, self._refusals.counts
+        now, inbox = time.monotonic(), self._inbox
+        await self._compare(has_accepted=inbox.acknowledged > self._counted, now=now)
         figures = {
             "acknowledged": inbox.acknowledged - self._counted,
             "seconds": round(now - self._at, 3),
             "idle": round(now - inbox.last_acknowledged, 3) if inbox.acknowledged else None,
-            "unauthenticated": refused["signature"] + refused["clock"],
-            "outside_tolerance": refused["clock"],
-            "other_refusals": {rule: refused[rule] for rule in refused.keys() - {"signature", "clock"}},
-            "refused": round(now - self._refusals.last, 3) if refused else None,
+            "accepted": inbox.acknowledged,
+            "refusals": {
+                rule: Refusals(count=spell.number, since=round(now - spell.first, 3), ago=round(now - spell.last, 3))
+                for rule, spell in self._refusals.spells.items()
+            },
+            "refuses_alone": self.refuses_alone,
             "turned_away": dict(self._refusals.turned_away),
             "turned_away_ago": round(now - self._refusals.last_turned_away, 3) if self._refusals.turned_away else None,
             "unavailable": inbox.unavailable,
@@ -256,9 +281,25 @@ class Announcer:
         self._counted, self._at = inbox.acknowledged, now
         mine = self._identity.model_copy(update=figures).model_dump_json()
         keys, arguments = self._store.keys, [self._token, mine, int(ANNOUNCEMENT_SECONDS * 1_000)]
+        with suppress(StoreRefusal):  # A full Redis refuses this command, and takes the announcement.
+            await self._store.redis.sadd("rq:queues", keys.jobs)  # `credhook status` finds the queue there.
         await self._store.run("announce", arguments, keys=[keys.receivers])
-        # `credhook status` finds the queue there. A full Redis refuses this command, and takes the announcement.
-        await self._store.redis.sadd("rq:queues", keys.jobs)
+
+    async def _compare(self, *, has_accepted: bool, now: float) -> None:
+        """Compare what this receiver and its neighbours have done since it last accepted a delivery."""
+        values: Any = await self._store.redis.hgetall(self._store.keys.receivers)
+        others = [other for other in announced(values) if other.name != self._token]
+        accepted = {other.name: ReceiverAnnouncement.model_validate_json(other.text).accepted for other in others}
+        refused, spells = self._refusals.counts.total(), self._refusals.spells.values()
+        # Without traffic nothing can tell whether the setting is right by now, so it is tried again.
+        is_quiet = now - max((spell.last for spell in spells), default=0.0) > _TRY_AGAIN_SECONDS
+        if has_accepted or is_quiet:
+            self._refused_before, self._accepted_before = refused, accepted
+        since = [count - self._accepted_before.setdefault(name, count) for name, count in accepted.items()]
+        alone = refuses_alone(refused - self._refused_before, since)
+        if alone != self.refuses_alone:
+            log.error("receiver_refuses_alone", hint=_COMPARE) if alone else log.info("receiver_ready")
+        self.refuses_alone = alone
 
     async def leave(self) -> None:
         """Remove the announcement."""

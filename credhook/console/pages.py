@@ -74,6 +74,9 @@ def routes(store: SyncStore, address: str) -> list[Route]:
     def show_fleet(request: Request) -> Response:
         fleet, findings = look_at(store, address)
         context: dict[str, Any] = {"fleet": fleet, "arriving": fleet and arriving(fleet), "findings": findings}
+        context["findings"], context["notes"] = (
+            [finding for finding in findings if finding.needs_attention is needed] for needed in (True, False)
+        )
         return page(request, "now.html", title="Now", queue=store.queue, events_of=_EVENTS_OF, **context)
 
     def show_causes(request: Request) -> Response:

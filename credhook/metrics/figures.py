@@ -113,6 +113,11 @@ class QueueFigures:
                 _by_version(receiving),
             ),
             GaugeMetricFamily(
+                "credhook_receivers_refusing",
+                "Receiver processes that refuse every delivery while their neighbours accept.",
+                sum(bool(json.loads(receiver.text).get("refuses_alone")) for receiver in receiving),
+            ),
+            GaugeMetricFamily(
                 "credhook_last_delivery_age_seconds",
                 "Seconds since the minute of the last delivery; absent if none came within two weeks.",
                 None if arrivals.last is None else 60.0 * max(0, minute - arrivals.last),
@@ -188,7 +193,7 @@ class TargetFigures:
         passed: dict[tuple[str, ...], float] = {
             (check.name, "warning" if check.warning else "critical"): check.passed
             for check in checks
-            if check.name not in {"redis", "workers"}  # These two do not check the settings of Redis.
+            if check.name not in {"redis", "workers", "deliveries"}  # These do not check the settings of Redis.
         }
         if passed:
             meaning = "1 if the check of Redis passes, else 0; see /readyz."

@@ -4,6 +4,7 @@ Status, doctor and console show these rows. A row that Prometheus has figures of
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
@@ -16,7 +17,7 @@ from credhook.ops.fleet import (
     WorkerProcess,
     read_fleet,
 )
-from credhook.ops.verdict import Finding, Problem, fail, ok, split_remedy, warn
+from credhook.ops.verdict import Finding, Problem, Verdict, fail, ok, split_remedy, warn
 from credhook.store import health
 from credhook.store.announcements import DEPLOY_SECONDS, family_of
 from credhook.store.arrivals import Silence
@@ -28,6 +29,24 @@ from credhook.store.store import SyncStore
 OLDEST_SECONDS: Final = 900.0
 #: Seconds during which a refused delivery is reported.
 _REFUSED_SECONDS: Final = 900.0
+#: Refused deliveries up to which they may be stray requests.
+_STRAY: Final = 5
+_SEE_LOG: Final = "see delivery_refused in the receivers' log"
+#: Rule → what refused deliveries lacked, and what to do.
+_REFUSED_FOR: Final[dict[str, Problem]] = {
+    "signature": (
+        "had no valid signature",
+        "compare CREDHOOK_WEBHOOK_SECRETS with the platform's secret, and restart the receivers; see delivery_refused",
+    ),
+    "clock": (
+        "had a timestamp outside CREDHOOK_TOLERANCE",
+        "compare `date -u` of the receivers' hosts with the sender's; let both follow an NTP server",
+    ),
+    "path": (
+        "had another path",
+        "let the URL at the platform end as CREDHOOK_WEBHOOK_PATH and CREDHOOK_PATH_SECRET do",
+    ),
+}
 #: Reasons of the listener that real senders meet.
 _HURTING: Final = frozenset({"full", "answer_unread"})
 #: Seconds during which a conflict is reported.
@@ -53,6 +72,7 @@ class Row(NamedTuple):
         sentence: returns the problem of an item in words.
         remedy: what to do, or a function that returns what to do about an item.
         alert: the alert of deploy/alerts.yaml about the same problem, or "".
+        verdict: NOTE if the problem needs no attention.
     """
 
     name: str
@@ -60,6 +80,7 @@ class Row(NamedTuple):
     sentence: Callable[[Any], str]
     remedy: str | Callable[[Any], str]
     alert: str = ""
+    verdict: Verdict = Verdict.WARN
 
     def finding(self, fleet: Fleet) -> Finding:
         """Look at the fleet."""
@@ -67,7 +88,8 @@ class Row(NamedTuple):
         if not items:
             return ok(self.name, "as it should be")
         remedies = [self.remedy if isinstance(self.remedy, str) else self.remedy(item) for item in items]
-        return warn(self.name, "; ".join(map(self.sentence, items)), "; ".join(dict.fromkeys(remedies)))
+        problems = "; ".join(map(self.sentence, items))
+        return Finding(self.verdict, self.name, problems, "; ".join(dict.fromkeys(remedies)))
 
 
 def look_at(store: SyncStore, address: str) -> tuple[Fleet | None, tuple[Finding, ...]]:
@@ -85,10 +107,11 @@ def unreached(error: Exception) -> Finding:
 
 
 def attention(fleet: Fleet) -> tuple[Finding, ...]:
-    """Return what needs attention, most urgent first. A queue without open events needs no worker."""
+    """Return what needs attention, most urgent first, then notes. A queue without open events needs no worker."""
     idle = not fleet.counts.open
-    needed = (finding for finding in findings(fleet) if finding.needs_attention)
-    return tuple(finding for finding in needed if not (idle and finding.name == "fleet.workers"))
+    shown = [each for each in findings(fleet) if each.needs_attention or each.verdict is Verdict.NOTE]
+    needed = (each for each in shown if not (idle and each.name == "fleet.workers"))
+    return tuple(sorted(needed, key=lambda each: not each.needs_attention))
 
 
 def findings(fleet: Fleet) -> Iterator[Finding]:
@@ -188,9 +211,14 @@ def _receivers(fleet: Fleet) -> Iterator[str]:
 
 
 def _silence(fleet: Fleet) -> Iterable[Silence]:
-    """Find missing deliveries, unless something else explains them: no receiver, a full Redis, a paused platform."""
-    is_paused = any(platform.paused for platform in fleet.platforms)
-    return _item_if(fleet.own_receivers and not fleet.refuses_writes and not is_paused and fleet.silence)
+    """Find missing deliveries, unless something else explains them: no receiver, refusals, a paused platform."""
+    is_explained = (
+        not fleet.own_receivers
+        or fleet.refuses_writes
+        or any(platform.paused for platform in fleet.platforms)
+        or any(_refusals(fleet, is_all=True))
+    )
+    return () if is_explained else _item_if(fleet.silence)
 
 
 def _silent(silence: Silence) -> str:
@@ -292,41 +320,32 @@ def _settled_groups(
     return groups
 
 
-def _refusals(fleet: Fleet) -> Iterator[Problem]:
-    """Find refused deliveries. Without this, a wrong secret would look like a silent platform."""
-    recent = [
-        receiver
-        for receiver in fleet.receivers
-        if receiver.refused is not None and receiver.refused <= _REFUSED_SECONDS
-    ]
-    if not recent:
-        return
-    last = f"the last {age(min(receiver.refused or 0.0 for receiver in recent))} ago"
-    silent = [receiver for receiver in recent if receiver.idle is None or receiver.idle > _REFUSED_SECONDS]
-    if unaffected := [receiver for receiver in fleet.receivers if receiver not in recent]:
-        last += f", on {_processes(recent)} and not on {_processes(unaffected)}"
-    # Strangers reach all receivers, but only a receiver with a wrong secret accepts nothing.
-    elif 0 < len(silent) < len(recent):
-        last += f", and {_processes(silent)} accepted none"
-    outside = sum(receiver.outside_tolerance for receiver in recent)
-    unsigned = sum(receiver.unauthenticated for receiver in recent) - outside
-    if unsigned:
-        remedy = (
-            "compare CREDHOOK_WEBHOOK_SECRETS with the platform's secret, and restart the receivers; delivery_refused "
-            "in their log says more"
-        )
-        yield f"{counted(unsigned, 'delivery', 'deliveries')} had no valid signature, {last}", remedy
-    if outside:
-        remedy = "compare `date -u` of the receivers' hosts with the sender's; let both follow an NTP server"
-        yield f"{counted(outside, 'delivery', 'deliveries')} had a timestamp outside CREDHOOK_TOLERANCE, {last}", remedy
-    for rule in sorted({rule for receiver in recent for rule in receiver.other_refusals}):
-        remedy = "see delivery_refused in the receivers' log"
-        if rule == "path":
-            remedy = "let the URL at the platform end as CREDHOOK_WEBHOOK_PATH and CREDHOOK_PATH_SECRET do"
-        count = counted(
-            sum(receiver.other_refusals.get(rule, 0) for receiver in recent), "delivery was", "deliveries were"
-        )
-        yield f"{count} refused for the {rule}, {last}", remedy
+def _refusals(fleet: Fleet, *, is_all: bool) -> Iterator[Problem]:
+    """Find refused deliveries, by queue and rule. Without this, a wrong secret would look like a silent platform.
+
+    `is_all`: find only those during which no receiver of the queue has accepted a delivery, and that are too many for a
+    stray request; otherwise only the others, which may be forged.
+    """
+    for queue in sorted({receiver.queue for receiver in fleet.receivers}):
+        receivers = [receiver for receiver in fleet.receivers if receiver.queue == queue]
+        for rule in sorted({rule for receiver in receivers for rule in receiver.refusals}):
+            refusing = [
+                receiver
+                for receiver in receivers
+                if rule in receiver.refusals and receiver.refusals[rule].ago <= _REFUSED_SECONDS
+            ]
+            refusals = [receiver.refusals[rule] for receiver in refusing]
+            count = sum(each.count for each in refusals)
+            since = max((each.since for each in refusals), default=0.0)
+            accepts = any(receiver.idle is not None and receiver.idle < since for receiver in receivers)
+            if not count or is_all != (count >= _STRAY and not accepts):
+                continue
+            last = f"the last {age(min(each.ago for each in refusals))} ago"
+            if unaffected := [receiver for receiver in receivers if receiver not in refusing]:
+                last += f", on {_processes(refusing)} and not on {_processes(unaffected)}"
+            deliveries = counted(count, "delivery", "deliveries")
+            reason, remedy = _REFUSED_FOR.get(rule, (f"broke the rule for {rule}", _SEE_LOG))
+            yield f"{deliveries} {reason}, {last}", remedy
 
 
 def _turned_away(fleet: Fleet) -> Iterator[Problem]:
@@ -411,7 +430,15 @@ ROWS: Final = (
     Row("fleet.versions", _versions, _problem, _remedy, alert="CredhookVersionsDiffer"),
     Row("fleet.handlers", _handlers, _problem, _remedy),
     Row("fleet.settings", _settings, _problem, _remedy),
-    Row("fleet.refusals", _refusals, _problem, _remedy, alert="CredhookRefusing"),
+    Row(
+        "fleet.refuses_alone",
+        lambda fleet: (receiver for receiver in fleet.receivers if receiver.refuses_alone),
+        lambda receiver: f"the receiver {label(receiver)} refuses every delivery while its neighbours accept",
+        "it is not ready: compare its CREDHOOK_WEBHOOK_SECRETS and its clock with theirs, and restart it",
+        alert="CredhookReceiverRefuses",
+    ),
+    Row("fleet.refusals", partial(_refusals, is_all=True), _problem, _remedy, alert="CredhookRefusing"),
+    Row("fleet.forged", partial(_refusals, is_all=False), _problem, _remedy, verdict=Verdict.NOTE),
     Row("fleet.turned_away", _turned_away, _problem, _remedy, alert="CredhookTurnedAway"),
     Row(
         "fleet.unavailable",

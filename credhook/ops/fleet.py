@@ -17,6 +17,7 @@ from credhook.store.announcements import (
     Announced,
     PlatformKeys,
     ReceiverAnnouncement,
+    Refusals,
     WorkerAnnouncement,
     announced,
     host_of,
@@ -222,11 +223,17 @@ def _clock_step(store: SyncStore, now: float) -> ClockStep | None:
 
 def _receiver(entry: Announced, now: float) -> ReceiverProcess:
     receiver, later = ReceiverAnnouncement.model_validate_json(entry.text), max(0.0, now - entry.renewed / 1_000)
-    then = receiver.model_dump(include={"idle", "refused", "conflicted"}, exclude_none=True)
+    then = receiver.model_dump(include={"idle", "conflicted"}, exclude_none=True)
     until_now = {name: seconds + later for name, seconds in then.items()}
+    refusals = {
+        rule: Refusals(count=each.count, since=each.since + later, ago=each.ago + later)
+        for rule, each in receiver.refusals.items()
+    }
     per_second = round(receiver.acknowledged / receiver.seconds, 2) if receiver.seconds > 0 else 0.0
     return ReceiverProcess(
-        **{**receiver.model_dump(), **until_now}, age=max(0.0, now - entry.since / 1_000), per_second=per_second
+        **{**receiver.model_dump(), **until_now, "refusals": refusals},
+        age=max(0.0, now - entry.since / 1_000),
+        per_second=per_second,
     )
 
 

@@ -34,12 +34,14 @@ def status(*, as_json: bool, acknowledge: bool) -> None:
             store.redis.hdel(store.keys.announcements, *(worker.name for worker in fleet.missing))
             fleet, findings = look_at(store, settings.redis_address)
     if as_json:
-        named = [finding._asdict() for finding in findings]
-        click.echo(json.dumps({**(fleet.as_json() if fleet else {"queue": settings.queue}), "attention": named}))
+        shown = fleet.as_json() if fleet else {"queue": settings.queue}
+        needed = {"attention": [finding._asdict() for finding in findings if finding.needs_attention]}
+        notes = {"notes": [finding._asdict() for finding in findings if not finding.needs_attention]}
+        click.echo(json.dumps({**shown, **needed, **notes}))
     else:
         for line in lines(fleet, findings):
             click.echo(plain(line))
-    sys.exit(1 if findings else 0)
+    sys.exit(int(any(finding.needs_attention for finding in findings)))
 
 
 def lines(fleet: Fleet | None, findings: Sequence[Finding]) -> Iterator[str]:
@@ -50,10 +52,11 @@ def lines(fleet: Fleet | None, findings: Sequence[Finding]) -> Iterator[str]:
         for name, value in _rows(fleet):
             yield f"{name:<13}{value}".rstrip()
         yield ""
-    if not findings:
+    if not any(finding.needs_attention for finding in findings):
         yield verdict(fleet)
     for finding in findings:
-        yield f"attention: {finding.what}: {finding.remedy}" if finding.remedy else f"attention: {finding.what}"
+        kind = "attention" if finding.needs_attention else "note"
+        yield f"{kind}: {finding.what}: {finding.remedy}" if finding.remedy else f"{kind}: {finding.what}"
 
 
 def verdict(fleet: Fleet | None) -> str:

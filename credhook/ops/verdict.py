@@ -13,6 +13,8 @@ class Verdict(StrEnum):
     """The result of one check."""
 
     OK = "ok"
+    #: Worth knowing; nothing has to be done.
+    NOTE = "note"
     #: It works now, but needs attention.
     WARN = "warn"
     FAIL = "fail"

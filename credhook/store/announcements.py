@@ -23,6 +23,10 @@ SILENT_SECONDS: Final = 15.0
 MISSED_SECONDS: Final = 86_400.0
 #: Seconds before a worker's end from which the start of another counts as its replacement.
 _REPLACED_SECONDS: Final = 120.0
+#: Deliveries that a receiver must have refused before it leaves deliveries to its neighbours.
+_REFUSED_ALONE: Final = 10
+#: Deliveries that its neighbours must have accepted meanwhile, each on average.
+_ACCEPTED_BESIDE: Final = 20
 #: Seconds that a deploy may take, during which processes may differ.
 DEPLOY_SECONDS: Final = 600
 #: Bytes of the digest of a setting: enough to see a difference, and too few to guess the value.
@@ -67,6 +71,20 @@ class WorkerAnnouncement(BaseModel, frozen=True):
     started: bool = False
 
 
+class Refusals(BaseModel, frozen=True):
+    """Deliveries that were refused for one rule, without a quarter of an hour between two of them.
+
+    Attributes:
+        count: how many.
+        since: seconds since the first.
+        ago: seconds since the last.
+    """
+
+    count: int
+    since: float
+    ago: float
+
+
 class ReceiverAnnouncement(BaseModel, frozen=True):
     """A receiver process.
 
@@ -77,10 +95,9 @@ class ReceiverAnnouncement(BaseModel, frozen=True):
         acknowledged: deliveries acknowledged in the last round.
         seconds: length of that round.
         idle: seconds since the last acknowledged delivery; None before the first.
-        unauthenticated: deliveries refused since start, because no signature was valid.
-        outside_tolerance: the part of these that was refused for the timestamp alone.
-        other_refusals: deliveries refused since start for a path, headers, a size or a body, by rule.
-        refused: seconds since the last of these refusals; None before the first.
+        accepted: deliveries acknowledged since start.
+        refusals: refused deliveries, by the rule that they broke.
+        refuses_alone: whether it refuses every delivery while its neighbours accept; see `refuses_alone`.
         turned_away: senders since start that the listener turned away, by reason.
         turned_away_ago: seconds since the last of these; None before the first.
         unavailable: why Redis did not take the last delivery, "" if it did: `problem; remedy`.
@@ -97,10 +114,9 @@ class ReceiverAnnouncement(BaseModel, frozen=True):
     acknowledged: int = 0
     seconds: float = 0.0
     idle: float | None = None
-    unauthenticated: int = 0
-    outside_tolerance: int = 0
-    other_refusals: dict[str, int] = {}
-    refused: float | None = None
+    accepted: int = 0
+    refusals: dict[str, Refusals] = {}
+    refuses_alone: bool = False
     turned_away: dict[str, int] = {}
     turned_away_ago: float | None = None
     unavailable: str = ""
@@ -148,6 +164,16 @@ def missing(workers: Sequence[Announced], now: float) -> list[Announced]:
         if silent and since > max(silent[0].since, silent[0].renewed - _REPLACED_SECONDS * 1_000):
             del silent[0]
     return silent
+
+
+def refuses_alone(refused: int, accepted: Sequence[int]) -> bool:
+    """Return True if a receiver should leave deliveries to its neighbours, because it alone refuses them.
+
+    `refused`: deliveries that it has refused since it last accepted a delivery; `accepted`: deliveries that each live
+    neighbour has accepted since then. By chance a receiver gets none of so many in one of a million cases, so forged
+    deliveries that meet all receivers take none away. A receiver without neighbours that accept always stays.
+    """
+    return refused >= _REFUSED_ALONE and len(accepted) > 0 and sum(accepted) >= _ACCEPTED_BESIDE * len(accepted)
 
 
 def fingerprint(settings: Mapping[str, object]) -> dict[str, str]:

@@ -4,7 +4,6 @@ import asyncio
 import json
 import time
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,12 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
 from credhook.events import Event
-from credhook.receiver.app import RefusalLog, create_app
+from credhook.metrics.figures import QueueFigures
+from credhook.receiver.app import RefusalLog, Spell, create_app
 from credhook.receiver.command import Announcer
 from credhook.receiver.inbox import StoreUnavailable
 from credhook.settings import ReceiverSettings
 from credhook.store.announcements import announced
-from credhook.store.errors import StoreRefusal
 from support.process.serving import receiver
 from support.receiver.signing import OTHER_SECRET, SECRET, body, headers
 from support.redis.redis_server import configured
@@ -93,9 +92,14 @@ async def test_announcement_counts_deliveries_per_round_and_refusals_in_all(
     assert (first["acknowledged"], quiet["acknowledged"]) == (3, 0)
     assert first["seconds"] + quiet["seconds"] <= time.monotonic() - began + 0.001  # Each second is in one round.
     for one in (first, quiet):
-        assert (one["conflicts"], one["unauthenticated"], one["outside_tolerance"]) == (1, 2, 1)
-        assert one["other_refusals"] == {"path": 1}
-        assert 0 <= one["refused"] <= one["idle"] <= one["conflicted"] < 60  # Seconds ago.
+        assert (one["conflicts"], one["accepted"]) == (1, 3)
+        assert {rule: each["count"] for rule, each in one["refusals"].items()} == {
+            "path": 1,
+            "clock": 1,
+            "signature": 1,
+        }
+        refused = one["refusals"]["signature"]["ago"]
+        assert 0 <= refused <= one["idle"] <= one["conflicted"] < 60  # Seconds ago.
 
 
 async def test_full_redis_still_takes_announcements(async_redis: AsyncRedis, redis_client: Redis) -> None:
@@ -103,9 +107,48 @@ async def test_full_redis_still_takes_announcements(async_redis: AsyncRedis, red
         announcer = Announcer(store_on(async_redis), settings(), inbox, RefusalLog())
         with configured(redis_client, "maxmemory", "1"):
             for _ in range(2):
-                with suppress(StoreRefusal):
-                    await announcer.announce()
+                await announcer.announce()
                 assert len(said(redis_client)) == 1
+
+
+async def test_receiver_that_alone_refuses_everything_is_not_ready(
+    async_redis: AsyncRedis, redis_client: Redis
+) -> None:
+    refusals, right, wrong, content = RefusalLog(), settings(), settings(CREDHOOK_WEBHOOK_SECRETS=OTHER_SECRET), body()
+    async with inbox_on(async_redis) as inbox, inbox_on(async_redis) as other:
+        neighbour, announcer = (
+            Announcer(store_on(async_redis), one, box, log)
+            for one, box, log in ((right, other, RefusalLog()), (wrong, inbox, refusals))
+        )
+        app = create_app(wrong, inbox, refusals, examine=announcer.examine)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://inbox") as client:
+
+            async def refuse(number: int) -> None:
+                for _ in range(number):
+                    assert (
+                        await client.post("/webhooks", content=content, headers=headers("m", content))
+                    ).status_code == 401
+
+            async def status_after(accepted: int) -> int:
+                for number in range(accepted):
+                    await other.accept(f"n{other.acknowledged + number}", Event("openid4vc.issuance.completed", "r1"))
+                await neighbour.announce()
+                await announcer.announce()
+                return (await client.get("/readyz")).status_code
+
+            assert await status_after(50) == 200
+            await refuse(10)
+            assert await status_after(0) == 200  # Nobody accepts: it may be a flood.
+            assert await status_after(20) == 503
+            assert [one["refuses_alone"] for one in said(redis_client)] == [False, True]
+            scrape = {family.name: family.samples[0].value for family in await QueueFigures(store_on(async_redis))()}
+            assert scrape["credhook_receivers_refusing"] == 1
+            await inbox.accept("mine", Event("openid4vc.issuance.completed", "r1"))
+            assert await status_after(0) == 200
+            await refuse(10)
+            assert await status_after(20) == 503
+            refusals.spells["signature"] = Spell(10, 0.0, time.monotonic() - 301)
+            assert await status_after(0) == 200  # It tries again.
 
 
 async def test_why_redis_does_not_take_deliveries_is_said_until_it_takes_one(

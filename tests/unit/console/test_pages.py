@@ -73,7 +73,9 @@ def test_an_invalid_value_is_named(query: list[tuple[str, str]], words: str) -> 
 
 def tiles(fleet: Fleet) -> dict[str, tuple[str, str]]:
     """The numbers of the first page by their names, each with its tone."""
-    page = shown("now.html", fleet=fleet, arriving=arriving(fleet), findings=(), events_of={}, queue="credhook")
+    page = shown(
+        "now.html", fleet=fleet, arriving=arriving(fleet), findings=(), notes=(), events_of={}, queue="credhook"
+    )
     pattern = r'<div class="tile (\w*)">\s*<dt>(.*)</dt>\s*<dd class="figure">(?:<a [^>]*>)?([^<]*)'
     return {name: (value, tone) for tone, name, value in re.findall(pattern, page)}
 
@@ -126,7 +128,7 @@ SHOWN: list[tuple[dict[str, Any], str]] = [
 def test_each_figure_of_the_fleet_is_in_its_place(parts: dict[str, Any], said: str) -> None:
     server = SERVER.model_copy(update={"used_memory": 5 << 20} | parts.get("server", {}))
     fleet = Fleet(**{"queue": "q", **parts, "server": server})
-    text = shown("now.html", fleet=fleet, arriving=(0, ""), findings=(), queue="q", events_of={})
+    text = shown("now.html", fleet=fleet, arriving=(0, ""), findings=(), notes=(), queue="q", events_of={})
     assert said in " ".join(re.sub(r"<[^>]*>", " ", text).split())
 
 

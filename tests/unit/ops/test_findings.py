@@ -9,7 +9,15 @@ from credhook.ops.findings import age, attention
 from credhook.ops.fleet import ClockStep, Fleet, PlatformState, ReceiverProcess, RedisServer, WorkerProcess, _receiver
 from credhook.ops.status import lines
 from credhook.ops.verdict import Outside, fail, ok, skipped
-from credhook.store.announcements import DEPLOY_SECONDS, SILENT_SECONDS, Announced, ReceiverAnnouncement, missing
+from credhook.store.announcements import (
+    DEPLOY_SECONDS,
+    SILENT_SECONDS,
+    Announced,
+    ReceiverAnnouncement,
+    Refusals,
+    missing,
+    refuses_alone,
+)
 from credhook.store.arrivals import Silence
 from credhook.store.counts import EventCounts
 from credhook.store.health import Check
@@ -43,8 +51,13 @@ PAUSED = PlatformState(open_breakers=4, paused=30.0, cause="503", rate=None, pas
 TRIED = PlatformState(open_breakers=1, paused=0.0, cause="", rate=None, passed=None)
 REFUSED = PlatformState(open_breakers=0, paused=0.0, cause="", rate=None, passed=2.857)
 EVICTING = SERVER.model_copy(update={"checks": (Check("noeviction", False, "set noeviction"),)})
-REFUSING = receiver(unauthenticated=480, refused=130.0)
-LATE = receiver(unauthenticated=7, outside_tolerance=7, refused=30.0)
+
+
+def refusing(number: int, ago: float = 130.0, rule: str = "signature", **more: Any) -> ReceiverProcess:
+    """Return a receiver that has refused so many, the first an hour before the last."""
+    return receiver(**{"idle": None, "refusals": {rule: {"count": number, "since": ago + 3_600, "ago": ago}}, **more})
+
+
 #: A second queue, whose processes fit together.
 ONE, TWO = {"CREDHOOK_LEASE": "1"}, {"CREDHOOK_LEASE": "2"}
 OTHER = {
@@ -62,17 +75,16 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("redis.disk", {"server": SERVER.model_copy(update={"checks": (Check("disk", False, "see its log"),)}), "receivers": (), "workers": (), "counts": EventCounts(open=1), "missing": (worker(silent=9.0),)}, "see its log"),
     ("redis.memory", {"server": SERVER.model_copy(update={"used_memory": 80})}, "80%"),
     ("fleet.receivers", {"receivers": ()}, "credhook receiver"),
+    ("fleet.refusals", {"receivers": (refusing(480), receiver(idle=9_999.0))}, "480 deliveries had no valid signature, the last 2 min ago, on r1 pid 0 and not on r1 pid 0 compare CREDHOOK_WEBHOOK_SECRETS"),
+    ("fleet.refusals", {"receivers": (refusing(3), refusing(2, 30.0, idle=3_730.0))}, "5 deliveries had no valid signature, the last 30 s ago compare"),
+    ("fleet.refusals", {"receivers": (refusing(7, 30.0, "clock"), receiver(idle=None, refusals={"clock": {"count": 9, "since": 9_000, "ago": 901}}))}, "7 deliveries had a timestamp outside CREDHOOK_TOLERANCE, the last 30 s ago, on r1 pid 0 and not on r1 pid 0 compare `date -u`"),
+    ("fleet.refusals", {"receivers": (refusing(5, 30.0, "path"), refusing(6, 60.0, "size"))}, "5 deliveries had another path, the last 30 s ago, on r1 pid 0 and not on r1 pid 0; 6 deliveries broke the rule for size, the last 60 s ago, on r1 pid 0 and not on r1 pid 0 let the URL at the platform end as CREDHOOK_WEBHOOK_PATH and CREDHOOK_PATH_SECRET do; see delivery_refused"),
+    ("fleet.refusals", {**OTHER, "receivers": (refusing(5, queue="b"), receiver())}, "5 deliveries had no valid signature, the last 2 min ago compare"),  # Another queue's deliveries excuse nothing.
+    ("fleet.refuses_alone", {"receivers": (refusing(40, refuses_alone=True), receiver(pid=2))}, "the receiver r1 pid 0 refuses every delivery while its neighbours accept it is not ready"),
     ("fleet.receivers", {"receivers": (receiver(queue="b"),), "workers": (worker(), worker(queue="b")), "last_delivery": 300.0}, "no receiver of the queue q is alive; its last delivery came 5 min ago start"),
     ("fleet.silence", {"last_delivery": 2_400.0, "silence": Silence(40, 1.04)}, "no delivery for 40 min; at this time a week ago, 1.0 deliveries a minute came `credhook doctor` tries"),
     ("public_url.reached", {"outside": Outside(at=1, findings=(fail("public_url.reached", "nothing listens", "start it"), ok("a.b", "")))}, "nothing listens start it"),
     ("outside.age", {"outside": Outside(at=1, findings=(ok("a.b", ""),)), "outside_age": 1_201.0}, "last checked 20 min ago see"),
-    ("fleet.refusals", {"receivers": (REFUSING, receiver())}, "480 deliveries had no valid signature, the last 2 min ago"),
-    ("fleet.refusals", {"receivers": (REFUSING, receiver(pid=2, unauthenticated=9, outside_tolerance=2, refused=901.0), *(receiver(host="r2", pid=pid) for pid in range(9)))}, "480 deliveries had no valid signature, the last 2 min ago, on r1 pid 0 and not on r1 pid 2, r2 pid 0, r2 pid 1, r2 pid 2, r2 pid 3 compare"),
-    ("fleet.refusals", {"receivers": (REFUSING, *(receiver(pid=2, idle=idle, unauthenticated=1, refused=9.0) for idle in (None, 900, 901)))}, "483 deliveries had no valid signature, the last 9 s ago, and r1 pid 2, r1 pid 2 accepted none"),  # A stranger has met both.
-    ("fleet.refusals", {"receivers": (LATE, receiver(refused=900.0))}, "7 deliveries had a timestamp outside CREDHOOK_TOLERANCE, the last 30 s ago compare"),
-    ("fleet.refusals", {"receivers": (receiver(idle=None, other_refusals={"path": 4}, refused=30.0),)}, "4 deliveries were refused for the path, the last 30 s ago let the URL at the platform end"),
-    ("fleet.refusals", {"receivers": (receiver(other_refusals={"path": 4}, refused=30.0), receiver(other_refusals={"path": 1, "size": 1}, refused=60.0))}, "5 deliveries were refused for the path, the last 30 s ago; 1 delivery was refused for the size, the last 30 s ago let the URL at the platform end as CREDHOOK_WEBHOOK_PATH and CREDHOOK_PATH_SECRET do; see delivery_refused"),
-    ("fleet.refusals", {**OTHER, "receivers": (receiver(queue="b", other_refusals={"size": 1}, refused=30.0), receiver(other_refusals={"size": 7}, refused=901.0))}, "1 delivery was refused for the size, the last 30 s ago, on r1 pid 0 and not on r1 pid 0 see delivery_refused"),
     ("fleet.workers", {"workers": (), "counts": EventCounts(open=7)}, "7 events wait"),
     ("fleet.workers", {"workers": (), "counts": EventCounts(open=1)}, "1 event waits"),
     ("fleet.queues", {"receivers": (receiver(queue="typo"),)}, "to typo, and no worker takes from it; workers take from q, and no receiver writes to it set the same"),
@@ -118,7 +130,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("check", "otherwise", "words"), WRONG)
 def test_each_thing_that_is_wrong_is_remarked_on_alone(check: str, otherwise: dict[str, Any], words: str) -> None:
-    (remark,) = attention(Fleet(**{**WELL, **otherwise}))
+    (remark,) = (one for one in attention(Fleet(**{**WELL, **otherwise})) if one.needs_attention)
     assert remark.name == check
     assert words in f"{remark.what} {remark.remedy}"
 
@@ -138,7 +150,11 @@ def test_each_thing_that_is_wrong_is_remarked_on_alone(check: str, otherwise: di
         {"receivers": (FINGERPRINTS[0], receiver(host="older"))},  # An older version may lack a setting.
         {"workers": (worker(config_fingerprint=ONE), worker(host="older"))},
         {"platforms": (CALLED,), "server": SERVER.model_copy(update={"used_memory": 79})},
-        {"receivers": (receiver(conflicts=3, conflicted=86_401.0, unauthenticated=9, refused=901.0),)},
+        {
+            "receivers": (
+                receiver(conflicts=3, conflicted=86_401.0, refusals={"path": {"count": 9, "since": 9_000, "ago": 901}}),
+            )
+        },
         {"server": SERVER.model_copy(update={"maxmemory": 0})},  # Its check says so.
         {"receivers": (receiver(turned_away={"invalid_http": 9}, turned_away_ago=9.0, idle=1.0),)},  # Scanners.
         {"workers": (worker(), worker(pid=2, started=False, age=59.0))},
@@ -149,6 +165,46 @@ def test_each_thing_that_is_wrong_is_remarked_on_alone(check: str, otherwise: di
 )
 def test_attention_omits_facts_that_are_in_order(otherwise: dict[str, Any]) -> None:
     assert attention(Fleet(**{**WELL, **otherwise})) == ()
+
+
+#: Refused deliveries that are a note: what is otherwise than well, and words of the note.
+FORGED: list[tuple[dict[str, Any], str]] = [
+    (
+        {"receivers": (refusing(1, 9.0),)},
+        "1 delivery had no valid signature, the last 9 s ago compare",
+    ),  # A stray request.
+    ({"receivers": (refusing(4),)}, "4 deliveries had"),
+    ({"receivers": (refusing(90_000, 0.0, idle=1.0),)}, "90000 deliveries had no valid signature, the last 0 s ago"),
+    ({"receivers": (refusing(480), receiver(idle=3_729.0))}, "on r1 pid 0 and not on r1 pid 0"),
+]
+
+
+@pytest.mark.parametrize(("otherwise", "words"), FORGED)
+def test_forged_deliveries_beside_accepted_ones_are_a_note(otherwise: dict[str, Any], words: str) -> None:
+    (note,) = attention(Fleet(**{**WELL, **otherwise}))
+    assert (note.name, note.needs_attention) == ("fleet.forged", False)
+    assert words in f"{note.what} {note.remedy}"
+    shown = list(lines(Fleet(**{**WELL, **otherwise}), (note,)))
+    assert shown[-2:] == ["all is well", f"note: {note.what}: {note.remedy}"]
+
+
+@pytest.mark.parametrize(
+    ("case", "refused", "accepted", "alone"),
+    [
+        ("a wrong secret beside one right one", 10, [20], True),
+        ("no neighbour", 9_000, [], False),
+        ("a flood of forged deliveries, and nobody accepts", 9_000, [0, 0, 0], False),
+        ("a flood of forged deliveries, and few accepted ones, which I did not get by chance", 9_000, [19], False),
+        ("a neighbour with a wrong secret as well", 40, [40, 0], True),
+        ("so few accepted among three that chance may decide", 40, [39, 0], False),
+        ("a stray request", 9, [9_000], False),
+        ("no traffic", 0, [0], False),
+    ],
+)
+def test_receiver_leaves_deliveries_to_neighbours_that_accept(
+    case: str, refused: int, accepted: list[int], alone: bool
+) -> None:
+    assert refuses_alone(refused, accepted) == alone, case
 
 
 def test_events_that_fail_are_not_called_well_while_they_are_tried_again() -> None:
@@ -269,9 +325,11 @@ def test_a_worker_is_missed_until_another_starts(
 
 def test_attention_adds_the_age_of_an_announcement() -> None:
     said: dict[str, Any] = {"queue": "q", "version": "1", "host": "r", "durability": "strict", "config_fingerprint": {}}
-    said |= {"acknowledged": 9, "seconds": 4.0, "idle": 1, "refused": 2, "conflicted": 3}
+    refusals = {"path": {"count": 5, "since": 7, "ago": 2}}
+    said |= {"acknowledged": 9, "seconds": 4.0, "idle": 1, "refusals": refusals, "conflicted": 3}
     shown = _receiver(Announced("token", 0, 10_000, ReceiverAnnouncement(**said).model_dump_json().encode()), 14.0)
-    assert (shown.idle, shown.refused, shown.conflicted, shown.age, shown.per_second) == (5, 6, 7, 14, 2.25)
+    assert (shown.idle, shown.conflicted, shown.age, shown.per_second) == (5, 7, 14, 2.25)
+    assert shown.refusals == {"path": Refusals(count=5, since=11, ago=6)}
 
 
 def test_ages_are_read_at_a_glance() -> None:

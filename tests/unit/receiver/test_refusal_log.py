@@ -1,6 +1,7 @@
 """What a refused sender can do to the log, and what it is told."""
 
 import json
+import time
 from typing import Any
 from uuid import UUID
 
@@ -10,7 +11,7 @@ from structlog.testing import capture_logs
 
 from credhook.events import Malformed
 from credhook.logs import FloodGuard
-from credhook.receiver.app import MAX_LOGGED, RefusalLog, RouteNotFound, create_app
+from credhook.receiver.app import MAX_LOGGED, SPELL_SECONDS, RefusalLog, RouteNotFound, Spell, create_app
 from credhook.receiver.inbox import StoreUnavailable
 from credhook.receiver.signature import BadHeaders, OutsideTolerance, Unauthenticated
 from credhook.settings import ReceiverSettings
@@ -34,6 +35,15 @@ def test_refusals_are_logged_until_they_become_a_flood() -> None:
     ids = {json.loads(bytes(body))["errors"][0]["id"] for body in bodies}
     assert len(ids) == 1_000
     assert {UUID(each).version for each in ids} == {4}
+
+
+def test_refusals_of_each_rule_have_their_own_count_and_time() -> None:
+    refusals = RefusalLog()
+    refusals.spells["path"] = Spell(40, 0.0, time.monotonic() - SPELL_SECONDS - 1)
+    for refusal in (RouteNotFound("a path"), RouteNotFound("a path"), OutsideTolerance("too old", "")):
+        refusals.refuse(refusal)
+    assert {rule: spell.number for rule, spell in refusals.spells.items()} == {"path": 2, "clock": 1}
+    assert refusals.spells["path"].last <= refusals.spells["clock"].first
 
 
 def test_refusal_logs_only_request_ids_of_a_proxys_form() -> None:
