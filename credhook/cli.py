@@ -6,7 +6,10 @@ Exit codes: 0 done; 1 failed; 2 wrong usage or a wrong setting; 3 (only `endpoin
 """
 
 import importlib
+import os
+import shlex
 import sys
+from pathlib import Path
 from typing import Final
 
 import click
@@ -38,6 +41,9 @@ COMMANDS: Final = {
     "dev": ("credhook.sandbox.local.dev", "Run your handlers with Redis, receiver and sandbox; reload on save."),
     "demo": ("credhook.sandbox.local.demo", "Run every part on this machine, one event of each type."),
 }
+
+#: Commands for a second terminal beside `credhook dev`.
+_BESIDE_DEV: Final = ("endpoints", "handlers", "events", "causes", "status", "doctor", "console", "api", "trigger")
 
 #: The packages of the extra `local`. Messages name each of them, since `credhook[local]` is on no package index.
 LOCAL_PACKAGES: Final = ("blockbuster", "trustme", "watchfiles")
@@ -73,12 +79,28 @@ def cli() -> None:
     """
 
 
+def join_dev_session() -> None:
+    """Take the settings of the `credhook dev` that runs in the current folder, unless a setting names a Redis."""
+    if "REDIS_URL" in names_set():
+        return
+    files = [path for path in Path().glob(".credhook-*/env") if path.stat().st_uid == os.getuid()]
+    if files:
+        session = max(files, key=lambda path: path.stat().st_mtime)
+        for setting in shlex.split(session.read_text(encoding="utf-8")):
+            name, _, value = setting.partition("=")
+            os.environ.setdefault(name, value)
+        click.echo(f"credhook: with the settings of `credhook dev`, {session}", err=True)
+
+
 def main(args: list[str] | None = None) -> None:
     """Run a command and exit with its code."""
     accept_all_characters()
+    words = sys.argv[1:] if args is None else args
     try:
+        if any(word in _BESIDE_DEV for word in words[:1]):
+            join_dev_session()
         configure_logs()
-        is_child = {"--fd", "--supervised"}.intersection(sys.argv if args is None else args)
+        is_child = {"--fd", "--supervised"}.intersection(words)
         names = () if is_child else unknown_settings(names_set())  # The parent has named them.
         if names:
             structlog.get_logger("credhook").warning("unknown_settings", hint="; ".join(map(correction, names)))

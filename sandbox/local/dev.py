@@ -37,7 +37,7 @@ from credhook.sandbox.local.environment import (
     local_environment,
 )
 
-REPLAY, QUIT, HELP = "r", "q", "?"
+REPLAY, FORGET, QUIT, HELP = "r", "e", "q", "?"
 
 #: Key → the arguments of `credhook trigger`.
 TRIGGERS: Final[dict[str, str]] = {
@@ -50,7 +50,9 @@ TRIGGERS: Final[dict[str, str]] = {
     "n": "verification.failed",
 }
 
-REPLAY_COMMAND: Final = "events replay --state dead --state data_gone --state waiting --now"
+_FAILED: Final = "--state dead --state data_gone --state waiting"
+REPLAY_COMMAND: Final = f"events replay {_FAILED} --now"
+FORGET_COMMAND: Final = f"events erase {_FAILED} --yes"
 
 #: The session's worker logs errors with messages. A handler that runs when its file is saved gets five seconds. Then
 #: the event is handed back, and the new code gets it. Leases are not renewed while a debugger stops a coroutine.
@@ -66,6 +68,9 @@ _PHRASES: Final = {
     "worker_started": "ready",
     "plugins_started": "ready",
     "handler_failed": "failed",
+    "handler_blocks": "blocks the event loop",
+    "handler_slow": "still runs",
+    "retry_chosen": "chose to run again",
     "fetch_failed": "the details cannot be fetched",
     "event_done": "done",
     "event_waiting": "waiting",
@@ -78,7 +83,7 @@ _PHRASES: Final = {
 #: Log events that do not help an author.
 _HIDDEN_EVENTS: Final = {"worker_draining", "worker_stopped"}
 #: Fields that follow a text of `_PHRASES` as NAME=VALUE. Other lines show all fields that are not in `_HIDDEN_FIELDS`.
-_PHRASE_FIELDS: Final = ("handlers", "starting", "seconds", "ms", "skipped", "lacking", "final", "error")
+_PHRASE_FIELDS: Final = ("handlers", "starting", "reason", "seconds", "ms", "skipped", "lacking", "final", "error")
 #: Fields that are shown elsewhere or not at all.
 _HIDDEN_FIELDS: Final = {
     *("event", "level", "logger", "timestamp", "webhook_id", "event_type", "resource_id", "attempt", "handler"),
@@ -208,12 +213,16 @@ def _plain(text: str) -> str:
 
 @dataclass
 class DevSession:
-    """Runs one worker of `modules` at a time and the loop around it. `saves` is from `saved`, `key` from `keyboard`."""
+    """Runs one worker of `modules` at a time and the loop around it.
+
+    `saves` is from `saved_files`, `key` from `keyboard`. `settings`: the line with which a shell takes the settings.
+    """
 
     local: LocalEnvironment
     modules: Sequence[str]
     saves: Iterator[list[str]]
     key: Callable[[], str] | None
+    settings: str
     #: Process → the number of bytes of its log that have been shown.
     _shown: dict[str, int] = field(default_factory=lambda: {"receiver": 0})
 
@@ -262,18 +271,24 @@ class DevSession:
     def show_keys(self) -> None:
         """List the keys, or without a terminal the commands that do the same."""
         url = self.local.sandbox_url
+        click.echo(f"settings   {self.settings}")
         if not self.key:
             if url:
                 click.echo(f"try        credhook trigger issuance.completed --url {url}")
             click.echo(f"replay     credhook {REPLAY_COMMAND}")
             return
-        keys = (TRIGGERS if url else {}) | {REPLAY: "replay failed events", QUIT: "quit", HELP: "show the keys"}
+        keys = (TRIGGERS if url else {}) | {
+            REPLAY: "replay failed events",
+            FORGET: "forget failed events",
+            QUIT: "quit",
+            HELP: "show the settings and the keys",
+        }
         for key, does in keys.items():
             click.echo(f"  {key}  {does}")
 
     def run_key(self, key: str) -> bool:
         """Run the command of a key. Return False for `QUIT`."""
-        command = REPLAY_COMMAND if key == REPLAY else ""
+        command = {REPLAY: REPLAY_COMMAND, FORGET: FORGET_COMMAND}.get(key, "")
         if key in TRIGGERS and self.local.sandbox_url:
             command = f"trigger {TRIGGERS[key]}"
         try:
@@ -331,7 +346,8 @@ def dev(*, modules: tuple[str, ...], port: int, public_url: str | None, debug: b
         environ["CREDHOOK_PUBLIC_URL"] = public_url
     with suppress(Stopped), ExitStack() as stack:  # It stops the worker first, Redis last.
         local = stack.enter_context(local_environment(environ, sandbox=None if public_url else (), port=port))
-        local.start("receiver", *CREDHOOK, "receiver", CREDHOOK_LOG="json")
+        # Two processes cannot listen at CREDHOOK_ADMIN. The worker shows the author's own metrics there.
+        local.start("receiver", *CREDHOOK, "receiver", CREDHOOK_LOG="json", CREDHOOK_ADMIN="")
         if public_url is None:
             local.run(*CREDHOOK, "endpoints", "apply", "--all")  # While the receiver starts.
         local.wait_for("receiver", f"{local.receiver_url}/readyz")
@@ -339,18 +355,23 @@ def dev(*, modules: tuple[str, ...], port: int, public_url: str | None, debug: b
             stack.enter_context(registered(local, public_url))
         # Without modules there is nothing to watch. The session's own folder holds no Python file.
         saves = saved_files(folders(names, Path.cwd()) or [local.folder])
-        session = DevSession(local, names, saves, None if debug else stack.enter_context(keyboard()))
+        settings = local.folder / "env"
+        take_settings = f"set -a; . ./{settings.relative_to(Path.cwd())}; set +a"
+        key = None if debug else stack.enter_context(keyboard())
+        session = DevSession(local, names, saves, key, take_settings)
         if names:
             restarts = "not restarted when saved" if debug else "restarted when saved"
             click.echo(f"handlers   {', '.join(names)}, named by {source}; {restarts}")
         else:
             click.echo("handlers   none named: a built-in handler logs each event. Name yours: credhook dev accounts")
-        settings = local.folder / "env"
-        ours = {name: value for name, value in local.environment.items() if name.startswith(("CREDHOOK_", "REDIS_"))}
+        prefixes = "CREDHOOK_", "REDIS_"
+        ours = {name: value for name, value in local.environment.items() if name.startswith(prefixes)}
+        ours["CREDHOOK_HANDLERS"] = ",".join(names)
         settings.write_text("".join(f"{name}={shlex.quote(value)}\n" for name, value in ours.items()))
         click.echo(f"receiver   {local.receiver_url}/webhooks")
         click.echo(f"platform   {local.sandbox_url or f'delivers to {public_url} until you stop'}")
-        click.echo(f"settings   set -a; . ./{settings.relative_to(Path.cwd())}; set +a")
+        if admin := environ.get("CREDHOOK_ADMIN"):
+            click.echo(f"admin      http://{admin}/metrics, of the worker")
         click.echo("stop       Ctrl-C")
         session.show_keys()
         if debug:

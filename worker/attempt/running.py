@@ -109,6 +109,8 @@ class Run:
         self._runs, self.handler, self._event = runs, handler, event
         self._key = event.webhook_id, handler.name
         self._parts = 0
+        self.began = runs.clock()
+        self.task: asyncio.Task[None] | None = None
         #: The thread of a plain function.
         self.thread: threading.Thread | None = None
         #: The coroutines that it has made and not awaited.
@@ -130,6 +132,17 @@ class Run:
         event = self._event
         ids: dict[str, Any] = event_ids(event.webhook_id, event.type, event.resource_id)
         return ids | {"attempt": event.attempt, "handler": self.handler.name}
+
+    def where(self) -> TracebackType | None:
+        """Return where the handler is now, as the traceback of an error that it raised there."""
+        if self.thread is not None and (traceback := where_thread_is(self.thread.ident or 0)):
+            return traceback
+        frames: list[FrameType] = []
+        coroutine: object = self.task and self.task.get_coro()
+        while inspect.iscoroutine(coroutine) and coroutine.cr_frame:
+            frames.append(coroutine.cr_frame)
+            coroutine = coroutine.cr_await
+        return _traceback(reversed(frames))
 
     def hold(self) -> None:
         """Count its task or thread."""
@@ -253,7 +266,7 @@ async def run(
     loop = asyncio.get_running_loop()
     # `asyncio.wait` would take two more turns of the loop, 5 us of an event's 100.
     ended: asyncio.Future[None] = loop.create_future()
-    task = loop.create_task(held.call(context, ended))
+    task = held.task = loop.create_task(held.call(context, ended))
     timer = loop.call_later(timeout, _set, ended)
     try:
         await ended
@@ -267,7 +280,7 @@ async def run(
         timer.cancel()
     if not task.done():
         held.abandoned_at = runs.clock()
-        late = HandlerTimeout(f"longer than {timeout} s").with_traceback(_where(task, held.thread))
+        late = HandlerTimeout(f"longer than {timeout} s").with_traceback(held.where())
         await _cancel(task, grace)
         return late
     if task.cancelled():
@@ -281,18 +294,6 @@ async def run(
 def _set(future: "asyncio.Future[None]") -> None:
     if not future.done():
         future.set_result(None)
-
-
-def _where(task: "asyncio.Task[None]", thread: threading.Thread | None) -> TracebackType | None:
-    """Return where a handler is now, as the traceback of an error that it raised there."""
-    if thread is not None and (traceback := where_thread_is(thread.ident or 0)):
-        return traceback
-    frames: list[FrameType] = []
-    coroutine: object = task.get_coro()
-    while inspect.iscoroutine(coroutine) and coroutine.cr_frame:
-        frames.append(coroutine.cr_frame)
-        coroutine = coroutine.cr_await
-    return _traceback(reversed(frames))
 
 
 def where_thread_is(ident: int) -> TracebackType | None:

@@ -30,6 +30,7 @@ from credhook.supervisor import stops
 from credhook.worker import metrics
 from credhook.worker.api.errors import ApiError
 from credhook.worker.attempt.attempt import Attempt, Interruption
+from credhook.worker.attempt.running import Run
 from credhook.worker.handlers.registry import Registry
 from credhook.worker.platform.circuit import Phase
 from credhook.worker.process.supervisor import HAND_BACK
@@ -331,6 +332,10 @@ class ConcurrentWorker(BaseWorker):
                 self._exhausted = True
                 self._stop()
             await asyncio.sleep(ROUND_SECONDS)
+
+    def live_runs(self) -> list[Run]:
+        """Return the runs of handlers that have not ended."""
+        return [*self._processor.runs.alive.values()] if self._takes_events else []
 
     @property
     def started(self) -> bool:

@@ -27,7 +27,7 @@ from credhook.store.errors import STORE_ERRORS, hint
 from credhook.store.store import SyncStore
 from credhook.supervisor import stop_on, stops
 from credhook.worker.attempt.running import untimed
-from credhook.worker.handlers.blocking import refuse_blocking_calls
+from credhook.worker.handlers.blocking import BLOCKED_SECONDS, SlowCode, refuse_blocking_calls
 from credhook.worker.handlers.loading import load
 from credhook.worker.process.concurrent import ConcurrentWorker, end_outage
 from credhook.worker.process.heartbeat import Heartbeat, silence_seconds
@@ -193,16 +193,25 @@ def _work(
     heartbeat = Heartbeat(store, settings, registry, concurrent, processes=processes)
     heartbeat.beat()
     _every(heartbeat.interval, heartbeat.beat, "heartbeat")
+    watch = _watchdog(settings, supervision)
     if supervision:
         sys.breakpointhook = _skip_breakpoint
         if in_development():
             refuse_blocking_calls()
+            slow = SlowCode(concurrent.live_runs)
+            _every(BLOCKED_SECONDS / 2, slow.look, "slow code")
+            arm = watch
+
+            def watch(patiently: bool) -> None:
+                slow.tick()
+                arm(patiently)
+
         _end_with(supervision.lifeline)
     else:
         sys.breakpointhook = _debug  # It blocks the loop, and so does the handler that a person steps through.
         untimed.set()  # A person in a debugger takes longer than a handler may.
     try:
-        worked = concurrent.work(burst=burst, watch=_watchdog(settings, supervision))
+        worked = concurrent.work(burst=burst, watch=watch)
     finally:
         heartbeat.leave()
     log.info("worker_stopped", name=name)

@@ -9,6 +9,9 @@ import time
 from pathlib import Path
 
 from credhook.sandbox.local.dev import REPLAY_COMMAND
+from credhook.sandbox.local.environment import free_port
+from support import plain
+from support.process.commands import invoke
 from support.process.dev_process import MODULE, Dev, developing, left_running, nothing_is_left
 from support.waiting import until
 
@@ -66,6 +69,14 @@ def a_handler_that_gives_up_is_dead_with_its_reason(dev: Dev) -> None:
     assert re.search(rf"{resource}  mine\.seen  breakpoint_skipped\n +Run credhook dev --debug in a terminal", dev.text)
 
 
+def a_handler_that_computes_on_the_loop_is_named_while_it_does(dev: Dev) -> None:
+    dev.save(MODULE + "    while not pathlib.Path('enough').exists():\n        pass\n")
+    dev.ready(6)
+    dev.happens()
+    dev.shows(r"  blocks the event loop\n +accounts\.py:1[12] seen\n +Make the handler a plain def, ")
+    (dev.folder / "enough").touch()
+
+
 def a_handler_that_blocks_is_named_with_its_line(dev: Dev) -> None:
     dev.save(MODULE.replace('completed")', 'completed", retries=0)') + "    time.sleep(3)\n")
     dev.ready(5)
@@ -79,11 +90,11 @@ def a_handler_that_blocks_is_named_with_its_line(dev: Dev) -> None:
 def a_save_lets_the_handler_that_runs_finish(dev: Dev) -> None:
     slow = "    import asyncio\n    open('begun', 'w')\n    await asyncio.sleep(2)\n    with open"
     dev.save(MODULE.replace("    with open", slow))
-    dev.ready(6)
+    dev.ready(7)
     (resource,) = dev.happens()
     until((dev.folder / "begun").exists, what="the handler")
     dev.save(MODULE)
-    dev.ready(7)
+    dev.ready(8)
     dev.shows(rf"{resource}  done  handlers=mine\.seen  ")
     (webhook_id,) = (name for name, record in dev.records().items() if record["resource_id"] == resource)
     assert (dev.folder / "seen").read_text().count(webhook_id) == 1
@@ -104,9 +115,10 @@ def test_a_session_from_the_first_event_to_ctrl_c(folder: Path) -> None:
         what_has_failed_before_a_save_is_mended_and_replayed(dev)
         a_handler_that_gives_up_is_dead_with_its_reason(dev)
         a_handler_that_blocks_is_named_with_its_line(dev)
+        a_handler_that_computes_on_the_loop_is_named_while_it_does(dev)
         a_save_lets_the_handler_that_runs_finish(dev)
         (kept,) = folder.glob(".credhook-*")
-        written = {"accounts.py", "__pycache__", kept.name, "seen", "begun"}
+        written = {"accounts.py", "__pycache__", kept.name, "seen", "begun", "enough"}
         assert {path.name for path in folder.iterdir()} <= written
         it_ends_in_order(dev)
 
@@ -124,20 +136,42 @@ def stops_in_a_thread(event, context):
 STOPS = {"openid4vc.issuance.offered": "stops", "openid4vc.issuance.failed": "stops_in_a_thread"}
 
 
+def a_second_terminal_finds_the_session(folder: Path) -> None:
+    """In the same folder, without any setting."""
+    environment = {"PATH": os.environ["PATH"]}
+    listed = invoke("handlers", "list", environment=environment, folder=folder)
+    assert re.findall(r"^\S+\.seen", listed.stdout, re.MULTILINE) == ["mine.seen", "more.seen"]
+    events = invoke("events", "list", "--json", environment=environment, folder=folder)
+    assert (events.returncode, events.stdout.count('"state": "done"')) == (0, 1), events.stderr
+    assert re.fullmatch(r"credhook: with the settings of `credhook dev`, \.credhook-\w+/env\n", events.stderr)
+    elsewhere = {**environment, "REDIS_URL": "redis://127.0.0.1:1/0"}
+    assert "settings of" not in invoke("events", "list", environment=elsewhere, folder=folder).stderr
+
+
 def test_keys_make_things_happen_replay_and_quit(folder: Path) -> None:
     text = MODULE + "    if not pathlib.Path('mended').exists():\n        raise Retry(after=600)\n"
     (folder / "accounts.py").write_text(text)
     (folder / "more.py").write_text(MODULE.replace('"mine"', '"more"').replace("completed", "failed"))
     ours, theirs = pty.openpty()
-    with developing(folder, "accounts", "more", terminal=theirs) as dev:
+    admin = f"127.0.0.1:{free_port()}"
+    with developing(folder, "accounts", "more", terminal=theirs, environ={"CREDHOOK_ADMIN": admin}) as dev:
         dev.shows(r"  ready  handlers=mine\.seen, more\.seen$")
         os.write(ours, b"i")
+        dev.shows(r"  mine\.seen  chose to run again  reason=Retry  ms=")
         dev.shows(r"  waiting  .*seconds=600")
+        os.write(ours, b"e")
+        dev.shows(r"^erased 1$")
+        os.write(ours, b"i")
+        dev.shows(r"  waiting  .*seconds=600", times=2)
         (folder / "mended").touch()
         os.write(ours, b"r")
         dev.shows(r"^replayed 1$")
         dev.shows(r"  done  handlers=mine\.seen")
+        a_second_terminal_finds_the_session(folder)
+        assert f"admin      http://{admin}/metrics, of the worker" in dev.text
+        assert 'part="worker"' in plain.get(f"http://{admin}/metrics").text
         os.write(ours, b"?")
+        dev.shows(r"^settings   set -a; ", times=2)
         dev.shows(r"^  x  verification\.data --no-is-valid$", times=2)
         assert not termios.tcgetattr(theirs)[3] & termios.ECHO
         os.write(ours, b"q")

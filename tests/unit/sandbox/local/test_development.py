@@ -250,7 +250,7 @@ def test_dev_waits_for_a_200(folder: Path, authority: trustme.CA) -> None:
 
 def test_a_line_is_shown_once_as_soon_as_it_is_whole(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log, shown = folder / "receiver.log", []
-    session = dev.DevSession(LocalEnvironment(folder, {}, "", "", {"receiver": log}), (), iter(()), None)
+    session = dev.DevSession(LocalEnvironment(folder, {}, "", "", {"receiver": log}), (), iter(()), None, "")
     warning = line("odd", level="warning") + "\n"
     for end in 0, 9, len(warning), 2 * len(warning), 2 * len(warning):
         log.write_text((2 * warning)[:end])
@@ -261,7 +261,9 @@ def test_a_line_is_shown_once_as_soon_as_it_is_whole(folder: Path, capsys: pytes
 
 def test_a_key_that_does_not_work_ends_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for url, said in ("", ""), ("http://127.0.0.1:9", "this did not work: "):
-        session = dev.DevSession(LocalEnvironment(folder, {"CREDHOOK_SANDBOX_URL": url}, url, ""), (), iter(()), None)
+        session = dev.DevSession(
+            LocalEnvironment(folder, {"CREDHOOK_SANDBOX_URL": url}, url, ""), (), iter(()), None, ""
+        )
         assert session.run_key("i")
         assert capsys.readouterr().out[:19] == said
     assert all(trigger.make_context("trigger", does.split()) for does in dev.TRIGGERS.values())
@@ -271,10 +273,11 @@ def test_failed_command_does_not_end_the_session(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(LocalEnvironment, "run", Mock(side_effect=CannotStart("no Redis")))
-    session = dev.DevSession(LocalEnvironment(folder, {}, "", ""), (), iter(()), str)
+    session = dev.DevSession(LocalEnvironment(folder, {}, "", ""), (), iter(()), str, "set -a; . ./env")
     assert [session.run_key(key) for key in "ir?q"] == [True, True, True, False]
     shown = capsys.readouterr().out
     assert (shown.count("this did not work: no Redis\n"), "issuance" in shown) == (1, False)
+    assert "settings   set -a; . ./env\n" in shown
 
 
 def test_dev_unregisters_its_url_however_the_session_ends(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
