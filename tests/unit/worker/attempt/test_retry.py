@@ -1,6 +1,6 @@
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -15,7 +15,15 @@ from credhook.worker.api.errors import (
     Unavailable,
 )
 from credhook.worker.attempt import retry
-from credhook.worker.attempt.retry import ConcurrencyReached, DataGone, Defer, after_fetch, after_handler, error_text
+from credhook.worker.attempt.retry import (
+    ConcurrencyReached,
+    DataGone,
+    Defer,
+    after_fetch,
+    after_handler,
+    error_text,
+    is_chosen,
+)
 from credhook.worker.attempt.running import StillRunning
 from credhook.worker.platform.circuit import PlatformPaused
 
@@ -127,6 +135,7 @@ def test_handler_decides_itself() -> None:
     assert handling(Retry(after=timedelta(minutes=1))) == 60
     assert handling(Retry(), attempt=2) == 15.0
     assert handling(Retry(after=7), attempt=12) is None
+    assert handling(Retry(reason="not approved yet"), attempt=2) == 15.0
     assert [ConcurrencyReached().after, ConcurrencyReached(1.5).after] == [0.5, 1.5]
     for one in (GiveUp("account is closed"), StillRunning()):
         assert after_handler(one, 1, max_attempts=12) is after_handler(one, 12, max_attempts=12) is one
@@ -179,3 +188,30 @@ def test_cause_never_holds_the_message() -> None:
     assert error_text(GiveUp("account is closed")) == "account is closed"
     assert error_text(GiveUp("x" * 10_000)) == "x" * 200  # Redis and the log keep it.
     assert error_text(GiveUp("\udc80 closed")) == "? closed"
+
+
+@pytest.mark.parametrize(("error", "text"), [
+    (Retry(5, "not approved yet"), "not approved yet"), (Retry(5), "Retry"), (GiveUp(), "GiveUp"),
+    (GiveUp("closed"), "closed"), (Retry(reason=cast(Any, {"name": "Ada"})), "dict"),
+    (Retry(reason="x" * 300), "x" * 200),
+    (ExceptionGroup("", [ValueError(), Retry(5, "not approved yet")]), "not approved yet"),
+])  # fmt: skip
+def test_reason_of_a_decision_is_kept(error: Exception, text: str) -> None:
+    assert error_text(error) == text
+
+
+@pytest.mark.parametrize("decision", [Retry, GiveUp])
+def test_decision_can_be_raised_as_a_class(decision: type[Retry | GiveUp]) -> None:
+    with pytest.raises(decision) as raised:
+        raise decision
+    assert error_text(raised.value) == decision.__name__
+
+
+@pytest.mark.parametrize(("error", "decision", "chosen"), [
+    (Retry(5), Retry(5), True), (Retry(), Retry(15), True), (ValueError(), Retry(15), False),
+    (Retry(5), GiveUp("Retry"), False),
+    (ExceptionGroup("", [Retry(5), ValueError()]), Retry(5), False),
+    (ConcurrencyReached(), ConcurrencyReached(), False),
+])  # fmt: skip
+def test_retry_of_a_handler_is_chosen(error: Exception, decision: Retry | GiveUp, chosen: bool) -> None:
+    assert is_chosen(error, decision) is chosen
