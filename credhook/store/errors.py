@@ -171,6 +171,7 @@ _BY_WORD: Final = {
     "NOREPLICAS": "Redis has too few replicas to take writes: see its min-replicas-to-write",
     "BUSY": "a script has kept Redis busy for too long: see its log",
     "DB index": "Redis has no database of that number: check REDIS_URL",
+    "Too many open files": "this process may open no more files: raise `ulimit -n`, or lower CREDHOOK_CONCURRENCY",
     "max number of clients": "Redis has as many connections as it allows: raise its maxclients",
 }
 #: How Redis's TLS says that our certificate is missing or refused.

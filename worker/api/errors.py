@@ -96,6 +96,7 @@ UNSENDABLE: Final = "unsendable"
 _BY_CAUSE: Final = {
     "name_resolution": "its host's name is not known here: check {where}",
     "refused": "nothing listens there: check {where}",
+    "socket": "the system gives this process no socket: raise `ulimit -n`, or lower CREDHOOK_CONCURRENCY",
     "certificate": "no authority that is trusted here has signed its certificate: set SSL_CERT_FILE to a file with its "
     "authority's and the public ones, have the server send its intermediate certificates, or check {where}",
     "certificate_self_signed": "its certificate is signed by itself: set SSL_CERT_FILE to a file with that certificate "

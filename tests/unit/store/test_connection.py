@@ -83,6 +83,7 @@ def test_sentinels_and_masters_get_our_certificate_and_our_patience(connect: Cal
         (RedisTimeout(), "no answer in time"),
         (socket.gaierror(-2, "Name or service not known"), "not known here"),
         (FileNotFoundError(), "no such socket"),
+        (OSError(24, "Too many open files"), "raise `ulimit -n`"),
         (MasterNotFoundError("No master found for 'main'"), "no Sentinel of REDIS_URL"),
         (BusyLoadingError("Redis is loading the dataset in memory"), "loads its data"),
         (ReadOnlyError("You can't write against a read only replica."), "is a replica"),

@@ -86,6 +86,7 @@ class Unanswered(Exception):
             name_resolution          the host's name is not known
             refused                  nothing listens there
             unreachable              there is no route
+            socket                   the system gives no socket
             reset                    the connection was torn down
             closed                   the connection ended before the answer was whole
             certificate              no authority that we trust has signed its certificate

@@ -438,8 +438,10 @@ os.register_at_fork(after_in_child=_forget_all)
 def _cause_of(curl: pycurl.Curl, code: int) -> str:
     """Return the word for an error of libcurl."""
     word, errno = _CAUSES.get(code, ""), curl.getinfo(pycurl.OS_ERRNO)
-    if code == pycurl.E_COULDNT_CONNECT:
-        word = _BY_ERRNO.get(errno, "unreachable") if errno else word
+    if code == pycurl.E_COULDNT_CONNECT and errno:
+        word = _BY_ERRNO.get(errno, "unreachable")
+    elif code == pycurl.E_COULDNT_CONNECT and not urllib.request.getproxies_environment():
+        word = "socket"
     elif code in {pycurl.E_SSL_CONNECT_ERROR, pycurl.E_SEND_ERROR, pycurl.E_RECV_ERROR}:
         if _BY_ERRNO.get(errno) == "reset":
             word = "reset"

@@ -1,6 +1,9 @@
 """Why a platform does not answer, told apart over real sockets, for API and token endpoint."""
 
+import os
 import ssl
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
@@ -86,3 +89,34 @@ async def test_error_names_the_cause_and_the_setting(
     assert named in hint(error)
     assert other not in hint(error) + str(error)
     assert HINTS.get(cause, "") in hint(error)
+
+
+#: Takes all files that the process may open, then sends a request to the URL, and prints the cause of its failure.
+WITHOUT_FILES = """
+import asyncio, os, resource, sys
+from contextlib import suppress
+from credhook.worker.api.http.exchange import Request, Unanswered
+from credhook.worker.api.http.transport import CurlTransport
+
+async def main():
+    transport = CurlTransport(5.0)
+    assert (await transport.send(Request("GET", sys.argv[1], {}))).status == 200
+    resource.setrlimit(resource.RLIMIT_NOFILE, (100, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    with suppress(OSError):
+        while True:
+            os.dup(0)
+    try:
+        await transport.send(Request("POST", sys.argv[1], {}))
+    except Unanswered as failure:
+        print(failure.cause)
+
+asyncio.run(main())
+"""
+
+
+def test_lack_of_files_is_not_taken_for_a_fault_of_the_platform() -> None:
+    with answering(lambda *_: presentation("p")) as server:
+        environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+        command = [sys.executable, "-c", WITHOUT_FILES, server.url + PATH]
+        assert subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout == "socket\n"
+    assert "CREDHOOK_CONCURRENCY" in hint(Unavailable("x", operation="users.list", cause="socket"))
