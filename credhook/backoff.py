@@ -15,19 +15,16 @@ _MAX_GROWTH: Final = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """Waits that grow exponentially.
-
-    Attributes:
-        first: seconds to wait after the first attempt.
-        longest: seconds that a wait grows to.
-        growth: factor between two waits.
-        jitter: the random share of each wait, from 0 (none) to 1 ("full jitter").
-    """
+    """Waits that grow exponentially."""
 
     first: float
+    """Seconds to wait after the first attempt."""
     longest: float
+    """Seconds that a wait grows to."""
     growth: float = 2.0
+    """Factor between two waits."""
     jitter: float = 0.0
+    """The random share of each wait, from 0 (none) to 1 ("full jitter")."""
 
     def __post_init__(self) -> None:
         if not (

@@ -41,19 +41,16 @@ _RECORDS: Final[dict[str, Any]] = {
 
 
 class ApiCall(NamedTuple):
-    """One call to the platform.
-
-    Attributes:
-        method: the HTTP method.
-        path: decoded, below the API's root.
-        body: the JSON that was sent, or None.
-        status: the status of the response, or None if there was no response.
-    """
+    """One call to the platform."""
 
     method: str
+    """The HTTP method."""
     path: str
+    """Decoded, below the API's root."""
     body: Any
+    """The JSON that was sent, or None."""
     status: int | None
+    """The status of the response, or None if there was no response."""
 
 
 class FakeApi(AsyncApi):

@@ -43,28 +43,27 @@ _GRACE_SECONDS: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The outcome of one or more attempts. The repr omits everything that the handler wrote, logged or raised.
-
-    Attributes:
-        outcome: "done"; "skipped" by its condition; "waiting" for another attempt; "timed_out" and waiting; or "dead".
-        retry_in: seconds until the next attempt, or None.
-        attempts: number of runs, including crashed runs.
-        cause: the error as a worker stores it: its class, or the reason of a `GiveUp`. Empty if done.
-        at: the last places of the error's traceback, `folder/file:line function`, innermost last. Before them, class
-            and place of each member if the error is an exception group.
-        error: the exception of the last run, or None.
-        logged: the lines written to `context.log`, with `event` and `log_level`.
-        calls: the calls to the platform.
-    """
+    """The outcome of one or more attempts. The repr omits everything that the handler wrote, logged or raised."""
 
     outcome: Ending
+    """`done`; `skipped` by its condition; `waiting` for another attempt; `timed_out` and waiting; or `dead`."""
     retry_in: float | None
+    """Seconds until the next attempt, or None."""
     attempts: int
+    """Number of runs, including crashed runs."""
     cause: str = ""
+    """The error as a worker stores it: its class, or the reason of a `GiveUp` or `Retry`. Empty if done."""
     at: tuple[str, ...] = ()
+    """The last places of the error's traceback, `folder/file:line function`, innermost last.
+
+    Before them, class and place of each member if the error is an exception group.
+    """
     error: Exception | None = field(default=None, repr=False)
+    """The exception of the last run, or None."""
     logged: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
+    """The lines written to `context.log`, with `event` and `log_level`."""
     calls: tuple[ApiCall, ...] = ()
+    """The calls to the platform."""
 
 
 class RunOptions(TypedDict, total=False):

@@ -35,19 +35,16 @@ _LONGEST_LINK: Final = 4_096
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[R]):
-    """Part of a list.
-
-    Attributes:
-        items: what it shows.
-        following: what leads to the next page of the same list, for `page(…)`; None on the last one.
-        size: bytes of the answer.
-        raw: the whole JSON of the answer, with `links`, `meta` and `errors` beside its data.
-    """
+    """Part of a list."""
 
     items: tuple[R, ...]
+    """The elements of this page."""
     following: str | None
+    """The argument of `page(…)` for the next page of the same list; None on the last page."""
     size: int = 0
+    """Bytes of the answer."""
     raw: Any = field(default=None, repr=False, compare=False)
+    """The whole JSON of the answer, with `links`, `meta` and `errors` beside its data."""
 
 
 class Elements(tuple[R, ...]):  # noqa: SLOT001  A tuple can have no slots of its own.

@@ -94,6 +94,10 @@ def test_units_give_services_their_settings_and_time_to_drain() -> None:
     assert float(receiver["TimeoutStopSec"][0]) > 2 * command.GRACE_SECONDS
     assert [one["Restart"] + one["RestartPreventExitStatus"] for one in both] == [["always", "2"]] * 2
     assert len({line for one in both for line in one["Environment"]}) == 2
+    # All workers of a host share the folder of their handlers, so they are one user.
+    assert [worker[name] for name in ("DynamicUser", "User", "StateDirectory")] == [
+        ["yes"], ["credhook-worker"], ["credhook-worker"],
+    ]  # fmt: skip
     socket = unit("credhook-receiver.socket")
     assert (socket["Service"], len(socket["ListenStream"])) == (["credhook-receiver@1.service"], 1)
     assert socket["ListenStream"][0].startswith("127.0.0.1:")  # It speaks plain HTTP, unless TLS is set.

@@ -1,6 +1,8 @@
 """`credhook new`: what it writes is tested as it stands, with no network and no Redis."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,22 @@ def test_its_own_tests_pass_and_notice_a_handler_that_may_not_run_again(accounts
     module.write_text(module.read_text().replace("INSERT OR IGNORE", "INSERT"))
     with pytest.raises(AssertionError, match="note_issuance cannot run again"):
         run(accounts, *PYTEST)
+
+
+def test_its_handler_keeps_its_database_in_the_folder_that_systemd_gives(accounts: Path, tmp_path: Path) -> None:
+    program = (
+        "from accounts import note_issuance; from credhook.testing import event, run; "
+        "print(run(note_issuance, event('openid4vc.issuance.completed')).outcome)"
+    )
+    state, current = tmp_path / "state", tmp_path / "read-only"
+    state.mkdir()
+    current.mkdir(mode=0o500)
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(accounts), "STATE_DIRECTORY": str(state)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=current, env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr) == ("done\n", "")
+    assert ([path.name for path in state.iterdir()], [*current.iterdir()]) == (["accounts.db"], [])
 
 
 @pytest.mark.parametrize(("name", "said"), [
