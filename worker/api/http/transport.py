@@ -344,9 +344,9 @@ class CurlTransport:
         try:
             handle = ready.pop() if ready else _Handle(self._options_for(origin[0]), self._sockets)
             handle.set_up(request)
+            multi = self._multi or self._open()
         except (ValueError, pycurl.error) as error:  # It can quote the URL and the token.
             raise Unsendable(type(error).__name__) from None
-        multi = self._multi or self._open()
         try:
             await handle.perform(multi)
         except pycurl.error as error:

@@ -95,12 +95,14 @@ async def test_error_names_the_cause_and_the_setting(
 WITHOUT_FILES = """
 import asyncio, os, resource, sys
 from contextlib import suppress
-from credhook.worker.api.http.exchange import Request, Unanswered
+from credhook.worker.api.http.exchange import Request, Unanswered, Unsendable
 from credhook.worker.api.http.transport import CurlTransport
 
 async def main():
     transport = CurlTransport(5.0)
     assert (await transport.send(Request("GET", sys.argv[1], {}))).status == 200
+    if sys.argv[2] == "closed":
+        await transport.aclose()
     resource.setrlimit(resource.RLIMIT_NOFILE, (100, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     with suppress(OSError):
         while True:
@@ -109,14 +111,18 @@ async def main():
         await transport.send(Request("POST", sys.argv[1], {}))
     except Unanswered as failure:
         print(failure.cause)
+    except Unsendable:
+        print("unsendable")
 
 asyncio.run(main())
 """
 
 
-def test_lack_of_files_is_not_taken_for_a_fault_of_the_platform() -> None:
+@pytest.mark.parametrize(("transport", "cause"), [("open", "socket"), ("closed", "unsendable")])
+def test_lack_of_files_is_not_taken_for_a_fault_of_the_platform(transport: str, cause: str) -> None:
     with answering(lambda *_: presentation("p")) as server:
         environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
-        command = [sys.executable, "-c", WITHOUT_FILES, server.url + PATH]
-        assert subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout == "socket\n"
+        command = [sys.executable, "-c", WITHOUT_FILES, server.url + PATH, transport]
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert ended.stdout == f"{cause}\n"
     assert "CREDHOOK_CONCURRENCY" in hint(Unavailable("x", operation="users.list", cause="socket"))
