@@ -5,6 +5,7 @@ Everything is made from the files of HEAD, and tried in folders outside the chec
 
 import filecmp
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -84,6 +85,19 @@ def take_step(step: str, folder: Path, **environment: str) -> str:
     return run("sh", "-c", step, folder=folder, PATH=path, **environment)
 
 
+def write_bill(bill: Path, python: str, folder: Path) -> None:
+    """Write the bill of materials of what this Python has installed, with the hashes of the lock."""
+    options = ("--output-reproducible", "--pyproject", str(ROOT / "pyproject.toml"))
+    for command, source, file in (("environment", python, bill), ("requirements", str(LOCK), folder / "lock.json")):
+        run(sys.executable, "-m", "cyclonedx_py", command, *options, "-o", str(file), source, folder=folder)
+    bom, locked = (json.loads(file.read_text()) for file in (bill, folder / "lock.json"))
+    # Each package has the hashes of all its archives: pip chooses the one that fits the machine.
+    archives = {component["purl"].lower(): component["externalReferences"] for component in locked["components"]}
+    for component in bom["components"]:
+        component.setdefault("externalReferences", []).extend(archives[component["purl"].lower()])
+    bill.write_text(json.dumps(bom, indent=2, sort_keys=True) + "\n")
+
+
 def try_alone(archive: Path, folder: Path, bill: Path | None = None) -> None:
     """Install the archive in an empty environment. Run the demo, and the tests of new handlers, there."""
     python, program = str(folder / "env/bin/python"), str(folder / "env/bin/credhook")
@@ -93,8 +107,7 @@ def try_alone(archive: Path, folder: Path, bill: Path | None = None) -> None:
     run(*install, "--require-hashes", "-r", str(LOCK if bill else LOCAL_LOCK), folder=folder)
     run(*install, "--no-deps", "--no-build-isolation", str(archive), folder=folder)
     if bill is not None:
-        options = ("--output-reproducible", "--pyproject", str(ROOT / "pyproject.toml"), "-o", str(bill))
-        run(sys.executable, "-m", "cyclonedx_py", "environment", *options, python, folder=folder)
+        write_bill(bill, python, folder)
         run(*install, "--require-hashes", "-r", str(LOCAL_LOCK), folder=folder)
     say(f"{archive.name}: {run(program, 'demo', folder=folder).splitlines()[-1]}")
     run(program, "new", "accounts", folder=folder)
@@ -114,7 +127,7 @@ def follow_install(folder: Path) -> None:
     (platform_file,), (image,) = blocks("text"), blocks("dockerfile")
     (folder / "platform.txt").write_text(platform_file)
     take_step("env/bin/pip install --requirement platform.txt", folder)
-    installs = [step.removeprefix("env/bin/") for step in steps if "/pip install" in step]
+    installs = [step.removeprefix("env/bin/") for step in steps if step.startswith("env/bin/pip install")]
     if re.findall("^RUN (.+)$", image.replace("/tmp/", ""), re.MULTILINE) != installs:
         raise SystemExit("deploy/INSTALL.md: the image is not installed by the commands of the virtual environment")
 
@@ -135,11 +148,12 @@ def release(folder: Path) -> None:
         options = ("--dry-run", "--only-binary", ":all:", "--python-version", python, "--target", str(folder))
         run(*PIP, "install", *options, "--require-hashes", "-r", str(LOCK), folder=folder)
     say(f"{LOCK.name}: wheels for Python {', '.join(PYTHONS)}")
-    shutil.copy(LOCK, made)
+    for lock in (LOCK, LOCAL_LOCK):
+        shutil.copy(lock, made)
     (made / "constraints.txt").write_text(constraints())
     try_alone(made / WHEEL, folder / "wheel", made / f"credhook-{VERSION}.cdx.json")
     try_alone(made / SDIST, folder / "sdist")
-    for name in (WHEEL, LOCK.name, "constraints.txt"):
+    for name in (WHEEL, LOCK.name, LOCAL_LOCK.name, "constraints.txt"):
         shutil.copy(made / name, folder / "author")
     follow_install(folder / "author")
     say("deploy/INSTALL.md: the commands install credhook and handlers, and a worker runs them")
