@@ -19,22 +19,29 @@ A_DAY: Final = (100_000, 1_000_000, 10_000_000, 100_000_000)
 #: CREDHOOK_RETENTION in days.
 _PEAK, _LOAD, _DAYS = 4, 0.5, 7
 
+#: Bytes a second that an idle receiver process adds to Redis's file, measured over 150 s (4229a05a).
+_IDLE_RECEIVER: Final = 77
+#: Bytes a second that an idle worker process adds, its share of the sweeper included (4229a05a).
+_IDLE_WORKER: Final = 1_650
+
 
 def sheet(received: dict[str, float], handled: dict[str, float]) -> Sheet:
     """Return the table for these costs of a delivery and of an event."""
     rows = []
     for a_day in A_DAY:
         a_second = a_day / 86_400 * _PEAK
-        processes = [math.ceil(a_second / (each["rate"] * _LOAD)) for each in (received, handled)]
+        receivers, workers = [math.ceil(a_second / (each["rate"] * _LOAD)) for each in (received, handled)]
+        idle = receivers * _IDLE_RECEIVER + workers * _IDLE_WORKER
         rows.append(
             [
                 f"{a_day:,}",
                 f"{a_second:,.0f}",
-                *map(str, processes),
+                str(receivers),
+                str(workers),
                 f"{a_second * (received['redis'] + handled['redis']) / 1e6:.1%}",
                 _size(a_day * _DAYS * handled["kept"]),
-                _size(a_day * (received["written"] + handled["written"])),
-                f"{processes[0] * received['connections'] + processes[1] * handled['connections']:,.0f}",
+                _size(a_day * (received["written"] + handled["written"]) + 86_400 * idle),
+                f"{receivers * received['connections'] + workers * handled['connections']:,.0f}",
             ]
         )
     columns = ["events a day", "a second, at the peak", "receivers", "workers", "of Redis's core"]
@@ -74,6 +81,8 @@ def main(*, out: Path) -> None:
         "from": f"{received['rate']:,.0f} deliveries/s for a receiver process, {handled['rate']:,.0f} events/s for a "
         f"worker process; for both, {redis:.0f} µs of Redis and {written:,.0f} bytes of its file; "
         f"{handled['kept']:,.0f} bytes of its memory for a settled event",
+        "idle": f"a receiver process writes {_IDLE_RECEIVER} bytes a second to Redis's file, a worker process "
+        f"{_IDLE_WORKER:,}: {_size(86_400 * (_IDLE_RECEIVER + _IDLE_WORKER))} a day for the two (4229a05a)",
         "one Redis": f"{most:,.0f} events/s at most. {_LOAD:.0%} of its core at the peak are {end / 1e6:,.0f} million "
         f"events a day, but to remember them takes {_size(end * _DAYS * handled['kept'])}",
     }
