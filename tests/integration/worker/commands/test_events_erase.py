@@ -15,7 +15,7 @@ from credhook.store.selection import EventSummary, Selection
 from support.checkout import ROOT
 from support.redis.redis_server import configured
 from support.store.accepting import accept, everything, record
-from support.store.stored_events import HANDLED, contents, list_event, plant
+from support.store.stored_events import HANDLED, list_event, of_events, plant
 from support.store.stores import INDEX, SNAPSHOT, job_id, run_accept, store_on
 from support.waiting import until
 from support.worker.events_command import Run, asked, process, terminal
@@ -136,10 +136,10 @@ def test_late_delivery_of_an_erased_event_is_not_accepted(redis_client: Redis, e
     plant(redis_client, "m1", State.DEAD, COMPLETED, "r1")
     plant(redis_client, "m2", State.DEAD, PARTLY, "r1")
     assert events("erase", "--state", "dead", "--yes").stdout == "erased 2\n"
-    before = contents(redis_client)
+    before = of_events(redis_client)
     for webhook_id in ("m1", "m3"):
         assert deliver(redis_client, webhook_id, COMPLETED, "r1") == "erased"
-    assert contents(redis_client) == before
+    assert of_events(redis_client) == before
     assert deliver(redis_client, "m4", OFFERED, "r1") == "accepted"  # Another event of the resource.
     assert deliver(redis_client, "m5", PARTLY, "r1") == "accepted"  # May be another than the erased one.
     assert deliver(redis_client, "m6", COMPLETED, "r2") == "accepted"
