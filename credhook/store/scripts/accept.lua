@@ -117,7 +117,7 @@ end
 -- Count the deliveries of the minute; see arrivals.py. No event depends on the count, so a refusal is no error.
 if not is_backfill then
     local arrivals = prefix .. 'arrivals'
-    local count = redis.pcall('HINCRBY', arrivals, string.format('m%.0f', math.floor(now / 60000)), #outcomes)
+    local count = redis.pcall('HINCRBY', arrivals, 'm' .. math.floor(now / 60000), #outcomes)
     if count == #outcomes then redis.pcall('PEXPIRE', arrivals, ARRIVALS_LAST) end  -- The first of its minute.
 end
 

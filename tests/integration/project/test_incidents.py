@@ -174,3 +174,48 @@ def test_incident_fires_its_alert_alone_for_its_fleet(name: str, tmp_path: Path)
 def test_every_alert_of_an_incident_exists() -> None:
     (group,) = yaml.safe_load((ROOT / "deploy" / "alerts.yaml").read_text())["groups"]
     assert set().union(*(alerts for _, alerts in INCIDENTS.values())) <= {rule["alert"] for rule in group["rules"]}
+
+
+#: What a fleet with 4 workers, 900 open events and an old one has, and the results of both queries of KEDA.
+SCALING: dict[str, tuple[dict[str, str], list[float]]] = {
+    "much to do": ({}, [900, 300]),
+    "little to do": ({'credhook_events{state="queued"}': "120x20"}, [120, 300]),
+    "a CREDHOOK_RATE that is not used up": ({"credhook_platform_rate_limit": "10x20"}, [900, 300]),
+    "a CREDHOOK_RATE that is used up": ({"credhook_platform_rate_limit": "5x20"}, [400, 0]),
+    "a pause of the platform": ({"credhook_platform_pause_seconds": "30x20"}, [400, 0]),
+    "little to do in a pause": (
+        {"credhook_platform_pause_seconds": "30x20", 'credhook_events{state="queued"}': "120x20"},
+        [120, 0],
+    ),
+}
+
+
+@needs_promtool
+@pytest.mark.parametrize("name", SCALING)
+def test_no_worker_is_added_that_could_not_call_the_platform(name: str, tmp_path: Path) -> None:
+    scaled = yaml.safe_load((ROOT / "deploy" / "kubernetes" / "worker-scaling.yaml").read_text())
+    queries = [trigger["metadata"]["query"] for trigger in scaled["spec"]["triggers"]]
+    changed, results = SCALING[name]
+    figures = {
+        'credhook_events{state="queued"}': "900x20",
+        'credhook_workers{version="1"}': "4x20",
+        "credhook_oldest_open_event_age_seconds": "300x20",
+        'credhook_fetch_duration_seconds_count{status="2xx"}': "0+300x20",
+        "credhook_platform_rate_limit": "0x20",
+        "credhook_platform_pause_seconds": "0x20",
+        **changed,
+    }
+    rows = [
+        {"series": f'{(name if "{" in name else name + "{}")[:-1]},queue="{queue}"}}'.replace("{,", "{"), "values": row}
+        for queue in ("credhook", "other")
+        for name, row in (
+            figures if queue == "credhook" else figures | {"credhook_platform_pause_seconds": "9x20"}
+        ).items()
+    ]
+    expected = [
+        {"expr": query, "eval_time": "15m", "exp_samples": [{"labels": "{}", "value": result}]}
+        for query, result in zip(queries, results, strict=True)
+    ]
+    test = {"interval": "1m", "input_series": rows, "promql_expr_test": expected}
+    (tmp_path / "scaling.yaml").write_text(yaml.safe_dump({"rule_files": [], "tests": [test]}))
+    assert "SUCCESS" in promtool("test", "rules", str(tmp_path / "scaling.yaml"))
