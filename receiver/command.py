@@ -261,7 +261,8 @@ class Announcer:
     async def announce(self) -> None:
         """Write the figures of the time since the last announcement."""
         now, inbox = time.monotonic(), self._inbox
-        await self._compare(has_accepted=inbox.acknowledged > self._counted, now=now)
+        with suppress(ValueError):  # Another version or program has written to the announcements.
+            await self._compare(has_accepted=inbox.acknowledged > self._counted, now=now)
         figures = {
             "acknowledged": inbox.acknowledged - self._counted,
             "seconds": round(now - self._at, 3),

@@ -111,6 +111,16 @@ async def test_full_redis_still_takes_announcements(async_redis: AsyncRedis, red
                 assert len(said(redis_client)) == 1
 
 
+async def test_receiver_announces_itself_beside_a_damaged_announcement(
+    async_redis: AsyncRedis, redis_client: Redis
+) -> None:
+    now = redis_client.time()[0] * 1_000
+    redis_client.hset(INDEX.receivers, "damaged", f"{now} {now} [")
+    async with inbox_on(async_redis) as inbox:
+        await Announcer(store_on(async_redis), settings(), inbox, RefusalLog()).announce()
+    assert redis_client.hlen(INDEX.receivers) == 2
+
+
 async def test_receiver_that_alone_refuses_everything_is_not_ready(
     async_redis: AsyncRedis, redis_client: Redis
 ) -> None:
