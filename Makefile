@@ -16,7 +16,7 @@ COMPILE := uv pip compile --universal --python-version 3.11 --generate-hashes --
 
 ROOMY := $(shell test -w /dev/shm && test "$$(df -Pk /dev/shm | awk 'NR == 2 {print $$4}')" -gt 2000000 && echo yes)
 
-.PHONY: help demo up test lint types suite soak bench browser debian reference lock release audit clean
+.PHONY: help demo up test lint types suite model soak bench browser debian reference lock release audit clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets; PYTHON=python3.12 chooses another Python
@@ -54,6 +54,9 @@ suite: $(DEV)
 	@folder=$$(mktemp -d $(if $(ROOMY),/dev/shm,$${TMPDIR:-/tmp})/credhook.XXXXXX); \
 	TMPDIR=$$folder $(BIN)/pytest --numprocesses 5 --dist worksteal -m "not soak" && rm -rf "$$folder" \
 	|| { echo "what the tests have left is in $$folder"; exit 1; }
+
+model: $(DEV) ## look for histories that break the store's promises, on all cores, until stopped
+	@PYTHONPATH=tests $(BIN)/python -m model.explore
 
 soak: $(DEV) ## the long forms: thousands of deliveries, hundreds of kills; prints the counts
 	@$(BIN)/pytest -m soak -s

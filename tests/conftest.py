@@ -19,6 +19,7 @@ from credhook.store.connection import open_redis
 from support.log_configuration import own_logs
 from support.process.serving import Platform, platform
 from support.redis.guarded_redis import GUARDS, Guard
+from support.waiting import until
 from support.worker.fleet_harness import FleetHarness, Stub
 from support.worker.harness import PLAIN, Harness
 
@@ -70,6 +71,18 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory, authority: trustme.CA
         GUARDS.append(guard)
         yield url
         assert guard.denied() == []
+
+
+@pytest.fixture(scope="module")
+def in_memory(redis_server: str) -> Iterator[None]:
+    """A Redis without an append-only file, for tests that empty it a thousand times; it has one again after them."""
+    with Redis.from_url(redis_server) as client:
+        client.config_set("appendonly", "no")
+        yield
+        client.flushall()
+        client.config_set("appendonly", "yes")
+        # Until the file is written, Redis refuses to end, and would be waited for.
+        until(lambda: not client.info("persistence")["aof_rewrite_in_progress"], what="the append-only file")
 
 
 @pytest.fixture(scope="module")

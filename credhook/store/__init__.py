@@ -32,6 +32,8 @@ One hash per event is its record. It also marks the webhook-id as seen, so that 
                                   `error` names the damage. A repaired record can be replayed. If the key is no hash,
                                   only the sorted set of this name lists the event
 
+tests/model/oracle.py says the same as code, and tests/model/machine.py compares it with the scripts.
+
 The index lists every event by time and by resource. The record decides: an entry without a record counts for nothing,
 and the sweeper removes it after the retention time.
 

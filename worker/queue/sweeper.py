@@ -11,7 +11,7 @@ short.
 """
 
 import itertools
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Final, cast
 from uuid import uuid4
@@ -24,7 +24,7 @@ from credhook.store.arrivals import roll_up
 from credhook.store.job import event_of, job_id
 from credhook.store.store import SyncStore
 from credhook.worker import metrics
-from credhook.worker.queue.clock import ClockWatch, bring_forward
+from credhook.worker.queue.clock import ClockWatch, bring_forward, running_seconds
 from credhook.worker.queue.leases import IN_TRANSIT_MS, put_back
 from credhook.worker.queue.unhandled import Unhandled
 
@@ -60,15 +60,17 @@ class Sweeper:
         page: int = 10_000,
         index_page: int = 500,
         index_pages: int = 40,
+        clock: Callable[[], float] = running_seconds,
     ) -> None:
         """Prepare for a round every `interval` seconds. `name` is unique in the fleet; `lease`: its length in seconds.
 
         `wanted`: event type → names of the handlers that this process has for it. A round looks at `head` jobs of the
         queue, to find when the oldest of them moved. It reads open events by the `page`, and deals with about as many
-        orphans. It looks at `index_page` entries of the index and of lists in each of `index_pages` scripts.
+        orphans. It looks at `index_page` entries of the index and of lists in each of `index_pages` scripts. `clock`:
+        seconds that never step.
         """
         self._store = store
-        self._name, self._lease, self._clock = name, lease, ClockWatch(store, lease=lease)
+        self._name, self._lease, self._clock = name, lease, ClockWatch(store, lease=lease, clock=clock)
         self._head, self._page, self._index_page, self._index_pages = head, page, index_page, index_pages
         #: Each process does this, since the holder of the lock may lack a handler.
         self.unhandled = Unhandled(store, wanted=wanted)

@@ -1,0 +1,93 @@
+"""`make model`: histories of the store on all cores, until one breaks a promise or somebody stops it."""
+
+import itertools
+import multiprocessing
+import os
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import structlog
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+from model.machine import Histories
+from redis import Redis
+
+from credhook.sandbox.local.environment import local_redis
+
+#: Rules that a history has at most, and histories between two reports.
+_STEPS: Final = 40
+_HISTORIES: Final = 250
+
+
+def settings_for(histories: int, *, repeatable: bool = False) -> settings:
+    """Return how to look for a history that breaks a promise. One that is `repeatable` looks at the same each time."""
+    return settings(
+        max_examples=histories,
+        stateful_step_count=_STEPS,
+        derandomize=repeatable,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate, Phase.shrink],
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+def histories_over(redis: Redis, counts: "Counter[tuple[str, str]]") -> type[Histories]:
+    """Return the state machine over this Redis, which it empties. It counts what happens, and in which states."""
+    return type("Histories", (Histories,), {"redis": redis, "counts": counts})
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep back the log lines of the parts: each fault would have some."""
+    before = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
+
+
+def _explore(found: "multiprocessing.Queue[Any]") -> None:
+    counts = Counter[tuple[str, str]]()
+    with tempfile.TemporaryDirectory() as folder, local_redis(Path(folder)) as url, Redis.from_url(url) as redis:
+        redis.config_set("appendonly", "no")
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+        for _ in itertools.count():
+            run_state_machine_as_test(histories_over(redis, counts), settings=settings_for(_HISTORIES))
+            found.put(counts.copy())
+            counts.clear()
+
+
+def main() -> None:
+    """Look for histories on all cores. Print what was met, and the pairs of event and state that were not."""
+    found: multiprocessing.Queue[Any] = multiprocessing.Queue()
+    workers = [multiprocessing.Process(target=_explore, args=(found,)) for _ in range(os.cpu_count() or 1)]
+    for worker in workers:
+        worker.start()
+    counts, histories, began = Counter[tuple[str, str]](), 0, time.monotonic()
+    try:
+        while all(worker.is_alive() for worker in workers):
+            counts += found.get()
+            histories += _HISTORIES
+            click.echo(f"{histories:,} histories, {counts.total():,} steps, {time.monotonic() - began:,.0f} s")
+    except KeyboardInterrupt:
+        pass
+    finally:
+        for worker in workers:
+            worker.terminate()
+    whats, states = sorted({what for what, _ in counts}), sorted({state for _, state in counts})
+    for what in whats:
+        met = {state: counts[what, state] for state in states if counts[what, state]}
+        click.echo(f"{what}: {sum(met.values()):,} in {len(met)} of {len(states)} states of the queue")
+        click.echo("    never met: " + (", ".join(sorted(set(states) - met.keys())) or "none"))
+
+
+if __name__ == "__main__":
+    main()
