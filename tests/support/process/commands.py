@@ -6,8 +6,8 @@ import os
 import subprocess
 import sys
 import termios
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import chdir, redirect_stderr, redirect_stdout
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import IO, Any
 
@@ -83,13 +83,7 @@ def invoke(*arguments: str, environment: Mapping[str, str], folder: Path = ROOT)
     out, errors = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
     code, settings = 0, guarded(("-m", "credhook", *arguments), environment)
     paths = [*filter(None, settings.get("PYTHONPATH", "").split(os.pathsep))]
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(errors), chdir(folder):
-        for name in tuple(os.environ):
-            patch.delenv(name)
-        for name, value in settings.items():
-            patch.setenv(name, value)
-        for path in paths:
-            patch.syspath_prepend(path)
+    with _process_of_its_own(settings, paths), redirect_stdout(out), redirect_stderr(errors), chdir(folder):
         try:
             main([*arguments])
         except SystemExit as end:
@@ -98,6 +92,23 @@ def invoke(*arguments: str, environment: Mapping[str, str], folder: Path = ROOT)
         _forget_modules_of({folder, *map(Path, paths)})
     texts = [stream.buffer.getvalue().decode() for stream in (out, errors)]
     return Done(arguments, code, *texts)
+
+
+@contextmanager
+def _process_of_its_own(settings: Mapping[str, str], paths: Sequence[str]) -> Iterator[None]:
+    """Have this environment and these paths during the block. What the block adds to them goes as well."""
+    environment, known_paths = dict(os.environ), list(sys.path)
+    os.environ.clear()
+    os.environ.update(settings)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            for path in paths:
+                patch.syspath_prepend(path)
+            yield
+    finally:
+        os.environ.clear()
+        os.environ.update(environment)
+        sys.path[:] = known_paths
 
 
 def _forget_modules_of(folders: set[Path]) -> None:
