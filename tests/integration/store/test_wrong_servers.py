@@ -19,7 +19,7 @@ from credhook.events import Event
 from credhook.receiver.inbox import Inbox, Outcome
 from credhook.sandbox.local.environment import free_port, local_redis
 from credhook.settings import StoreSettings
-from credhook.store.connection import open_redis, open_redis_sync
+from credhook.store.connection import RedisConnection, open_redis, open_redis_sync
 from credhook.store.errors import SentinelRefused, hint, is_unwell
 from credhook.worker.process.concurrent import ConcurrentWorker
 from credhook.worker.queue.claims import Claims, operation
@@ -102,6 +102,15 @@ async def test_silent_sentinel_costs_seconds(tmp_path: Path, redis_url: str) -> 
         assert time.monotonic() - began < 20  # It was a minute, with redis-py's own patience.
 
 
+async def test_way_to_redis_is_limited_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("credhook.store.connection.REDIS_TIMEOUT", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"redis://:secret@127.0.0.1:{silent.getsockname()[1]}"
+        async with open_redis(url, socket_timeout=60, socket_connect_timeout=60) as client:
+            with pytest.raises(RedisError, match="connecting took too long"):
+                await client.ping()
+
+
 def answers(url: str) -> bool:
     with open_redis_sync(url) as client, suppress(RedisError):
         return bool(client.ping())
@@ -126,7 +135,7 @@ def guarded(tmp_path: Path) -> Iterator[int]:
 
 
 async def test_sentinels_that_ask_get_the_password_of_redis(guarded: int) -> None:
-    async with open_redis(address(guarded, login=":secret@")) as client:
+    async with open_redis(address(free_port(), guarded, login=":secret@")) as client:  # The first one is gone.
         assert await client.ping()
 
 
@@ -258,6 +267,22 @@ async def test_forgotten_connection_costs_a_second_and_no_error(
             monkeypatch.setattr("credhook.store.connection.IDLE_SECONDS", 0.0)
             assert await inbox.accept("m2", Event(*EVENT)) is Outcome.ACCEPTED
             await inbox.aclose()
+
+
+async def test_reply_too_many_is_not_taken_for_the_next_reply() -> None:
+    async def reply(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while commands := await reader.read(65_536):
+            writer.write(b"+OK\r\n" * (commands.count(b"*") + (b"PING" in commands)))
+        writer.close()
+
+    server = await asyncio.start_server(reply, "127.0.0.1", 0)
+    async with server, open_redis(f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0") as client:
+        connection = RedisConnection(client)
+        await connection.open()
+        assert await connection.send(("PING",)) == [b"OK"]
+        with pytest.raises(RedisError, match="unread reply"):
+            await connection.send(("PING",))
+        assert not connection.is_open
 
 
 async def test_forgotten_subscription_ends_so_that_a_worker_makes_another(

@@ -7,7 +7,7 @@ from redis import Redis
 from structlog.testing import capture_logs
 
 from credhook.ops.fleet import read_fleet
-from credhook.store import State
+from credhook.store import LONGEST_WAIT, State
 from credhook.worker.queue.claims import Settlement
 from credhook.worker.queue.clock import ClockWatch, running_seconds
 from support.store.stores import EVENT, INDEX, job_id, store_on
@@ -109,6 +109,15 @@ async def test_due_times_come_forward_by_the_step(queue: EventQueue, ms: int) ->
     score = queue.redis.zscore(INDEX.scheduled, job_id("m1")) or 0
     assert abs(score * 1_000 - int(after["due"])) < 10
     assert (queue.redis.zscore(INDEX.open, "m1") or 0) <= int(queue.redis.time()[0]) * 1_000 + 1_000
+
+
+async def test_due_time_lies_a_week_ahead_at_most(queue: EventQueue) -> None:
+    """A handler's due time, from before a step back, ends the wait."""
+    await queue.accept("m1")
+    now = int(queue.redis.time()[0]) * 1_000
+    await queue.worker().settle(await queue.take_one(), Settlement(State.WAITING, until=now + 1_000 * HOUR))
+    later = int(queue.redis.time()[0]) * 1_000 + 1_000
+    assert now <= int(queue.record("m1")["due"]) - 1_000 * LONGEST_WAIT <= later
 
 
 async def test_postponed_event_comes_forward_by_the_step(queue: EventQueue) -> None:
