@@ -256,7 +256,7 @@ def test_sender_that_ends_its_side_is_answered(server: Receiver) -> None:
             sender.shutdown(socket.SHUT_WR)
             with sender.makefile("rb") as answer:
                 statuses.append(answer.readline())
-                answer.read()  # The receiver closes its side, too.
+                assert b"connection: close" in answer.read()  # The receiver closes its side, too.
     assert statuses == [b"HTTP/1.1 202 Accepted\r\n"] * 20
 
 

@@ -101,6 +101,17 @@ async def test_workers_are_counted_by_version_while_they_announce_themselves(
     assert found == {("1.2.0",): 2, ("1.3.0rc1",): 1}
 
 
+async def test_receivers_are_counted_by_version_while_they_announce_themselves(
+    target: Target, redis_client: Redis
+) -> None:
+    assert (await target.scrape()).series("credhook_receivers") == {("unknown",): 0}
+    for token, version, seconds in (("a", "1.2.0", 0), ("b", "1.2.0", 0), ("c", "1.3.0rc1", 0), ("gone", "1.1.0", 61)):
+        said = int((time.time() - seconds) * 1_000)
+        redis_client.hset(INDEX.receivers, token, f"{said} {said} " + json.dumps({"version": version}))
+    found = (await target.scrape()).series("credhook_receivers")
+    assert found == {("1.2.0",): 2, ("1.3.0rc1",): 1}
+
+
 async def test_events_in_a_queue_without_workers_are_counted_by_queue(target: Target, redis_client: Redis) -> None:
     plant_many(redis_client, 2, State.ACCEPTED)
     for queue, beat in (("typo", None), ("left", 20), ("well", 0), ("empty", None)):

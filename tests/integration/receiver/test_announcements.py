@@ -21,6 +21,7 @@ from credhook.receiver.inbox import StoreUnavailable
 from credhook.settings import ReceiverSettings
 from credhook.store.announcements import announced
 from support.process.serving import receiver
+from support.receiver.floods import deliver
 from support.receiver.signing import OTHER_SECRET, SECRET, body, headers
 from support.redis.redis_server import configured
 from support.store.accepting import inbox_on
@@ -159,6 +160,25 @@ async def test_receiver_that_alone_refuses_everything_is_not_ready(
             assert await status_after(20) == 503
             refusals.spells["signature"] = Spell(10, 0.0, time.monotonic() - 301)
             assert await status_after(0) == 200  # It tries again.
+
+
+def test_receiver_process_that_alone_refuses_everything_is_not_ready(
+    tmp_path: Path, redis_client: Redis, redis_url: str
+) -> None:
+    neighbour = {"queue": "credhook", "version": "1", "host": "n", "durability": "strict", "config_fingerprint": {}}
+
+    def accept(number: int) -> None:
+        now = redis_client.time()[0] * 1_000
+        text = json.dumps(neighbour | {"accepted": number})
+        redis_client.hset(INDEX.receivers, "neighbour", f"{now} {now} {text}")
+
+    accept(0)
+    with receiver(tmp_path, redis_url, CREDHOOK_WEBHOOK_SECRETS=OTHER_SECRET) as server:
+        until(lambda: len(said(redis_client)) == 2, what="the announcement")
+        assert [deliver(server.port, "m", body()) for _ in range(10)] == [401] * 10
+        accept(20)
+        ready = server.url.replace("/webhooks", "/readyz")
+        until(lambda: httpx.get(ready).status_code == 503, what="/readyz that is not ready")
 
 
 async def test_why_redis_does_not_take_deliveries_is_said_until_it_takes_one(

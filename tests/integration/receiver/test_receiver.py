@@ -1,5 +1,8 @@
 """The receiver as a process, on a real socket, with a real Redis."""
 
+import select
+import socket
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -65,6 +68,16 @@ def test_a_sender_that_does_not_sign_is_served_at_the_secret_path_only(
         assert redis_client.exists("credhook:credhook:event:a.b/c")
         assert PATH_SECRET not in process.text
         assert '"insecure"' not in process.text  # There is a secret.
+
+
+def test_idle_connection_is_kept_as_long_as_the_setting_says(tmp_path: Path, redis_url: str) -> None:
+    (tmp_path / "other").mkdir()
+    usual, other = receiver(tmp_path, redis_url), receiver(tmp_path / "other", redis_url, CREDHOOK_IDLE_SECONDS="1")
+    with usual, other, socket.create_connection(("127.0.0.1", usual.port)) as first:
+        time.sleep(1.0)  # By the same setting, the first connection would end first.
+        with socket.create_connection(("127.0.0.1", other.port)) as second:
+            closed, *_ = select.select([first, second], [], [], 60)
+            assert closed == [second]
 
 
 def test_receivers_and_workers_wait_for_redis(tmp_path: Path, stub: Stub) -> None:
