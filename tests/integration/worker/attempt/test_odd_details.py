@@ -142,20 +142,22 @@ async def test_a_refusal_that_stays_is_final(redis_url: str, stub: Stub, status:
 async def test_a_path_is_in_doubt_once_several_resources_and_no_other_got_a_404(redis_url: str, stub: Stub) -> None:
     stub.answer = lambda call: Answer(404) if call.resource.startswith("x") else well(call)
     async with attempts(redis_url, stub, Noting().handlers) as made:
-        for number in range(3):
+        for number, resource in enumerate(("x0", "x0", "x1", "x2")):  # One id may be wrong.
             assert not made.processor.lookups.never_found
-            await made.accept(f"m{number}", COMPLETED, f"x{number}")
+            await made.accept(f"m{number}", COMPLETED, resource)
             with capture_logs() as lines:
                 await made.next(Attempt(await made.claim_of(f"m{number}")))
             assert "CREDHOOK_ISSUANCE_PATH" in lines[0]["hint"]
         assert made.processor.lookups.never_found == ("issuance",)
-        await made.accept("m3", COMPLETED, "y")
-        await made.next(Attempt(await made.claim_of("m3")))
+        await made.accept("m4", COMPLETED, "y")
+        await made.next(Attempt(await made.claim_of("m4")))
         assert not made.processor.lookups.never_found
-        await made.accept("m4", COMPLETED, "x4")
-        with capture_logs() as lines:
-            await made.next(Attempt(await made.claim_of("m4")))
-        assert lines[0]["hint"] == ""
+        for event_id, kind, hint in (("m5", COMPLETED, ""), ("m6", DATA, "CREDHOOK_PRESENTATION_PATH")):
+            await made.accept(event_id, kind, f"x{event_id}")
+            with capture_logs() as lines:
+                await made.next(Attempt(await made.claim_of(event_id)))
+            assert hint in lines[0]["hint"]
+            assert bool(hint) is bool(lines[0]["hint"])
 
 
 async def test_fetch_that_gets_a_500_is_repeated_once_in_place(redis_url: str, stub: Stub) -> None:

@@ -50,6 +50,23 @@ def forks(event, context):
         os.waitpid(pid, 0)
 """
 
+FORKS_WITH_A_HANDLER = """
+import os, signal, time, warnings
+
+@handlers.on("*")
+def forks(event, context):
+    warnings.simplefilter("ignore", DeprecationWarning)
+    ready, write = os.pipe()
+    if not (pid := os.fork()):
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+        os.write(write, b"1")
+        while True:
+            time.sleep(0.01)
+    os.read(ready, 1)
+    os.kill(pid, signal.SIGTERM)
+    os.waitpid(pid, 0)
+"""
+
 KEPT_POOL = """
 from concurrent.futures import ProcessPoolExecutor
 
@@ -98,8 +115,9 @@ def test_pool_of_a_handler_does_not_stop_the_worker(harness: Harness) -> None:
         assert worker.stop() == 0
 
 
-def test_signal_to_a_new_fork_does_not_stop_the_worker(harness: Harness) -> None:
-    harness.plugin(FORKS)
+@pytest.mark.parametrize("plugin", [FORKS, FORKS_WITH_A_HANDLER], ids=["new", "with a handler of its own"])
+def test_signal_to_a_fork_does_not_stop_the_worker(harness: Harness, plugin: str) -> None:
+    harness.plugin(plugin)
     harness.happens("m1")
     with harness.worker() as worker:
         harness.reaches("m1", "done")

@@ -17,6 +17,7 @@ from credhook.supervisor import PLACE, STALLED_SECONDS
 from credhook.worker.process.heartbeat import BEAT_SECONDS, silence_seconds
 from credhook.worker.process.main import _every, blocked_seconds
 from credhook.worker.process.supervisor import (
+    CANDIDATES,
     LOADED,
     STOPPED,
     SupervisedWorker,
@@ -228,6 +229,24 @@ def test_blocked_loop_is_nobodys_fault_after_a_standstill(fleet: Fleet) -> None:
     fleet.dies(0, 1, at=620.15)
     assert fleet.run(700) == 0
     assert fleet.reclaimed == [("1", "ended")]
+
+
+def test_each_report_of_poison_candidates_starts_one_isolated_worker(fleet: Fleet) -> None:
+    places: list[list[str]] = []
+
+    def report_candidates() -> None:
+        fleet.workers[0].reported += CANDIDATES
+
+    def end_isolated_worker() -> None:
+        fleet.workers[1].reported += STOPPED
+        fleet.workers[1].ends(0)
+
+    fleet.clock.after(1, report_candidates)
+    fleet.clock.after(2, end_isolated_worker)
+    fleet.clock.after(9, lambda: places.append([*fleet.places]))
+    fleet.clock.after(10, report_candidates)
+    assert fleet.run(20) == 0
+    assert [*places, fleet.places] == [["0", "1"], ["0", "1", "1"]]
 
 
 def report(*stacks: str) -> str:
