@@ -22,7 +22,8 @@ import trustme
 from redis import Redis
 
 from credhook.ops.doctor import _check_redis
-from credhook.ops.outside import look_outside
+from credhook.ops.outside import EVERY_SECONDS, look_outside
+from credhook.ops.verdict import Outside, read_outside
 from credhook.sandbox.local.environment import local_redis
 from credhook.settings import StoreSettings, WorkerSettings, public_url
 from support.platform.scripted_server import CUT, answering
@@ -227,7 +228,21 @@ def test_the_leading_worker_keeps_its_checks_from_outside_for_status(one: Clinic
     assert [(finding[1], finding[0]) for finding in found["outside"]["findings"]] == [(name, "ok") for name in names]
     assert (code, found["attention"]) == (0, [])
     assert PATH_SECRET not in json.dumps(found)
-    assert 0 < one.redis.ttl(INDEX.outside) <= 86_400
+    assert EVERY_SECONDS < one.redis.ttl(INDEX.outside) <= 86_400  # It shows its age if checks cease.
+
+
+@pytest.mark.parametrize(("seconds", "is_repeated"), [(60, False), (301, True), (-600, True)], ids=str)
+async def test_checks_from_outside_are_repeated_after_five_minutes(
+    redis_client: Redis, seconds: int, is_repeated: bool
+) -> None:
+    """Redis's clock may have been set back since the last ones."""
+    store, unused = store_on(redis_client), Mock()
+    at = store.clock() - 1_000 * seconds
+    redis_client.set(INDEX.outside, Outside(at=at, findings=()).model_dump_json())
+    await look_outside(store, unused, None)
+    kept = read_outside(store)
+    assert kept is not None
+    assert (kept.at != at) is is_repeated
 
 
 def look_outside_again(one: Clinic, monkeypatch: pytest.MonkeyPatch, **otherwise: str) -> list[str]:

@@ -102,6 +102,18 @@ def test_status_names_each_problem_with_its_remedy(redis_client: Redis, redis_ur
     assert len([line for line in done.stdout.splitlines() if line.startswith("attention: ")]) == len(named(found))
 
 
+def test_status_ends_well_if_there_are_only_notes(redis_client: Redis, redis_url: str) -> None:
+    now = int(redis_client.time()[0]) * 1_000
+    forged = {"signature": {"count": 9, "since": 60, "ago": 1}}
+    receiving = {"queue": "credhook", "version": "1", "host": "r", "durability": "standard", "config_fingerprint": {}}
+    text = json.dumps(receiving | {"idle": 0, "refusals": forged})
+    redis_client.hset(INDEX.receivers, "r", f"{now} {now} {text}")
+    with configured(redis_client, "maxmemory", "1gb"):
+        found, done = facts(redis_url), status(redis_url)
+    assert ([note["name"] for note in found["notes"]], found["attention"]) == (["fleet.forged"], [])
+    assert done.returncode == 0
+
+
 def test_status_reports_a_silent_redis_in_one_line() -> None:
     url = "redis://127.0.0.1:1/0"
     found, done = facts(url), status(url)
@@ -121,7 +133,7 @@ def test_status_reports_only_that_data_are_another_versions(redis_client: Redis,
 
 def test_missing_workers_are_acknowledged_by_command(redis_client: Redis, redis_url: str) -> None:
     now = int(redis_client.time()[0]) * 1_000
-    for name, renewed in (("w.s.1", 0), ("w.s.2", 80_000)):
+    for name, renewed in (("w.s.1", 0), ("w.s.2", 80_000), ("w.s.3", 90_000)):
         worker = json.dumps(WORKER | {"platform": {"key": platform_key("http://127.0.0.1:9", "credhook")}})
         redis_client.hset(INDEX.announcements, name, f"{now - 900_000} {now - renewed} {worker}")
     assert "fleet.missing" in named(facts(redis_url))

@@ -42,13 +42,14 @@ def test_minutes_become_hours_after_two_days_and_hours_go_after_two_weeks(redis_
     now = 500_000 * HOUR + 20
     old, older = now - 2 * DAY - HOUR, now - 14 * DAY - HOUR
     counts: dict[Any, Any] = {f"m{now}": 3, f"m{now - 2 * DAY}": 5, f"m{old}": 2, f"m{old + 7}": 4}
+    counts[f"m{now - 2 * DAY - 9}"] = 1  # The rest of its hour is younger than two days.
     hours: dict[Any, Any] = {f"h{older // HOUR}": "9 9", f"h{older // HOUR + 1}": "8 7"}
     redis_client.hset(INDEX.arrivals, mapping={**counts, **hours})
     before = arrivals(redis_client).hours
     for _ in range(2):
         roll_up(store_on(redis_client), now * 60_000)
         came = arrivals(redis_client)
-        assert came.minutes == {now: 3, now - 2 * DAY: 5}
+        assert came.minutes == {now: 3, now - 2 * DAY: 5, now - 2 * DAY - 9: 1}
         assert came.hours == {hour: sums for hour, sums in before.items() if hour != older // HOUR}
         assert came.hours[old // HOUR] == Hour(6, 2)
 

@@ -141,6 +141,8 @@ def a_second_terminal_finds_the_session(folder: Path) -> None:
     environment = {"PATH": os.environ["PATH"]}
     listed = invoke("handlers", "list", environment=environment, folder=folder)
     assert re.findall(r"^\S+\.seen", listed.stdout, re.MULTILINE) == ["mine.seen", "more.seen"]
+    own = invoke("handlers", "list", environment={**environment, "CREDHOOK_HANDLERS": "more"}, folder=folder)
+    assert re.findall(r"^\S+\.seen", own.stdout, re.MULTILINE) == ["more.seen"]  # Its own setting stays.
     events = invoke("events", "list", "--json", environment=environment, folder=folder)
     assert (events.returncode, events.stdout.count('"state": "done"')) == (0, 1), events.stderr
     assert re.fullmatch(r"credhook: with the settings of `credhook dev`, \.credhook-\w+/env\n", events.stderr)

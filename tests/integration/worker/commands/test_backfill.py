@@ -94,13 +94,15 @@ async def test_backfill_skips_events_that_arrive_meanwhile(
     assert store.scripts == ["arrived", "accept"] * 2
 
 
-@pytest.mark.parametrize("chosen", [Selection(resource="iss_1"), Selection(ids=("m1", "m2"))])
+@pytest.mark.parametrize(
+    ("chosen", "came"), [(Selection(resource="iss_1"), (OFFERED,)), (Selection(ids=("m0", "m1")), (OFFERED, COMPLETED))]
+)
 async def test_backfill_counts_erased_events_and_does_not_bring_them_back(
-    async_redis: redis.asyncio.Redis, redis_client: Redis, chosen: Selection
+    async_redis: redis.asyncio.Redis, redis_client: Redis, chosen: Selection, came: tuple[str, ...]
 ) -> None:
     store = store_on(redis_client)
-    for webhook_id, kind in (("m1", OFFERED), ("m2", COMPLETED)):
-        deliver(redis_client, webhook_id, kind, "iss_1")
+    for number, kind in enumerate(came):
+        deliver(redis_client, f"m{number}", kind, "iss_1")
     Erasure(store, chosen)(read_page(store, chosen).events)
     counting, accepting = Backfill(store_on(async_redis)), Backfill(store_on(async_redis))
     await counting.count_missing(HAPPENED)
