@@ -259,9 +259,12 @@ class DevSession:
     def show_logs(self) -> None:
         """Print the lines that the receiver and the worker have logged since the last call."""
         for name, shown in self._shown.items():
-            with self.local.logs[name].open("rb") as log:
-                log.seek(shown)
-                whole, end, _ = log.read().rpartition(b"\n")
+            try:
+                with self.local.logs[name].open("rb") as log:
+                    log.seek(shown)
+                    whole, end, _ = log.read().rpartition(b"\n")
+            except FileNotFoundError:  # The folder was deleted, which `check` reports.
+                continue
             self._shown[name] += len(whole + end)
             lines_of = worker_lines if name == "worker" else warnings_of
             for text in whole.decode(errors="replace").split("\n"):

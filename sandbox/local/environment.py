@@ -175,6 +175,7 @@ class LocalEnvironment:
     def start(self, name: str, *command: str, **settings: str) -> None:
         """Start a process with settings of its own. Its output goes into its log."""
         self.logs[name] = log = self.folder / f"{name}.log"
+        log.unlink(missing_ok=True)  # A worker that outlives its supervisor may still write to the last log.
         with log.open("wb") as output:
             self.processes[name] = subprocess.Popen(  # noqa: S603  The commands are our own.
                 command,
@@ -208,7 +209,9 @@ class LocalEnvironment:
         raise CannotStart(f"{name} does not answer at {url}: {self.tail(name)}")
 
     def check(self, *, but: str = "") -> None:
-        """Raise `CannotStart` if a process has ended, other than `but`."""
+        """Raise `CannotStart` if a process has ended, other than `but`, or if the folder was deleted."""
+        if not self.folder.is_dir():
+            raise CannotStart(f"the session's folder {self.folder.name} was deleted: start again")
         for name, process in self.processes.items():
             if process.poll() is not None and name != but:
                 raise CannotStart(f"{name} ended with {process.returncode}: {self.tail(name)}")
@@ -282,6 +285,8 @@ def local_environment(
             receiver_url=f"{'http' if sandbox is None else 'https'}://localhost:{port}",
         )
         stack.callback(local.stop)
+        if environ.get("REDIS_URL"):  # The receiver would wait for this Redis.
+            local.run(*CREDHOOK, "events", "list")
         if sandbox is not None:
             local.environment |= {
                 "CREDHOOK_TLS_CERTFILE": str(folder / "receiver.pem"),

@@ -101,7 +101,7 @@ def _load(reference: str, source: str) -> Handlers:
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # The module is the author's code.
-        if in_development():
+        if in_development() and len(authors_frames(error)) > 1:  # `CannotLoad` names only the last place.
             log.exception("handlers_not_loaded", handlers=source)
         raise CannotLoad(f"handlers {source}: {_import_error(module_name, error)}") from error
     finally:
@@ -113,6 +113,8 @@ def _load(reference: str, source: str) -> Handlers:
         names = ",".join(f"{module_name}:{key}" for key in offered)
         hint = f"it offers {names}" if names else 'add handlers = Handlers("accounts") to it'
         file = getattr(module, "__file__", None) or "built-in"
+        if (yours := Path(f"{module_name}.py")).is_file() and yours.resolve() != Path(file).resolve():
+            hint = f"rename your {yours}: another module has that name"
         raise CannotLoad(f"handlers {source}: {module_name} ({file}) has {problem}; {hint}")
     return matching[0]
 

@@ -2,7 +2,9 @@
 
 import io
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -124,20 +126,38 @@ def test_an_operator_is_not(folder: Path, monkeypatch: pytest.MonkeyPatch, value
 
 
 @pytest.mark.parametrize(
-    ("code", "frame"),
-    [("def (:\n", "broken.py:1"), ("\n1 / 0\n", "broken.py:2 <module>"), ("import nowhere", "broken.py:1 <module>")],
+    ("code", "frames"),
+    [
+        ("def (:\n", ["broken.py:1 <module>", "inner.py:1"]),
+        ("\n1 / 0\n", ["broken.py:1 <module>", "inner.py:2 <module>"]),
+        ("import broken; broken.handlers", ["broken.py:1 <module>", "inner.py:1 <module>"]),
+    ],
 )
-def test_a_module_that_does_not_import_is_shown_by_its_own_frames(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, code: str, frame: str
+def test_failed_import_is_shown_with_all_of_its_frames(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, code: str, frames: list[str]
 ) -> None:
-    (folder / "broken.py").write_text(code)
+    (folder / "broken.py").write_text("import inner\n")
+    (folder / "inner.py").write_text(code)
     monkeypatch.syspath_prepend(folder)
     output = io.StringIO()
     configure_logs(output)
     with pytest.raises(loading.CannotLoad):
         loading.load(["broken"])
     line = json.loads(output.getvalue())
-    assert (line["event"], line["handlers"], line["frames"]) == ("handlers_not_loaded", "broken", [frame])
+    assert (line["event"], line["handlers"], line["frames"]) == ("handlers_not_loaded", "broken", frames)
+
+
+@pytest.mark.parametrize(("name", "place"), [("single", "single.py:1: "), ("nowhere", "there is no module 'nowhere'")])
+def test_failed_import_with_one_place_is_shown_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, place: str
+) -> None:
+    (folder / "single.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(folder)
+    output = io.StringIO()
+    configure_logs(output)
+    with pytest.raises(loading.CannotLoad, match=place):
+        loading.load([name])
+    assert output.getvalue() == ""
 
 
 EVENT = {
@@ -238,6 +258,38 @@ def test_dev_names_processes_that_ended_with_the_reason(folder: Path, monkeypatc
     monkeypatch.chdir("/proc")
     with pytest.raises(CannotStart, match="the current folder cannot be written"), environment.local_environment({}):
         pass
+
+
+def test_dev_refuses_a_redis_that_does_not_answer() -> None:
+    with (
+        pytest.raises(CannotStart, match=r"events list ended with 1: Error: Redis does not answer .* check REDIS_URL"),
+        environment.local_environment({"REDIS_URL": "redis://127.0.0.1:1/0", "PATH": os.environ["PATH"]}),
+    ):
+        pass
+
+
+def test_dev_names_a_deleted_folder(folder: Path) -> None:
+    local = LocalEnvironment(folder / "session", {}, "", "")
+    local.folder.mkdir()
+    local.start("receiver", sys.executable, "-c", "")
+    local.check(but="receiver")
+    shutil.rmtree(local.folder)
+    dev.DevSession(local, (), iter(()), None, "").show_logs()
+    with pytest.raises(CannotStart, match="the session's folder session was deleted: start again"):
+        local.check(but="receiver")
+    local.stop()
+
+
+def test_log_of_a_new_process_holds_no_lines_of_the_last_process(folder: Path) -> None:
+    local = LocalEnvironment(folder, {}, "", "")
+    local.start("worker", "sh", "-c", f"until [ -e {folder}/end ]; do sleep 0.01; done; echo old")
+    old = local.processes["worker"]
+    local.start("worker", "echo", "new")
+    local.processes["worker"].wait()
+    (folder / "end").touch()
+    old.wait()
+    assert local.logs["worker"].read_text() == "new\n"
+    local.stop()
 
 
 def test_dev_waits_for_a_200(folder: Path, authority: trustme.CA) -> None:
