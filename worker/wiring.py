@@ -12,6 +12,7 @@ import structlog
 
 from credhook import tracing
 from credhook.backoff import Backoff, Waits
+from credhook.logs.places import authors_frames
 from credhook.settings import WorkerSettings
 from credhook.store.errors import STORE_ERRORS
 from credhook.store.store import AsyncStore
@@ -20,7 +21,8 @@ from credhook.worker.api.http.exchange import Transport
 from credhook.worker.api.token import ClientCredentials
 from credhook.worker.attempt.details import Snapshots
 from credhook.worker.attempt.processor import Clients, Processor
-from credhook.worker.handlers.registry import Handlers, Registry, is_async
+from credhook.worker.attempt.running import where_task_is
+from credhook.worker.handlers.registry import Handlers, Registry, defined_at, is_async
 from credhook.worker.platform.circuit_breaker import CircuitBreaker
 from credhook.worker.queue.claims import Claims
 
@@ -37,8 +39,8 @@ class Lifespan:
     """Runs the start-up and shutdown functions of plugins, once in each process.
 
     Attributes:
-        slow_seconds: after this time, a start-up function that has not returned is logged, repeatedly.
-        patience_seconds: a plugin whose start takes longer no longer holds up the other plugins.
+        slow_seconds: after this time, a start-up function that has not returned is logged again, repeatedly.
+        patience_seconds: a plugin whose start takes longer is logged, and no longer holds up the other plugins.
         shutdown_seconds: a shutdown function may take so long.
         states: plugin → the result of its start-up function.
     """
@@ -78,7 +80,7 @@ class Lifespan:
     async def _start(self, plugin: Handlers[Any]) -> None:
         startup, waits = plugin.startup_function, Waits(_BACKOFF)
         while startup is not None and plugin.name not in self.states:
-            watch = asyncio.create_task(self._log_slow_startup(plugin.name))
+            watch = asyncio.create_task(self._log_slow_startup(plugin, asyncio.current_task()))
             try:
                 self.states[plugin.name] = await _call(startup)
             except (Exception, SystemExit, asyncio.CancelledError) as error:
@@ -106,10 +108,14 @@ class Lifespan:
             if error is not None:
                 log.error("shutdown_failed", plugin=plugin.name, exc_info=error)
 
-    async def _log_slow_startup(self, plugin: str) -> None:
+    async def _log_slow_startup(self, plugin: Handlers[Any], task: "asyncio.Task[None] | None") -> None:
+        """Log the place of a start-up function that runs for long, or where it begins if it runs in a thread."""
+        hint, wait = "Its handlers wait until it ends. Give its calls time-outs", self.patience_seconds
         while True:
-            await asyncio.sleep(self.slow_seconds)
-            log.warning("startup_slow", plugin=plugin, hint="Its handlers wait until it ends. Give its calls time-outs")
+            await asyncio.sleep(wait)
+            at = authors_frames(TimeoutError().with_traceback(where_task_is(task)))[-1:]
+            log.warning("startup_slow", plugin=plugin.name, at=at or [defined_at(plugin.startup_function)], hint=hint)
+            wait = self.slow_seconds
 
 
 async def _call(function: Callable[..., Any], *arguments: Any) -> Any:

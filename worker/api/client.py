@@ -193,10 +193,14 @@ class AsyncApi(Platform[AsyncSender]):
             ApiError: It did not succeed.
         """
         if call.operation.is_list:
-            return cast("Coroutine[Any, Any, R]", self._list(call))
-        if self._retry_seconds:
-            return retried(lambda: self._send(call), self._retry_seconds, unanswered=False)
-        return self._send(call)
+            sending = cast("Coroutine[Any, Any, R]", self._list(call))
+        elif self._retry_seconds:
+            sending = retried(lambda: self._send(call), self._retry_seconds, unanswered=False)
+        else:
+            sending = self._send(call)
+        named: Any = sending
+        named.__qualname__ = call.operation.name  # Python warns under this name if the call lacks its await.
+        return sending
 
     async def _list(self, call: Call[Any]) -> tuple[Any, ...]:
         operation = copy(call.operation)

@@ -55,6 +55,10 @@ class HandlerCrashed(Exception):
 class CoroutineNotAwaited(Exception):
     """The handler called an `async def` without `await`, so the call has not run."""
 
+    def __init__(self, coroutine: str) -> None:
+        """`coroutine`: the name of the `async def`."""
+        super().__init__(f"{coroutine} has not run: write await before the call")
+
 
 class StillRunning(Defer):
     """An earlier run of the same handler for the same event has not ended. No attempt is spent."""
@@ -137,12 +141,7 @@ class Run:
         """Return where the handler is now, as the traceback of an error that it raised there."""
         if self.thread is not None and (traceback := where_thread_is(self.thread.ident or 0)):
             return traceback
-        frames: list[FrameType] = []
-        coroutine: object = self.task and self.task.get_coro()
-        while inspect.iscoroutine(coroutine) and coroutine.cr_frame:
-            frames.append(coroutine.cr_frame)
-            coroutine = coroutine.cr_await
-        return _traceback(reversed(frames))
+        return where_task_is(self.task)
 
     def hold(self) -> None:
         """Count its task or thread."""
@@ -300,6 +299,16 @@ def where_thread_is(ident: int) -> TracebackType | None:
     """Return where a thread is now, as the traceback of an error that it raised there."""
     innermost = sys._current_frames().get(ident)  # noqa: SLF001  It is documented.
     return _traceback(frame for frame, _ in walk_stack(innermost)) if innermost else None
+
+
+def where_task_is(task: "asyncio.Task[None] | None") -> TracebackType | None:
+    """Return where a task is now, as the traceback of an error that it raised there."""
+    frames: list[FrameType] = []
+    coroutine: object = task and task.get_coro()
+    while inspect.iscoroutine(coroutine) and coroutine.cr_frame:
+        frames.append(coroutine.cr_frame)
+        coroutine = coroutine.cr_await
+    return _traceback(reversed(frames))
 
 
 def _traceback(frames: Iterable[FrameType]) -> TracebackType | None:

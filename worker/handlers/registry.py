@@ -148,8 +148,7 @@ class Handler:
     @functools.cached_property
     def at(self) -> str:
         """Return where the function begins, as `file:line`, or "" if that is unknown."""
-        code = getattr(definition(self.function), "__code__", None)
-        return place(code.co_filename, code.co_firstlineno) if code else ""
+        return defined_at(self.function)
 
     @property
     def plugin(self) -> str:
@@ -204,6 +203,12 @@ def definition(function: Any) -> Any:
     """Return the function that the author has written: without decorators, `functools.partial` and its object."""
     *_, inner = _chain(function)
     return inner
+
+
+def defined_at(function: Any) -> str:
+    """Return where the function begins, as `file:line`, or "" if that is unknown."""
+    code = getattr(definition(function), "__code__", None)
+    return place(code.co_filename, code.co_firstlineno) if code else ""
 
 
 def _chain(function: Any) -> Iterator[Any]:
@@ -341,7 +346,8 @@ class Handlers(Generic[State]):
             handler = _new_handler(f"{self.name}.{name}", frozenset(wanted), function, options)
             before = next((earlier for earlier in self if earlier.name == handler.after), None)
             if handler.after is not None and before is None:
-                raise ValueError(f"{handler.name} is to run after {handler.after}, which is not defined above it")
+                problem = f"{self.name!r} does not define above it"
+                raise ValueError(f"{handler.name} is to run after {handler.after}, which {problem}")
             if before is not None and not before.types & handler.types:
                 raise ValueError(f"{handler.name} is to run after {before.name}, which is for other event types")
             self._handlers[name] = handler

@@ -234,7 +234,7 @@ async def drops(event: FetchedEvent, context: Context) -> None:
     (reads_a_file_and_awaits_a_process, "", ""),
     (computes, "", ""),
     (waits_in_a_thread, "", ""),
-    (drops, "CoroutineNotAwaited", "AsyncApi"),
+    (drops, "CoroutineNotAwaited", "users.list has not run: write await before the call"),
 ])  # fmt: skip
 def test_a_test_that_fails_is_told_the_reason(
     handler: Any, cause: str, logged: str, caplog: pytest.LogCaptureFixture
@@ -276,6 +276,19 @@ def test_the_threads_own_loop_stays() -> None:
 def test_run_refuses_functions_that_a_worker_would_refuse(handler: Any, event: Any, options: Any, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         run(handler, event, **options)
+
+
+@pytest.mark.parametrize(("call", "arguments", "why"), [
+    (run, (activate, COMPLETED), r"a str is no event: make it with event\(type\)"),
+    (run, ("activate", EVENT), "a str is no handler"),
+    (assert_idempotent, (activate, COMPLETED), "a str is no event"),
+    (event, ("openid4vc.issuance.complete",), "is not a known event type"),
+    (FakeApi().fail, (200,), "status= should be"),
+])  # fmt: skip
+def test_wrong_usage_shows_the_lines_of_the_test(call: Callable[..., Any], arguments: Any, why: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=why) as raised:
+        call(*arguments)
+    assert {str(entry.path) for entry in raised.traceback.filter(raised)} == {__file__}
 
 
 said = Handlers[Any]("said")

@@ -1,6 +1,7 @@
 """Start-up and shutdown functions of plugins."""
 
 import asyncio
+import re
 import threading
 from functools import partial
 from typing import Any
@@ -125,7 +126,7 @@ async def test_slow_start_up_is_logged() -> None:
         await enough.wait()
         return 1
 
-    span = Lifespan([plugin("a", hangs)], sleep=AsyncMock(), slow_seconds=0.01)
+    span = Lifespan([plugin("a", hangs)], sleep=AsyncMock(), slow_seconds=0.01, patience_seconds=0.01)
     with capture_logs() as lines:
         starting = asyncio.create_task(span.start())
         while sum(line["event"] == "startup_slow" for line in lines) < 2:  # noqa: ASYNC110  A list has no event.
@@ -136,6 +137,22 @@ async def test_slow_start_up_is_logged() -> None:
     assert asyncio.all_tasks() == {asyncio.current_task()}  # Nothing watches a start-up that has ended.
     assert span.states == {"a": 1}
     assert [line["plugin"] for line in lines if line["event"] == "startup_failed"] == ["a"]
+    slow = next(line for line in lines if line["event"] == "startup_slow")
+    assert re.search(rf"test_lifespan\.py:{hangs.__code__.co_firstlineno + 4} hangs$", slow["at"][-1])
+
+
+async def test_slow_start_up_in_a_thread_is_logged_with_its_first_line() -> None:
+    enough = threading.Event()
+    span = Lifespan([plugin("a", enough.wait), plugin("b", lambda: enough.wait(60))], patience_seconds=0.01)
+    with capture_logs() as lines:
+        starting = asyncio.create_task(span.start())
+        while sum(line["event"] == "startup_slow" for line in lines) < 2:  # noqa: ASYNC110  A list has no event.
+            await asyncio.sleep(0.01)
+        enough.set()
+        await starting
+    places = {line["plugin"]: line["at"] for line in lines if line["event"] == "startup_slow"}
+    assert re.search(r"/threading\.py:\d+$", places["a"][0])
+    assert re.search(r"/test_lifespan\.py:\d+$", places["b"][0])
 
 
 async def test_failing_start_up_holds_up_no_other_plugin() -> None:

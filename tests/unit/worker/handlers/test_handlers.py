@@ -164,7 +164,7 @@ def on(**options: Any) -> Handler:
     ({"condition": lambda event: (yield)}, "condition: Input should be a plain function of the event"),
     ({"condition": lambda: True}, "condition: Input should be a plain function of the event"),
     ({"condition": notify}, "condition: Input should be a plain function of the event"),
-    ({"after": "other"}, "is to run after x.other, which is not defined above it"),
+    ({"after": "other"}, "is to run after x.other, which 'x' does not define above it"),
     ({"time_out": 5}, "time_out: Extra inputs are not permitted"),
 ])  # fmt: skip
 def test_an_option_that_cannot_be_meant_is_named_with_the_handler(options: dict[str, Any], said: str) -> None:
