@@ -20,6 +20,9 @@ from credhook.testing.fake_platform import new_tenant
 from credhook.worker.api.models import Issuance, Presentation, model_of
 from credhook.worker.handlers.registry import FetchedEvent
 
+#: pytest shows the author's lines and not ours.
+__tracebackhide__ = True
+
 CredentialFormat = Literal["sd-jwt", "mdoc"]
 Document = dict[str, Any]
 
@@ -114,10 +117,13 @@ def event(
         attempt: number of the attempt.
 
     Raises:
-        ValueError: the type, variant, format or a field is unknown, or a worker would not accept the details.
+        ValueError: the type, variant, format or a field is unknown, the time has no zone, or a worker would not accept
+            the details.
     """
     _check("event type", type, EVENT_TYPES)
     _check("format", format, _CREDENTIALS)
+    if received_at is not None and not (isinstance(received_at, datetime) and received_at.tzinfo):
+        raise ValueError("received_at= should be a datetime with a time zone, such as datetime.now(UTC)")
     moment = datetime.now(UTC) if received_at is None else received_at
     template, claims = _CREDENTIALS[format]
     request: Document = {"event_type": type, "template_id": template}

@@ -20,6 +20,9 @@ from credhook.worker.api.operations import Namespace
 from credhook.worker.api.token import ClientCredentials
 from credhook.worker.handlers.registry import FetchedEvent
 
+#: pytest shows the author's lines and not ours.
+__tracebackhide__ = True
+
 _URL: Final = "http://127.0.0.1:8700"
 
 #: Fields that differ between two runs with the same effects: generated ids and keys, addresses with ids, and times.

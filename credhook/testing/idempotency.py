@@ -25,6 +25,9 @@ from credhook.worker.attempt.retry import GiveUp
 from credhook.worker.attempt.running import retrieve
 from credhook.worker.handlers.registry import Context, FetchedEvent
 
+#: pytest shows the author's lines and not ours.
+__tracebackhide__ = True
+
 
 def assert_idempotent(
     handler: Function,
@@ -40,11 +43,7 @@ def assert_idempotent(
         AssertionError: see `aassert_idempotent`.
         RuntimeError: an event loop runs here.
     """
-    __tracebackhide__ = True  # pytest then shows the author's line.
-    try:
-        run_on_new_loop(aassert_idempotent(handler, event, state=state, fresh=fresh, effects=effects))
-    except AssertionError as error:
-        raise error.with_traceback(None) from error.__cause__
+    run_on_new_loop(aassert_idempotent(handler, event, state=state, fresh=fresh, effects=effects))
 
 
 async def aassert_idempotent(
@@ -75,7 +74,6 @@ async def aassert_idempotent(
             where.
         ValueError: as for `arun`.
     """
-    __tracebackhide__ = True
     subject = handler_of(handler)
     state = state_for(handler, state) if fresh is None else None
 

@@ -13,7 +13,16 @@ from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar, Unpack
 
 import structlog
 
-from credhook.logs.places import NEVER_AWAITED, dropped_coroutine, leaves, loaded_from, members, places, without_ours
+from credhook.logs.places import (
+    NEVER_AWAITED,
+    dropped_coroutine,
+    is_authors,
+    leaves,
+    loaded_from,
+    members,
+    places,
+    without_ours,
+)
 from credhook.settings import WorkerSettings
 from credhook.testing.fake_platform import ApiCall, FakeApi
 from credhook.worker.api.client import AsyncApi, SyncApi
@@ -23,6 +32,9 @@ from credhook.worker.attempt.retry import BACKOFF, Defer, GiveUp, after_handler,
 from credhook.worker.handlers.blocking import refuse_blocking_calls
 from credhook.worker.handlers.registry import Context, FetchedEvent, Handler, Handlers, definition, plugins_of
 from credhook.worker.platform.circuit import Circuit, outcome_of
+
+#: pytest shows the author's lines and not ours.
+__tracebackhide__ = True
 
 #: The null handler keeps Python from printing these lines in test runs that do not capture logs.
 log = logging.getLogger("credhook.testing")
@@ -110,6 +122,7 @@ async def arun(
         state: `context.state`. Required if the plugin has a start-up function.
 
     Raises:
+        TypeError: the function is not a function, or the event not an event.
         ValueError: the function is not a handler, or not for the event's type; or an option is wrong.
     """
     if attempts != "until settled" and (not isinstance(attempts, int) or attempts < 1):
@@ -148,6 +161,8 @@ class Trial:
     _runs: int = 0
 
     def __post_init__(self) -> None:
+        if not isinstance(self.event, FetchedEvent):
+            raise TypeError(f"a {type(self.event).__name__} is no event: make it with event(type)")
         if self.event.type not in self.handler.types:
             name, type_ = self.handler.name, self.event.type
             raise ValueError(f"{name} would not run for {type_}: it is registered for other types")
@@ -306,6 +321,8 @@ async def end_tasks(tasks: Collection["asyncio.Task[Any]"]) -> None:
 def run_on_new_loop(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine on an event loop of its own.
 
+    The traceback of wrong usage begins with the author's lines.
+
     Raises:
         RuntimeError: an event loop runs here and would be blocked. The message names the coroutine to await instead.
     """
@@ -318,4 +335,10 @@ def run_on_new_loop(coroutine: Coroutine[Any, Any, T]) -> T:
         raise RuntimeError(f"an event loop runs here already: await {getattr(coroutine, '__name__', 'it')}(…) instead")
     # `asyncio.run` would also replace the thread's current loop, which may be a fixture's.
     with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
-        return runner.run(coroutine)
+        try:
+            return runner.run(coroutine)
+        except (AssertionError, TypeError, ValueError) as error:  # asyncio's lines are not the author's either.
+            calls = error.__traceback__
+            while calls and not is_authors(calls.tb_frame.f_code.co_filename):
+                calls = calls.tb_next
+            raise error.with_traceback(calls)  # noqa: B904  It is the same error.

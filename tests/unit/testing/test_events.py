@@ -84,6 +84,8 @@ def test_unknown_field_of_the_details_is_refused(name: str) -> None:
     ((COMPLETED,), {"format": "jwt-vc"}, "'jwt-vc' is not a known format; there is sd-jwt, mdoc"),
     ((COMPLETED,), {"attributes": {}}, "attributes and is_valid belong to a presentation"),
     ((COMPLETED,), {"is_valid": False}, "attributes and is_valid belong to a presentation"),
+    ((COMPLETED,), {"received_at": datetime(2026, 2, 3)}, "received_at= should be a datetime with a time zone"),  # noqa: DTZ001  It is refused.
+    ((COMPLETED,), {"received_at": "2026-02-03"}, "received_at= should be a datetime with a time zone"),
 ])  # fmt: skip
 def test_kit_refuses_impossible_events_with_the_reason(arguments: Any, more: Any, why: str) -> None:
     with pytest.raises(ValueError, match=re.escape(why)) as refused:
