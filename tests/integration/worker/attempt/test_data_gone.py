@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from credhook.store import State
-from credhook.worker.attempt.retry import Retry
+from credhook.worker.attempt.retry import GiveUp, Retry
 from credhook.worker.handlers.registry import Handlers
 from support.platform.platform_settings import leading_to
 from support.process.commands import credhook
@@ -147,6 +147,20 @@ async def test_second_event_of_a_presentation_finds_data_that_was_readable_once(
             assert (await later.next()).state is State.DONE
     assert given == [("e1", "Ada"), ("e2", "Ada"), ("e3", "Ada")]
     assert not queue.redis.keys("credhook:credhook:snapshot:*")
+
+
+async def test_done_event_leaves_the_data_that_a_dead_event_may_need(
+    redis_url: str, queue: EventQueue, stub: Stub
+) -> None:
+    async def give_up_the_first(event: Any) -> None:
+        if event.webhook_id == "e1":
+            raise GiveUp
+
+    async with attempts(redis_url, stub, noting([], give_up_the_first), SNAPSHOT_KEY=KEY) as made:
+        for event_id in ("e1", "e2"):
+            await made.accept(event_id, DATA, "pre_1")
+        assert [(await made.next()).state for _ in range(2)] == [State.DEAD, State.DONE]
+    assert queue.redis.exists("credhook:credhook:snapshot:pre_1")  # For a replay.
 
 
 async def test_erasure_of_an_event_removes_the_data_of_its_presentation(
