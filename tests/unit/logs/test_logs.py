@@ -398,7 +398,7 @@ def test_logs_are_configured_again_after_other_code(capsys: pytest.CaptureFixtur
     elif way == "another handler":
         logging.getLogger().addHandler(logging.StreamHandler())
     elif way == "processors":
-        structlog.configure(processors=[structlog.processors.JSONRenderer()])
+        structlog.configure(processors=[structlog.processors.format_exc_info, structlog.processors.JSONRenderer()])
     else:
         structlog.configure(wrapper_class=structlog.BoundLogger)
     insist_on_logs()
