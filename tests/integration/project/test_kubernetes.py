@@ -130,7 +130,9 @@ def test_a_pod_can_do_no_more_than_it_must(objects: dict[str, dict[str, Any]], n
     expected = {"startupProbe": "/healthz", "livenessProbe": "/healthz", "readinessProbe": "/readyz"}
     assert probes == (expected if name in {RECEIVER, WORKER} else {})
     assert container["resources"]["limits"].keys() == {"memory"}
-    assert [one["mountPath"] for one in container["volumeMounts"] if not one.get("readOnly")] == ["/tmp"]
+    folder = config_of(objects, container).get("STATE_DIRECTORY")
+    writable = [one["mountPath"] for one in container["volumeMounts"] if not one.get("readOnly")]
+    assert writable == (["/tmp", folder] if name == WORKER else ["/tmp"])
     assert container["volumeMounts"][0]["mountPath"] == config_of(objects, container)["CREDENTIALS_DIRECTORY"]
     other = "credhook-worker" if name == RECEIVER else "credhook-receiver"
     assert other not in yaml.safe_dump(pod)

@@ -21,6 +21,7 @@ from support.checkout import ROOT
 
 DEPLOY = ROOT / "deploy"
 COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+STATE = "/var/lib/credhook"
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 
 
@@ -42,7 +43,13 @@ def test_no_service_can_do_more_than_it_must(name: str) -> None:
     assert (service["read_only"], service["restart"]) == (True, "no" if name == "endpoints" else "unless-stopped")
     assert not service.keys() & {"privileged", "cap_add", "network_mode", "pid", "ipc", "devices"}
     writable = [volume for volume in service.get("volumes", ()) if not volume.endswith(":ro")]
-    assert writable == (["redis-data:/data"] if name == "redis" else [])
+    volumes = {"redis": ["redis-data:/data"], "worker": [f"worker-state:{STATE}"]}
+    assert writable == volumes.get(name, [])
+    assert service.get("environment", {}).get("STATE_DIRECTORY") == (STATE if name == "worker" else None)
+
+
+def test_image_gives_handlers_a_folder_that_its_user_owns() -> None:
+    assert f"install -d -o credhook {STATE}" in (DEPLOY / "Dockerfile").read_text()
 
 
 def reached_from(name: str) -> set[str]:
