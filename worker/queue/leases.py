@@ -85,6 +85,8 @@ class Leases:
 PAGE: Final = 500
 #: Events in which one script notes a death.
 BATCH: Final = 200
+#: Events of a dead process that the log line names.
+NAMED: Final = 3
 #: Time that an event may be in no list: popped by RQ but not claimed yet, settled but not scheduled yet.
 IN_TRANSIT_MS: Final = 5_000
 
@@ -132,7 +134,13 @@ def reclaim(store: SyncStore, name: str, how: Death) -> bool:
     if how != "host":  # Its supervisor replaces it. A host's workers are missed until others start.
         with suppress(*STORE_ERRORS):  # It lapses by itself.
             store.redis.hdel(store.keys.announcements, name)
-    log.info("death_noted", events=len(held), put_back=outcomes.count(1), own_fault=how == "own")
+    log.info(
+        "death_noted",
+        events=len(held),
+        webhook_ids=[event_id.decode(errors="replace") for event_id in held[:NAMED]],
+        put_back=outcomes.count(1),
+        own_fault=how == "own",
+    )
 
     from credhook.worker import metrics
 

@@ -79,10 +79,14 @@ def listed(folder: Path, handlers: str) -> commands.Done:
     pytest.param(ONE, ":handlers", "there is no module ''; name one", id="no module"),
     pytest.param("raise OSError\n", "plugin", r" plugin\.py:5: OSError$", id="error without a message"),
     pytest.param(ONE, "./plugin.py", r"there is no module '\./plugin\.py'; name one", id="a file"),
+    pytest.param(
+        ONE, "queue", r"queue \(\S+/queue\.py\) has no Handlers object; rename your queue\.py: another", id="taken name"
+    ),
     pytest.param(ONE, "plugin:one", "has no Handlers object one; it offers plugin:handlers", id="attribute"),
 ])  # fmt: skip
 def test_load_errors_are_one_line(text: str, handlers: str, said: str, tmp_path: Path) -> None:
     write(tmp_path, text)
+    (tmp_path / "queue.py").write_text(text)  # Python has a module of that name, which is imported already.
     done = listed(tmp_path, handlers)
     (line,) = done.stderr.splitlines()
     assert line.startswith("Error: handlers")

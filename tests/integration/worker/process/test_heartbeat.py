@@ -96,6 +96,7 @@ async def test_events_of_a_silent_process_return_without_a_failure(queue: EventQ
         here.beats()
     assert [entry["event"] for entry in logs] == ["worker_missed", "death_noted"]
     assert (logs[1]["events"], logs[1]["put_back"], logs[1]["own_fault"]) == (2, 2, False)
+    assert sorted(logs[1]["webhook_ids"]) == ["m1", "m2"]
     assert redis_client.lindex(INDEX.jobs, -1) == job_id("later").encode()
     assert sorted(claim.event_id for claim in (await queue.worker("here").take(2, urgent=0)).claims) == ["m1", "m2"]
     assert [record["lapses"] for record in records(store_on(redis_client), ("m1", "m2"))] == [1, 1]
