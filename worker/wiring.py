@@ -40,7 +40,7 @@ class Lifespan:
 
     Attributes:
         slow_seconds: after this time, a start-up function that has not returned is logged again, repeatedly.
-        patience_seconds: a plugin whose start takes longer is logged, and no longer holds up the other plugins.
+        patience_seconds: a plugin whose start takes longer is logged, and the other plugins go on without it.
         shutdown_seconds: a shutdown function may take so long.
         states: plugin → the result of its start-up function.
     """

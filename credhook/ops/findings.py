@@ -188,7 +188,7 @@ def _too_few(fleet: Fleet) -> Iterator[Problem]:
 
 
 def _starting(fleet: Fleet) -> Iterator[Problem]:
-    """Yield worker processes with a plugin that has not started, and that have a token or need none yet."""
+    """Yield workers whose start-up has not ended. Another row reports those that lack a token."""
     for worker in fleet.own_workers:
         if not worker.started and worker.age >= _SLOW_START_SECONDS and not worker.credential_error:
             problem = f"handlers of worker {label(worker)} wait: its start has not ended after {age(worker.age)}"

@@ -19,7 +19,7 @@ _MEBIBYTE: Final = 1 << 20
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--acknowledge", is_flag=True, help="No longer miss workers that are gone and were not replaced.")
+@click.option("--acknowledge", is_flag=True, help="Stop reporting workers that are gone and were not replaced.")
 def status(*, as_json: bool, acknowledge: bool) -> None:
     """Show the state of the fleet, and what needs attention.
 

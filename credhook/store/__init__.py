@@ -194,7 +194,7 @@ class Keys:
     unhandled = _Key(PREFIX, ":unhandled:")
     #: String that exists while the store may hold events that a backfill has accepted.
     backfilled = _Key(PREFIX, ":backfilled")
-    #: Key of the hashes in the names of the marks of what was erased, `erased:<hash>`; see erased.lua.
+    #: Secret of the keyed hash in the name of each mark of an erasure, `erased:<hash>`; see erased.lua.
     erased = _Key(PREFIX, ":erased")
     #: List of the last erasures, JSON objects without ids; see erase.py.
     erasures = _Key(PREFIX, ":erasures")

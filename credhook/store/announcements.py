@@ -18,8 +18,9 @@ from pydantic import BaseModel
 
 #: Seconds that a receiver's announcement lasts unless it is renewed.
 ANNOUNCEMENT_SECONDS: Final = 60.0
-#: Seconds after its last beat from which a worker counts as missing, and those during which it is missed.
+#: Seconds without a heartbeat until a worker counts as missing.
 SILENT_SECONDS: Final = 15.0
+#: Seconds for which a missing worker is reported.
 MISSED_SECONDS: Final = 86_400.0
 #: Seconds before a worker's end from which the start of another counts as its replacement.
 _REPLACED_SECONDS: Final = 120.0
@@ -170,8 +171,9 @@ def refuses_alone(refused: int, accepted: Sequence[int]) -> bool:
     """Return True if a receiver should leave deliveries to its neighbours, because it alone refuses them.
 
     `refused`: deliveries that it has refused since it last accepted a delivery; `accepted`: deliveries that each live
-    neighbour has accepted since then. By chance a receiver gets none of so many in one of a million cases, so forged
-    deliveries that meet all receivers take none away. A receiver without neighbours that accept always stays.
+    neighbour has accepted since then. The chance that a well receiver gets none of so many is
+    one in a million, so forged deliveries that reach all receivers make none unready. Without neighbours that accept, a
+    receiver always stays.
     """
     return refused >= _REFUSED_ALONE and len(accepted) > 0 and sum(accepted) >= _ACCEPTED_BESIDE * len(accepted)
 

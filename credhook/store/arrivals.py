@@ -20,7 +20,7 @@ _HOURS_KEPT: Final = 14 * DAY
 OVERDUE: Final = 30
 #: Minutes with a delivery that the same time of an earlier day must have had. Fewer could be chance.
 ENOUGH: Final = 10
-#: Other days of that week that must have had as many.
+#: Minimum number of later days that must have had as many.
 _OTHER_DAYS: Final = 2
 _MS: Final = 60_000
 
@@ -63,7 +63,7 @@ class Arrivals(NamedTuple):
         return max(self.minutes, default=None) or max((HOUR * hour + HOUR - 1 for hour in self.hours), default=None)
 
     def between(self, start: int, end: int) -> Hour:
-        """Return the deliveries from one minute until before another. Hours count by their part in that time."""
+        """Return the deliveries from minute `start` up to minute `end`. An hour counts in proportion to its overlap."""
         deliveries = minutes = 0.0
         for hour in range(start // HOUR, -(-end // HOUR)):
             part = (min(end, HOUR * (hour + 1)) - max(start, HOUR * hour)) / HOUR
@@ -72,7 +72,7 @@ class Arrivals(NamedTuple):
         return Hour(deliveries, minutes)
 
     def silence(self, now: int) -> Silence | None:
-        """Return since when deliveries are missing that usually come, or None. `now` is a minute.
+        """Return the silence at minute `now`, or None if no usual delivery is missing.
 
         Take the time since the last delivery, a day at most, without the last half hour. Deliveries are missing if they
         came in ten minutes or more of the same time a week ago, and on two other days since. So quiet nights and

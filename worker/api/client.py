@@ -95,7 +95,7 @@ async def retried(send: Callable[[], Awaitable[R]], seconds: float, *, unanswere
 
 
 class Permit:
-    """Permission to make one request, whose end is reported once. This one does not listen."""
+    """Permission to make one request, whose end is reported once. This default ignores the end."""
 
     def ended(self, status: int | None, *, retry_after: float | None = None, cause: str = "") -> None:
         """Report the status of the answer and the seconds of its Retry-After; or None, and why no whole answer came.

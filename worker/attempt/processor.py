@@ -209,7 +209,7 @@ class Processor:
         return retry.ConcurrencyReached(self._turn(handler, retry.PLACE_AGAIN_SECONDS))
 
     def _turn(self, handler: Handler, seconds: float) -> float:
-        """Return after how many seconds, at least so many, an event asks again for a handler that cannot run."""
+        """Return the seconds, at least `seconds`, until the event asks again for a handler that cannot run."""
         now = time.monotonic()
         earliest = self._turns.get(handler.name, 0.0) + retry.PLACE_TURN_SECONDS
         turn = self._turns[handler.name] = max(now + seconds, earliest)
@@ -230,7 +230,7 @@ class Processor:
                 await asyncio.wait({before})
             await self._run_handler(attempt, details, handler)
             running -= 1
-            if running:  # The last status is written with the event's settlement, which also ends the last place.
+            if running:  # The settlement records the last handler, and releases its place.
                 await self._record(attempt, handler.name)
                 if handler.concurrency:
                     await self.claims.release_place(attempt.claim, handler.name)

@@ -1,4 +1,4 @@
-"""The retry policy: decide about a failure with `Retry`, `Defer` or `GiveUp`. Pure.
+"""The retry policy: decide about a failure with `Retry`, `Defer` or `GiveUp`.
 
 A handler may raise `Retry` or `GiveUp` itself; that is then the decision.
 """

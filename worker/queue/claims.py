@@ -205,7 +205,7 @@ class Taken(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Return True if the queue holds no event that a worker could take now."""
+        """Return True if there are no claims although the platform allows some: no event could be taken now."""
         return not self.claims and not self.allowance.seconds
 
 

@@ -45,7 +45,7 @@ end
 local function was_erased(type, resource)
     if not secret then return false end
     if redis.call('EXISTS', mark_of(resource)) == 1 then return true end
-    -- As above: of such a type, a delivery may bring another event than the erased one.
+    -- A resource can have several events of a repeatable type, so this delivery may not be the erased event.
     return (is_backfill or not repeatable[type]) and redis.call('EXISTS', mark_of(type .. ' ' .. resource)) == 1
 end
 

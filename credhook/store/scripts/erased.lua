@@ -2,7 +2,7 @@
 -- backfills do not bring back what has a mark.
 --
 -- A mark is a key whose name ends with a keyed hash. The hash's key lies in Redis as well, and goes with the last mark.
--- So marks do not list ids: who can read Redis can only ask whether an id that they have was erased.
+-- So marks list no ids: a reader of Redis can only test an id that they already know.
 
 --! include keys.lua
 
