@@ -134,7 +134,8 @@ class Job:
             if self.stopped.is_set() and self.worked < self.total:
                 return Stage.STOPPED
         if isinstance(step, Erasure):
-            step.finish(events)
+            late = Counter(outcome.decode() for outcome in step.finish(events))
+            self.outcomes, self.total = self.outcomes + late, self.total + late.total()
         return Stage.DONE
 
     @property

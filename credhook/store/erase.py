@@ -11,11 +11,11 @@ from typing import Any, Final, cast
 from redis.client import Pipeline
 
 from credhook.store import State
-from credhook.store.bulk import batched
+from credhook.store.bulk import BATCH, batched
 from credhook.store.history import time_of
 from credhook.store.job import job_id
 from credhook.store.replay import LONGEST_NAME
-from credhook.store.selection import PAGE, EventSummary, Selection
+from credhook.store.selection import PAGE, EventSummary, Selection, read_page
 from credhook.store.store import SyncStore
 
 #: The script's outcome → words for an event that was erased, or was left.
@@ -46,14 +46,28 @@ class Erasure:
             arguments += event.webhook_id, job_id(self._store.queue, event.webhook_id), state
         return cast(Sequence[bytes], self._store.run("erase", arguments))
 
-    def finish(self, events: Sequence[EventSummary]) -> None:
-        """Erase what lies outside the records: of events without a readable record, and of the selected resource."""
+    def finish(self, events: Sequence[EventSummary]) -> Sequence[bytes]:
+        """Erase what lies outside the records: of events without a readable record, and of the selected resource.
+
+        Return the outcomes of further events, which the resource got after `events` were selected.
+        """
+        late: Sequence[bytes] = ()
         if strays := {event.webhook_id for event in events if event.state in {State.UNREADABLE, ""}}:
             self._forget(strays)
         if self._selection.resource is not None:
-            if not events:
-                self([])
+            late = self._late(events)
             self._forget_resource(self._selection.resource)
+        return late
+
+    def _late(self, events: Sequence[EventSummary]) -> Sequence[bytes]:
+        """Erase the events that a delivery or a backfill brought before the resource was marked as erased."""
+        if not events:
+            self([])
+        if self._selection.limit is not None:  # Then other events of the resource are to stay.
+            return ()
+        before = {event.webhook_id for event in events}
+        late = (event for event in read_page(self._store, self._selection).events if event.webhook_id not in before)
+        return [outcome for batch in batched(late, BATCH) for outcome in self(batch)]
 
     def _forget(self, strays: Collection[str]) -> None:
         """Remove the events from the index and from RQ's started jobs, and free their locks."""

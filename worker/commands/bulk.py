@@ -183,7 +183,7 @@ def erase(
         with bar("erasing", len(events)) as progress:
             result = work_through(events, erasure, progress.update)
         if not result.stopped:
-            erasure.finish(events)
+            result.outcomes.update(outcome.decode() for outcome in erasure.finish(events))
         report(result, "erased", ERASED, NOT_ERASED, as_json=as_json)
 
 

@@ -11,7 +11,7 @@ from credhook.sandbox.local.environment import local_redis
 from credhook.store import State
 from credhook.store.bulk import BATCH
 from credhook.store.erase import Erasure, erasures
-from credhook.store.selection import EventSummary, Selection
+from credhook.store.selection import EventSummary, Selection, read_page
 from support.checkout import ROOT
 from support.redis.redis_server import configured
 from support.store.accepting import accept, everything, record
@@ -51,6 +51,34 @@ def test_nothing_of_an_erased_event_is_left(redis_client: Redis, redis_url: str,
     assert redis_client.hkeys(INDEX.locks) == [b"r_third"]
     assert record(redis_client, "kept")["state"] == "accepted"
     assert redis_client.hkeys(INDEX.conflict + "kept") == [f"{DATA} r_third".encode()]
+
+
+@pytest.mark.parametrize("earlier", [(), ("m1",)])
+def test_erase_includes_events_that_came_before_the_resource_was_marked(
+    redis_client: Redis, redis_url: str, earlier: tuple[str, ...]
+) -> None:
+    store, whole = store_on(redis_client), Selection(resource="r1")
+    for webhook_id in earlier:
+        accept(redis_url, webhook_id, OFFERED, "r1")
+    selected = read_page(store, whole).events
+    accept(redis_url, "late", COMPLETED, "r1")
+    erasure = Erasure(store, whole, by="ada")
+    if selected:
+        erasure(selected)
+    assert erasure.finish(selected) == [b"erased"]
+    assert read_page(store, whole).events == []
+    types = {COMPLETED: 1, **dict.fromkeys([OFFERED] if earlier else [], 1)}
+    assert [entry["types"] for entry in erasures(store)] == [types]
+
+
+def test_erase_with_a_limit_keeps_the_other_events_of_the_resource(redis_client: Redis, redis_url: str) -> None:
+    store, newest = store_on(redis_client), Selection(resource="r1", limit=1)
+    for webhook_id in ("m1", "m2"):
+        accept(redis_url, webhook_id, OFFERED, "r1")
+    selected, erasure = read_page(store, newest).events, Erasure(store, newest)
+    erasure(selected)
+    assert erasure.finish(selected) == ()
+    assert [event.webhook_id for event in read_page(store, Selection(resource="r1")).events] == ["m1"]
 
 
 def test_erase_removes_the_job_of_a_claimed_event_after_its_lease(
