@@ -148,7 +148,8 @@ def _check_redis(settings: StoreSettings, *, durability: str | None, outside: bo
                 fleet = read_fleet(store, address, durability=durability)
             except Forbidden as error:  # A receiver's or worker's user needs only its own queue.
                 yield from check_server(server)
-                yield skipped("fleet.workers", "only the operator's user reads all queues", hint(error))
+                remedy = f"run `credhook status` as that user; if this REDIS_URL is the operator's, {hint(error)}"
+                yield skipped("fleet.workers", "only the operator's user reads all queues", remedy)
             else:
                 yield from findings(fleet if outside else fleet.model_copy(update={"outside": None}))
         except STORE_ERRORS as error:

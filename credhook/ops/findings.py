@@ -66,6 +66,9 @@ _NEARLY_FULL: Final = 0.8
 class Row(NamedTuple):
     """A finding about the fleet. It is a warning, since only checks of Redis fail.
 
+    It is about the fleet's own queue, since two fleets on one Redis have operators of their own. Only `fleet.queues`
+    looks at other queues.
+
     Attributes:
         name: its stable name, as in `Finding`.
         reads: returns an item for each problem, or no item.
@@ -205,9 +208,14 @@ def _receivers(fleet: Fleet) -> Iterator[str]:
     if fleet.own_receivers or fleet.refuses_writes:
         return
     if fleet.last_delivery is not None:
-        yield f"no receiver of the queue {fleet.queue} is alive; its last delivery came {age(fleet.last_delivery)} ago"
+        yield f"no receiver of the queue {fleet.queue} is alive; its last delivery came {_minutes(fleet.last_delivery)}"
     elif not fleet.receivers:
         yield "no receiver has announced itself on this Redis, so no delivery is accepted here"
+
+
+def _minutes(seconds: float) -> str:
+    """Return the time since a minute, which is all that is known of a delivery."""
+    return f"{age(seconds)} ago" if seconds else "within a minute"
 
 
 def _silence(fleet: Fleet) -> Iterable[Silence]:
@@ -235,7 +243,7 @@ def _unavailable(receiver: ReceiverProcess) -> str:
 
 
 def _credentials(fleet: Fleet) -> Iterator[tuple[WorkerProcess, str]]:
-    refused = [worker for worker in fleet.workers if worker.credential_error]
+    refused = [worker for worker in fleet.own_workers if worker.credential_error]
     more = f" ({len(refused)} workers in all)" if len(refused) > _MAX_NAMED else ""
     for worker in refused[:_MAX_NAMED]:
         yield worker, more
@@ -254,18 +262,21 @@ def _conflicts(fleet: Fleet) -> int:
 
 def _queues(fleet: Fleet) -> Iterator[Problem]:
     """Find queues that only receivers or only workers have, and other queues whose events cannot move."""
+    if fleet.refuses_writes:  # Then workers cannot announce themselves.
+        return
     written = {receiver.queue for receiver in fleet.receivers}
     served = {worker.queue for worker in fleet.workers}
     for queue in sorted(fleet.others.keys() - served):
         remedy = (
-            f"set the right CREDHOOK_QUEUE for its receivers, and start `credhook worker` with CREDHOOK_QUEUE={queue} "
-            "until the queue is empty"
+            f"if {queue} is misspelt, set the right CREDHOOK_QUEUE for its receivers, and start `credhook worker` with "
+            f"CREDHOOK_QUEUE={queue} until the queue is empty; if it is another fleet's, see its own `credhook status`"
         )
         yield f"{elsewhere(fleet.others[queue])} in the queue {queue}, and no worker takes from it", remedy
     if not written or not served:
         return
     remedy = "set the same CREDHOOK_QUEUE for both, unless that is intended"
-    for queue in sorted(written - served):
+    reported = {*fleet.others, fleet.queue} if fleet.counts.open else fleet.others.keys()
+    for queue in sorted(written - served - reported):
         yield f"receivers write to {queue}, and no worker takes from it", remedy
     if fleet.last_delivery is not None:
         served.discard(fleet.queue)  # Its receivers are gone, and another row says so.
@@ -274,7 +285,7 @@ def _queues(fleet: Fleet) -> Iterator[Problem]:
 
 
 def _versions(fleet: Fleet) -> Iterator[Problem]:
-    groups = _settled_groups([*fleet.receivers, *fleet.workers], lambda process: process.version)
+    groups = _settled_groups([*fleet.own_receivers, *fleet.own_workers], lambda process: process.version)
     if len(groups) > 1:
         versions = "; ".join(f"{version} on {_hosts(groups[version])}" for version in sorted(groups))
         yield f"processes run different versions: {versions}", "upgrade the hosts that a deploy has left out"
@@ -321,31 +332,30 @@ def _settled_groups(
 
 
 def _refusals(fleet: Fleet, *, is_all: bool) -> Iterator[Problem]:
-    """Find refused deliveries, by queue and rule. Without this, a wrong secret would look like a silent platform.
+    """Find refused deliveries, by rule. Without this, a wrong secret would look like a silent platform.
 
-    `is_all`: find only those during which no receiver of the queue has accepted a delivery, and that are too many for a
+    `is_all`: find only those during which no receiver has accepted a delivery, and that are too many for a
     stray request; otherwise only the others, which may be forged.
     """
-    for queue in sorted({receiver.queue for receiver in fleet.receivers}):
-        receivers = [receiver for receiver in fleet.receivers if receiver.queue == queue]
-        for rule in sorted({rule for receiver in receivers for rule in receiver.refusals}):
-            refusing = [
-                receiver
-                for receiver in receivers
-                if rule in receiver.refusals and receiver.refusals[rule].ago <= _REFUSED_SECONDS
-            ]
-            refusals = [receiver.refusals[rule] for receiver in refusing]
-            count = sum(each.count for each in refusals)
-            since = max((each.since for each in refusals), default=0.0)
-            accepts = any(receiver.idle is not None and receiver.idle < since for receiver in receivers)
-            if not count or is_all != (count >= _STRAY and not accepts):
-                continue
-            last = f"the last {age(min(each.ago for each in refusals))} ago"
-            if unaffected := [receiver for receiver in receivers if receiver not in refusing]:
-                last += f", on {_processes(refusing)} and not on {_processes(unaffected)}"
-            deliveries = counted(count, "delivery", "deliveries")
-            reason, remedy = _REFUSED_FOR.get(rule, (f"broke the rule for {rule}", _SEE_LOG))
-            yield f"{deliveries} {reason}, {last}", remedy
+    receivers = fleet.own_receivers
+    for rule in sorted({rule for receiver in receivers for rule in receiver.refusals}):
+        refusing = [
+            receiver
+            for receiver in receivers
+            if rule in receiver.refusals and receiver.refusals[rule].ago <= _REFUSED_SECONDS
+        ]
+        refusals = [receiver.refusals[rule] for receiver in refusing]
+        count = sum(each.count for each in refusals)
+        since = max((each.since for each in refusals), default=0.0)
+        accepts = any(receiver.idle is not None and receiver.idle < since for receiver in receivers)
+        if not count or is_all != (count >= _STRAY and not accepts):
+            continue
+        last = f"the last {age(min(each.ago for each in refusals))} ago"
+        if unaffected := [receiver for receiver in receivers if receiver not in refusing]:
+            last += f", on {_processes(refusing)} and not on {_processes(unaffected)}"
+        deliveries = counted(count, "delivery", "deliveries")
+        reason, remedy = _REFUSED_FOR.get(rule, (f"broke the rule for {rule}", _SEE_LOG))
+        yield f"{deliveries} {reason}, {last}", remedy
 
 
 def _turned_away(fleet: Fleet) -> Iterator[Problem]:
@@ -353,7 +363,7 @@ def _turned_away(fleet: Fleet) -> Iterator[Problem]:
 
     Scanners reach a public port every day. So what may be a scanner counts only while a receiver accepts nothing.
     """
-    for receiver in fleet.receivers:
+    for receiver in fleet.own_receivers:
         ago = receiver.turned_away_ago
         if ago is None or ago > _REFUSED_SECONDS:
             continue
@@ -432,7 +442,7 @@ ROWS: Final = (
     Row("fleet.settings", _settings, _problem, _remedy),
     Row(
         "fleet.refuses_alone",
-        lambda fleet: (receiver for receiver in fleet.receivers if receiver.refuses_alone),
+        lambda fleet: (receiver for receiver in fleet.own_receivers if receiver.refuses_alone),
         lambda receiver: f"the receiver {label(receiver)} refuses every delivery while its neighbours accept",
         "it is not ready: compare its CREDHOOK_WEBHOOK_SECRETS and its clock with theirs, and restart it",
         alert="CredhookReceiverRefuses",
@@ -442,7 +452,7 @@ ROWS: Final = (
     Row("fleet.turned_away", _turned_away, _problem, _remedy, alert="CredhookTurnedAway"),
     Row(
         "fleet.unavailable",
-        lambda fleet: (receiver for receiver in fleet.receivers if receiver.unavailable),
+        lambda fleet: (receiver for receiver in fleet.own_receivers if receiver.unavailable),
         _unavailable,
         lambda receiver: split_remedy(receiver.unavailable)[1],
         alert="CredhookNotStored",

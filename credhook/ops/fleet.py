@@ -102,7 +102,7 @@ class Fleet(BaseModel):
         suspended: whether `rq suspend` has stopped the workers.
         clock_step: the last step of Redis's clock, if it was noticed within 15 minutes.
         missing: workers of this queue that fell silent within a day, and that no younger worker replaces.
-        platforms: more than one if workers have different settings.
+        platforms: of the workers of this queue; more than one if they have different settings.
         last_delivery: seconds since the last delivery of this queue; None if none came within two weeks.
         silence: deliveries of this queue that usually come and are missing.
         outside: the last checks of public URL and endpoint; None if no worker has made them.
@@ -185,7 +185,8 @@ def read_fleet(store: SyncStore, address: str, *, durability: str | None = "stri
         outside=outside,
         outside_age=outside and max(0.0, now - outside.at / 1_000),
         platforms=tuple(
-            _platform(store, keys, workers) for keys in dict.fromkeys(worker.platform for worker in workers)
+            _platform(store, keys, workers)
+            for keys in dict.fromkeys(worker.platform for worker in workers if worker.queue == queue)
         ),
     )
 

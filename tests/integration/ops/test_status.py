@@ -66,6 +66,19 @@ def test_a_fleet_that_is_well(harness: Harness, tmp_path: Path) -> None:
     assert "0/100 in flight  test.first" in shown.stdout
 
 
+def test_status_leaves_the_platform_of_another_queue_out(redis_client: Redis, redis_url: str) -> None:
+    now = int(redis_client.time()[0]) * 1_000
+    for queue, url in (("credhook", "http://127.0.0.1:9"), ("other", "http://127.0.0.1:10")):
+        announced = json.dumps(WORKER | {"platform": {"key": platform_key(url, queue)}})
+        redis_client.hset(Keys(queue).announcements, "token", f"{now - 90_000} {now} {announced}")
+        redis_client.sadd("rq:queues", Keys(queue).jobs)
+    redis_client.set(f"{platform_key('http://127.0.0.1:10', 'other')}:pause", "300000 503", px=300_000)
+    found = facts(redis_url)
+    (platform,) = found["platforms"]
+    assert (len(found["workers"]), platform["paused"], platform["cause"]) == (2, 0, "")
+    assert "platform.breaker" not in named(found)
+
+
 def test_status_names_each_problem_with_its_remedy(redis_client: Redis, redis_url: str) -> None:
     accept(redis_url, "m1", DATA, "r1")
     now = int(redis_client.time()[0]) * 1_000
