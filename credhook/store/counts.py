@@ -35,7 +35,7 @@ class EventCounts:
         oldest_age: seconds since the oldest open event was received; None if no event is open. Of an event that was
             postponed, seconds since it has been due.
         postponed: events that wait because a handler has chosen to, by `Retry(after=…)`.
-        vanished: open events whose records have vanished within three days.
+        vanished: events that were not done, and whose records have vanished within three days.
         vanished_age: seconds since the first of these was missed; None if none has vanished.
     """
 

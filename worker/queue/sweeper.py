@@ -77,8 +77,8 @@ class Sweeper:
         #: The list that the next round looks at first, and where it begins there; see sweep.lua.
         self._next: tuple[str, str | int] = (store.keys.by_time, "-")
         self._lock_ms = max(1_000, int(interval * 3_000))
-        #: As the last round has seen them: the number of open events, and the last entry of the index.
-        self._open_events, self._last_entry = 0, "0-1"
+        #: As the last round has seen them: the number of events that were not done, and the last entry of the index.
+        self._undone_events, self._last_entry = 0, "0-1"
         #: Number of open events, from the oldest on, that the next round leaves out: the last round has seen them.
         self._start = 0
         #: The hour in which the counts of deliveries were rolled up last.
@@ -129,20 +129,21 @@ class Sweeper:
     def _watch_for_loss(self) -> None:
         """Note if Redis has lost all data of the queue since the last round, as after FLUSHDB.
 
-        The events that were open are counted. Their ids are lost with their index.
+        The events that were not done are counted. Their ids are lost with their index.
         """
         keys, redis = self._store.keys, self._store.redis
         pipeline = redis.pipeline(transaction=False)
-        pipeline.zcard(keys.open)
+        for key in (keys.open, keys.dead, keys.quarantined, *keys.all_unhandled):
+            pipeline.zcard(key)
         pipeline.xrevrange(keys.by_time, count=1)
         pipeline.xrange(keys.by_time, self._last_entry, self._last_entry)
-        open_events, newest, last = pipeline.execute()
+        *numbers, newest, last = pipeline.execute()
         # An index that still has its last entry was not emptied: then the mark alone is gone.
-        lost = 0 if last else self._open_events
+        lost = 0 if last else self._undone_events
         _, is_first = self._store.run("emptied", [f"{uuid4()}", lost])
         if is_first and lost:
             log.error("store_emptied", events=lost, hint=_LOSS_HINT)
-        self._open_events, self._last_entry = open_events, newest[0][0] if newest else "0-1"
+        self._undone_events, self._last_entry = sum(numbers), newest[0][0] if newest else "0-1"
 
     def _forget(self, now: int) -> None:
         keys, redis = self._store.keys, self._store.redis

@@ -4,24 +4,28 @@ import os
 import pty
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from redis import Redis
 
+from credhook.console.jobs import Job, Stage
 from credhook.sandbox.local.environment import free_port
 from credhook.store import State
 from credhook.store.erase import erasures
+from credhook.store.selection import Selection, fingerprint
+from credhook.store.store import Script, Store
 from support import plain
 from support.console.console import Console, fields
 from support.process.commands import invoke, start
 from support.store.accepting import record
 from support.store.stored_events import HANDLED, plant, plant_many
-from support.store.stores import EVENT, INDEX, store_on
+from support.store.stores import EVENT, INDEX, run_accept, store_on
 from support.waiting import until
-from support.worker.harness import Harness
+from support.worker.harness import COMPLETED, Harness
 
 PAGES = ("/", "/causes", "/events", "/endpoints", "/jobs")
 
@@ -151,6 +155,21 @@ def test_an_erasure_wants_the_number_typed(ada: httpx.Client, redis_client: Redi
     assert not redis_client.exists(INDEX.dead, INDEX.conflict + "other")
     assert record(redis_client, "other")
     assert [erasure["by"] for erasure in erasures(store_on(redis_client))] == ["ada (console)"]
+
+
+def test_erasure_counts_an_event_that_came_while_it_ran(redis_client: Redis) -> None:
+    class LateStore(Store[Redis]):
+        """A store that accepts an event of the resource just before the first erasure."""
+
+        def run(self, script: Script, arguments: Sequence[Any], *, keys: Sequence[str] = ()) -> Any:
+            if script == "erase":
+                run_accept(store_on(redis_client), ("late", COMPLETED, "r1"))
+            return super().run(script, arguments, keys=keys)
+
+    job = Job(verb="erase", chosen=Selection(resource="r1"), operator="ada", counted=fingerprint([]))
+    job.run(LateStore(redis_client, "credhook", retention=3_600))
+    assert (job.stage, job.total, job.summary) == (Stage.DONE, 1, "erased 1")
+    assert not redis_client.exists(EVENT + "late")
 
 
 @pytest.mark.parametrize("verb", ["replay", "erase"])

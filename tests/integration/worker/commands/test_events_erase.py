@@ -149,6 +149,16 @@ def deliver(redis: Redis, webhook_id: str, kind: str, resource: str) -> str:
     return str(outcome.decode())
 
 
+def test_erase_counts_an_event_that_came_while_it_asked(redis_client: Redis, redis_url: str) -> None:
+    deliver(redis_client, "m1", OFFERED, "r1")
+    with terminal(redis_url, "erase", "--resource", "r1") as (running, write):
+        asked(running)
+        deliver(redis_client, "m2", COMPLETED, "r1")
+        write("y")
+        assert running.communicate(timeout=60)[0] == "erased 2\n"
+    assert read_page(store_on(redis_client), Selection(resource="r1")).events == []
+
+
 def test_erasure_at_no_terminal_needs_yes(redis_client: Redis, events: Run) -> None:
     plant(redis_client, "m1", State.DONE, ended=HANDLED)
     refused = events("erase", "--id", "m1")

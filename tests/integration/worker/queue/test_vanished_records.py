@@ -12,6 +12,7 @@ from credhook.ops.fleet import read_fleet
 from support.store.failing_scripts import POWER_CUT, FailingStore, Sabotage
 from support.store.stores import EVENT, INDEX, job_id, store_on
 from support.worker.claiming import EventQueue
+from support.worker.harness import DATA
 
 
 def remark(queue: EventQueue) -> list[str]:
@@ -49,22 +50,25 @@ async def test_evidence_of_vanished_records_is_bounded(queue: EventQueue) -> Non
     assert queue.redis.hget(INDEX.losses, "count") == b"1500"
 
 
-async def test_emptied_redis_is_reported_with_the_number_of_open_events(queue: EventQueue) -> None:
-    await queue.accept("m1", "m2", "m3")
+async def test_emptied_redis_is_reported_with_the_number_of_events_that_were_not_done(queue: EventQueue) -> None:
+    await queue.accept("m1")
+    now = int(queue.redis.time()[0]) * 1_000
+    for key, event_id in ((INDEX.dead, "m2"), (INDEX.unhandled + DATA, "m3"), (INDEX.quarantined, "m4")):
+        queue.redis.zadd(key, {event_id: now})
     first, second = queue.sweeper(), queue.sweeper()
     for sweeper in (first, second):
         sweeper.run()
     queue.redis.flushdb()
-    await queue.accept("m4")
+    await queue.accept("m5")
     with capture_logs() as logs:
         for sweeper in (first, second, first):
             sweeper.run()
-    assert [(entry["event"], entry["events"]) for entry in logs] == [("store_emptied", 3)]
-    assert remark(queue) == ["Redis has lost the records of 3 acknowledged events, the first 0 s ago"]
+    assert [(entry["event"], entry["events"]) for entry in logs] == [("store_emptied", 4)]
+    assert remark(queue) == ["Redis has lost the records of 4 acknowledged events, the first 0 s ago"]
 
 
 @pytest.mark.parametrize("lost", ["the mark alone", "settled events", "erased events"])
-async def test_store_that_lost_no_open_event_is_not_reported(queue: EventQueue, lost: str) -> None:
+async def test_store_that_lost_no_event_to_be_handled_is_not_reported(queue: EventQueue, lost: str) -> None:
     sweeper = queue.sweeper()
     if lost != "settled events":
         await queue.accept("m1")
