@@ -66,9 +66,9 @@ def _explore(found: "multiprocessing.Queue[Any]") -> None:
 
 
 def main() -> None:
-    """Look for histories on all cores. Print what was met, and the pairs of event and state that were not."""
+    """Look for histories on all cores. Print what was met, and beside which states of events."""
     found: multiprocessing.Queue[Any] = multiprocessing.Queue()
-    workers = [multiprocessing.Process(target=_explore, args=(found,)) for _ in range(os.cpu_count() or 1)]
+    workers = [multiprocessing.Process(target=_explore, args=(found,), daemon=True) for _ in range(os.cpu_count() or 1)]
     for worker in workers:
         worker.start()
     counts, histories, began = Counter[tuple[str, str]](), 0, time.monotonic()
@@ -76,17 +76,13 @@ def main() -> None:
         while all(worker.is_alive() for worker in workers):
             counts += found.get()
             histories += _HISTORIES
-            click.echo(f"{histories:,} histories, {counts.total():,} steps, {time.monotonic() - began:,.0f} s")
+            click.echo(f"{histories:,} histories, {time.monotonic() - began:,.0f} s")
     except KeyboardInterrupt:
         pass
-    finally:
-        for worker in workers:
-            worker.terminate()
-    whats, states = sorted({what for what, _ in counts}), sorted({state for _, state in counts})
-    for what in whats:
-        met = {state: counts[what, state] for state in states if counts[what, state]}
-        click.echo(f"{what}: {sum(met.values()):,} in {len(met)} of {len(states)} states of the queue")
-        click.echo("    never met: " + (", ".join(sorted(set(states) - met.keys())) or "none"))
+    for what in sorted({what for what, _ in counts}):
+        met = {state for of, state in counts if of == what}
+        never = ", ".join(sorted({state for _, state in counts} - met)) or "none"
+        click.echo(f"{what}: {sum(counts[what, state] for state in met):,}; never beside: {never}")
 
 
 if __name__ == "__main__":

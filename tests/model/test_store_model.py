@@ -1,4 +1,4 @@
-"""Some hundred histories of the store, the same each time. `make model` looks for others until it is stopped."""
+"""Sixty histories of the store, the same each time. `make model` looks for others until it is stopped."""
 
 from collections import Counter
 
@@ -13,6 +13,6 @@ pytestmark = pytest.mark.usefixtures("in_memory")
 def test_histories_keep_the_promises_of_the_store(redis_client: Redis) -> None:
     counts = Counter[tuple[str, str]]()
     with quiet():
-        run_state_machine_as_test(histories_over(redis_client, counts), settings=settings_for(100, repeatable=True))
+        run_state_machine_as_test(histories_over(redis_client, counts), settings=settings_for(60, repeatable=True))
     ended = Counter(what for what, _ in counts)
     assert {"take none", "end as done", "end as waiting", "sweep", "replay done", "erase accepted"} <= ended.keys()
