@@ -3,6 +3,7 @@
 import itertools
 import multiprocessing
 import os
+import signal
 import tempfile
 import time
 from collections import Counter
@@ -55,6 +56,7 @@ def quiet() -> Iterator[None]:
 
 
 def _explore(found: "multiprocessing.Queue[Any]") -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; `main` ends these.
     counts = Counter[tuple[str, str]]()
     with tempfile.TemporaryDirectory() as folder, local_redis(Path(folder)) as url, Redis.from_url(url) as redis:
         redis.config_set("appendonly", "no")
