@@ -153,6 +153,7 @@ class Run:
         self._parts -= 1
         if self._parts == 0:
             del self._runs.alive[self._key]
+            self.task = None  # Its context holds this run: only the collector would free the two.
 
     async def call(self, context: Context[Any, Any], ended: "asyncio.Future[None]") -> None:
         """Call the handler and set `ended`. Exceptions that would end the event loop become `HandlerCrashed`."""

@@ -9,6 +9,7 @@ import logging
 import re
 import threading
 import warnings
+import weakref
 from collections import Counter
 from contextlib import suppress
 from types import SimpleNamespace
@@ -187,6 +188,21 @@ async def test_timeout_names_the_line_at_which_the_handler_was(function: Any) ->
 async def test_breakpoint_suspends_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running.untimed, "is_set", lambda: True)
     assert await outcome(lambda *_: asyncio.sleep(0.05), seconds=0.01) is None
+
+
+async def test_ended_run_is_freed_without_the_collector() -> None:
+    runs, seen = running.Runs(10), list[Any]()
+
+    async def handle(event: Any, context: Any) -> None:
+        seen.append(weakref.ref(next(iter(runs.alive.values()))))
+
+    gc.disable()
+    try:
+        assert await outcome(handle, runs=runs) is None
+        await asyncio.sleep(0)
+        assert seen[0]() is None
+    finally:
+        gc.enable()
 
 
 async def test_hanging_threads_keep_no_other_handler_out() -> None:
