@@ -97,6 +97,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("fleet.missing", {"missing": (worker(pid=7, silent=200.0),)}, "1 worker has ended without deregistering and without a replacement, the last: w1 pid 7 3 min ago"),
     ("fleet.missing", {"missing": tuple(worker(pid=pid, silent=1_000.0 - pid) for pid in range(1, 8))}, "7 workers have ended without deregistering and without a replacement, the last: w1 pid 3 17 min ago, w1 pid 4"),  # The longest silence first.
     ("fleet.processes", {"workers": (worker(processes=3), worker(name="w1.s.5", processes=3), worker(name="w2.t.1", processes=1))}, "2 of 3 worker processes run on w1 see the log"),
+    ("fleet.processes", {"workers": (worker(processes=3), worker(name="w1.s.9", processes=3, age=1.0))}, "2 of 3 worker processes run on w1"),  # The third dies again and again.
     ("fleet.unavailable", {"receivers": (receiver(), receiver(pid=5, unavailable="CONFIG is denied; allow it"))}, "the receiver r1 pid 5 answered its last delivery with 503: CONFIG is denied allow it"),
     ("fleet.credentials", {"workers": (worker(), worker(credential_error="refused: 401; check it"))}, "worker w1 pid 1 takes no events: refused: 401 check it"),
     ("fleet.credentials", {"workers": tuple(worker(pid=pid, credential_error="refused: 401; check it") for pid in range(1, 8))}, "worker w1 pid 5 takes no events: refused: 401 (7 workers in all) check it"),

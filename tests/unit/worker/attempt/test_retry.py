@@ -54,7 +54,7 @@ def api_error(kind: type[ApiError], status: int | None = None, retry_after: floa
     ],
 )
 def test_missing_resource_is_fetched_again_at_growing_ages(age: float, attempt: int, wait: float | None) -> None:
-    for error in (api_error(NotFound, 404), DataGone(was_seen=False)):
+    for error in (api_error(NotFound, 404), api_error(InvalidRequest, 409), DataGone(was_seen=False)):
         assert fetching(error, attempt, age) == (None if wait is None else pytest.approx(wait))
 
 

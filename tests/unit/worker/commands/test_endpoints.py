@@ -251,6 +251,19 @@ def test_second_apply_does_nothing_whatever_spelling_the_platform_uses(
     assert SECRET not in "\n".join(lines(asyncio.run(applied())))
 
 
+async def test_apply_waits_for_a_platform_whose_list_lags() -> None:
+    lists = [[], [endpoint("credhook-1-q", types=TYPES)]]
+
+    def lags(request: httpx.Request) -> httpx.Response:
+        if request.method == "POST":
+            return httpx.Response(201, json=json.loads(request.content))
+        return httpx.Response(200, json=[one.model_dump(mode="json") for one in lists.pop(0)])
+
+    async with async_api(lags) as api:
+        await apply(api, plan(URL, TWO, [], "q"))
+    assert lists == []
+
+
 async def test_apply_fails_with_the_difference_if_the_platform_registers_something_else() -> None:
     platform = Registry(answers=[])
 
