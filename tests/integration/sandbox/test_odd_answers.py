@@ -34,6 +34,7 @@ def test_lists_have_every_link(sandbox: Platform, api: httpx.Client) -> None:
     sandbox.faults(allLinks=True, pageSize=2)
     links = api.get(LIST).json()["links"]
     assert (links["self"], links["related"]) == (sandbox.url + LIST, f"{sandbox.url}{CREDS}")
+    assert api.get(links["next"]).json()["links"]["self"] == links["next"]
     forwards = pages(api, LIST, "next")
     assert [id_ for ids_ in forwards for id_ in ids_] == before
     assert pages(api, links["last"], "prev") == forwards[::-1]

@@ -229,6 +229,16 @@ async def test_proxy_does_not_make_a_platform_trusted(authority: trustme.CA, mon
     assert error.cause == "certificate_name"
 
 
+async def test_socks_proxy_is_not_blamed_for_the_platforms_certificate(
+    authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with answering(well, tls_for(authority, "other.test")) as server, socks_proxy(server.url) as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", f"socks5h://{proxy.address}")
+        with answering(well) as tokens:
+            error = await error_of(f"https://{HOST}", auth(tokens.url))
+    assert error.cause == "certificate_name"
+
+
 async def test_a_platform_that_takes_too_long_is_not_taken_for_the_proxy(
     authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,6 @@
 """Details of any shape reach the handler, and presented data survives a handler that fails."""
 
+import asyncio
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ from credhook.worker.attempt.details import RecentData
 from credhook.worker.attempt.retry import GiveUp, Retry
 from credhook.worker.handlers.registry import Handlers
 from support.process.commands import invoke
+from support.virtual_time import in_own_time
 from support.waiting import until, until_async
 from support.worker.attempts import attempts
 from support.worker.fleet_harness import Answer, Call, FleetHarness, Stub, presentation, well
@@ -118,6 +120,19 @@ async def test_data_in_memory_is_bounded_in_number_size_and_time() -> None:
     await until_async(lambda: recent.get("another") is None)
     recent.put("another", b"y")
     assert recent.get("another") == b"y"
+
+
+def test_data_that_comes_again_stays_for_its_whole_time() -> None:
+    async def put_twice() -> bytes | None:
+        recent = RecentData(10.0)
+        recent.put("e1", b"before a replay")
+        recent.drop("e1")
+        await asyncio.sleep(5)
+        recent.put("e1", b"after it")
+        await asyncio.sleep(6)
+        return recent.get("e1")
+
+    assert in_own_time(put_twice()) == b"after it"
 
 
 @pytest.mark.parametrize("status", [402, 403, 409, 410, 423, 451])

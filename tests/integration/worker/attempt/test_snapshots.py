@@ -33,6 +33,9 @@ async def test_second_snapshot_lives_no_longer_than_the_first(async_redis: redis
     await async_redis.pexpire(SNAPSHOT + "r-e1", 450)  # Redis's TTL says 0 of that.
     await kept.keep("e1", 1, "r-e1", b"third")
     assert await async_redis.pttl(SNAPSHOT + "r-e1") <= 450
+    await async_redis.expire(SNAPSHOT + "r-e1", 2 * LIFETIME)  # Redis's clock was set back by a day.
+    await kept.keep("e1", 1, "r-e1", b"fourth")
+    assert await async_redis.ttl(SNAPSHOT + "r-e1") <= LIFETIME
 
 
 async def test_event_without_a_snapshot_key_is_only_marked_as_seen(async_redis: redis.asyncio.Redis) -> None:
