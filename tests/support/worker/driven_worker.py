@@ -168,6 +168,7 @@ class DrivenWorker:
         seconds: how long `work` has run, on the worker's clock.
         watched: what `watch` was told.
         starting: the start-up functions of the plugins.
+        has_started: True if all of them succeed.
         redis: holds RQ's record of the worker.
         reports: how often it has reported that poison candidates wait.
     """
@@ -194,6 +195,7 @@ class DrivenWorker:
             report_candidates=self._report,
         )
         self.starting: Callable[[], Awaitable[None]] = _at_once
+        self.has_started = True
         self.seconds = 0.0
         self.watched: list[bool] = []
 
@@ -220,7 +222,7 @@ class DrivenWorker:
         async def build(*_: object, **__: object) -> AsyncIterator[Any]:
             begun, running = loop.time(), asyncio.ensure_future(run()) if not burst or steps else None
             auth = SimpleNamespace(token=_at_once, keep=_at_once)
-            lifespan = SimpleNamespace(start=self.starting)
+            lifespan = SimpleNamespace(start=self.starting, has_started=self.has_started)
             store = SimpleNamespace(redis=_Silent())
             yield SimpleNamespace(store=store, lifespan=lifespan, processor=self.processor, auth=auth, transport=None)
             self.seconds = loop.time() - begun

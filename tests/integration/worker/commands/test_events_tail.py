@@ -126,6 +126,14 @@ def test_a_connection_that_is_lost_is_said_and_made_anew(redis_client: Redis, re
     ]
 
 
+def test_message_of_another_program_is_passed_over(redis_client: Redis, redis_url: str) -> None:
+    with watching(redis_client, redis_url) as running:
+        redis_client.publish(INDEX.changes, "hello")
+        accept(redis_url, "m1", COMPLETED, "r1")
+        assert said(running, 1).endswith("r1  m1\n")
+        assert ended(running)[0] == ""
+
+
 def test_silence_is_no_outage_if_redis_answers_a_ping(redis_client: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     told = json.dumps({"at": 1, "id": "m1", "state": "done", "type": COMPLETED, "resource": "r1"})
     monkeypatch.setattr(commands, "_SILENT_SECONDS", 0.1)

@@ -72,6 +72,11 @@ async def test_rq_reads_the_job_back(redis_client: Redis, queue: EventQueue) -> 
     assert Queue("credhook", connection=redis_client).count == 3
 
 
+def test_ids_that_are_no_unicode_have_jobs_of_their_own() -> None:
+    for event_id in (b"\xff".decode(errors="surrogateescape"), "\\xff", "\ufffd"):
+        assert event_of("credhook", job_id(event_id)) == event_id
+
+
 async def test_redis_keeps_a_job_in_one_listpack(redis_client: Redis, queue: EventQueue) -> None:
     """Of which no value may have more than 64 bytes; the other way takes it three times the memory."""
     event_id = "msg_" + "x" * 200

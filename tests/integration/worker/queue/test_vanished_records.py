@@ -45,6 +45,13 @@ async def test_deleted_records_are_counted_once_and_named(queue: EventQueue) -> 
         assert 259_000 < queue.redis.ttl(key) <= 259_200
 
 
+async def test_loss_is_dated_by_its_first_event(queue: EventQueue) -> None:
+    await vanish(queue, "m1")
+    queue.redis.hincrby(INDEX.losses, "first", -3_600_000)
+    await vanish(queue, "m2")
+    assert remark(queue) == ["Redis has lost the records of 2 acknowledged events, the first 60 min ago"]
+
+
 async def test_evidence_of_vanished_records_is_bounded(queue: EventQueue) -> None:
     queue.redis.zadd(INDEX.open, {f"m{number}": 1 for number in range(1_500)})
     queue.sweep()

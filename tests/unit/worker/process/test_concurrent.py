@@ -256,6 +256,14 @@ def test_worker_with_too_many_hanging_handlers_ends_to_be_replaced() -> None:
     assert [line["event"] for line in logs] == ["handlers_hung", "worker_draining"]
 
 
+@pytest.mark.parametrize("has_started", [True, False])
+def test_worker_counts_as_started_once_every_start_up_has_succeeded(*, has_started: bool) -> None:
+    driven, announced = DrivenWorker(), list[bool]()
+    driven.has_started = has_started
+    assert driven.works(doing(lambda: announced.append(driven.worker.started), then=0))
+    assert announced == [has_started]
+
+
 def test_stopped_worker_waits_for_no_start_up() -> None:
     driven = DrivenWorker()
     driven.starting = asyncio.Event().wait  # type: ignore[assignment]
