@@ -177,6 +177,14 @@ def test_a_hidden_character_or_a_quotation_mark_is_refused(form: str) -> None:
     assert all(re.match(r"should (be one line|have no quotation)", message) for message in refused.values())
 
 
+@pytest.mark.parametrize("hidden", ["\ufeff", "\u200b", "\x00"], ids=ascii)
+def test_a_hidden_character_among_several_values_is_refused(hidden: str) -> None:
+    wrong = {name: CLEANED[name] + hidden + CLEANED[name] for name in SEPARATED}
+    refused = dict(line.split(": ", 1) for line in lines(WorkerSettings, CLEANED | wrong))
+    assert refused.keys() == wrong.keys()
+    assert all(message.startswith("should be one line") for message in refused.values())
+
+
 @pytest.mark.parametrize("blank", ["", " ", "\n", "\ufeff\r\n"])
 def test_a_blank_value_is_not_set(blank: str) -> None:
     assert made(WorkerSettings, PLATFORM | {"CREDHOOK_RATE": blank}).rate is None

@@ -99,6 +99,7 @@ INCIDENTS: dict[str, tuple[dict[str, Value], set[str]]] = {
     "the platform has another secret": ({**SILENT, 'credhook_refusals_total{rule="signature",instance="a"}': Growing(10), 'credhook_refusals_total{rule="signature",instance="b"}': Growing(10)}, {"CredhookRefusing"}),
     "a flood of forged deliveries": ({'credhook_refusals_total{rule="signature",instance="a"}': Growing(6_000)}, set()),
     "all connections are taken": ({'credhook_turned_away_total{reason="full",instance="a"}': Growing(60)}, {"CredhookTurnedAway"}),
+    "answers are not read": ({'credhook_turned_away_total{reason="answer_unread",instance="a"}': Growing(60)}, {"CredhookTurnedAway"}),
     "all workers are dead": ({**NOT_DONE, 'credhook_workers{version="1",instance="a"}': 0, 'credhook_workers{version="1",instance="c"}': ABSENT, 'credhook_forsaken_events{queue="q",instance="a"}': Growing(10), 'credhook_up{part="worker",instance="c"}': ABSENT, 'up{job="credhook",instance="c"}': ABSENT}, {"CredhookNoWorker"}),
     "Redis is full": ({**NONE_ACCEPTED, 'credhook_redis_check{check="memory",severity="critical",instance="a"}': 0, 'credhook_redis_memory_used_bytes{instance="a"}': 1_000, 'credhook_refusals_total{rule="storage",instance="a"}': Growing(10), 'credhook_up{part="receiver",instance="a"}': 0, 'credhook_up{part="receiver",instance="b"}': 0, 'credhook_up{part="worker",instance="c"}': 0}, {"CredhookRedisUnsafe"}),
     "Redis is nearly full": ({'credhook_redis_memory_used_bytes{instance="a"}': 900}, {"CredhookRedisMemory"}),

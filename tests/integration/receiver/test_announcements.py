@@ -86,6 +86,7 @@ async def test_announcement_counts_deliveries_per_round_and_refusals_in_all(
             await client.post("/webhooks", content=body(), headers=headers("m", body(), at=expired))
             await client.post("/webhooks", content=body(), headers=headers("m", body(), secret=OTHER_SECRET))
         assert 0 < (REGISTRY.get_sample_value(took) or 0.0) - before < time.monotonic() - began
+        refusals.turn_away("slow_request")
         await asyncio.sleep(0.2)
         await announcer.announce()
         (first,) = said(redis_client)
@@ -102,6 +103,8 @@ async def test_announcement_counts_deliveries_per_round_and_refusals_in_all(
         }
         refused = one["refusals"]["signature"]["ago"]
         assert 0 <= refused <= one["idle"] <= one["conflicted"] < 60  # Seconds ago.
+        assert one["turned_away"] == {"slow_request": 1}
+        assert 0 <= one["turned_away_ago"] <= refused
 
 
 async def test_full_redis_still_takes_announcements(async_redis: AsyncRedis, redis_client: Redis) -> None:

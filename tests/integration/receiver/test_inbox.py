@@ -237,6 +237,16 @@ async def test_readiness_costs_redis_one_look_a_second(proxy: RedisProxy, proxie
     assert all(answers)
 
 
+async def test_checks_use_the_connection_of_deliveries(inbox: Inbox, redis_client: Redis) -> None:
+    def connections() -> int:
+        return int(redis_client.info("stats")["total_connections_received"])
+
+    assert await inbox.accept("m1", EVENT) is Outcome.ACCEPTED
+    before = connections()
+    await inbox.examine()
+    assert connections() == before
+
+
 async def test_a_lost_first_reply_is_asked_for_once_more(proxy: RedisProxy, proxied: Inbox) -> None:
     """The connection is new, so no earlier command explains the loss."""
     proxy.lose = 1

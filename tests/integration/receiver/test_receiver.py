@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import httpx
+import pytest
 from redis import Redis
 from rq import Queue
 
@@ -70,12 +71,21 @@ def test_a_sender_that_does_not_sign_is_served_at_the_secret_path_only(
         assert '"insecure"' not in process.text  # There is a secret.
 
 
-def test_idle_connection_is_kept_as_long_as_the_setting_says(tmp_path: Path, redis_url: str) -> None:
+@pytest.mark.parametrize("asked", [b"", b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"], ids=["new", "after an answer"])
+def test_idle_connection_is_kept_as_long_as_the_setting_says(asked: bytes, tmp_path: Path, redis_url: str) -> None:
+    def ask(connection: socket.socket) -> None:
+        connection.sendall(asked)
+        answer = b""
+        while asked and not answer.endswith(b"alive\n"):
+            answer += connection.recv(65_536)
+
     (tmp_path / "other").mkdir()
     usual, other = receiver(tmp_path, redis_url), receiver(tmp_path / "other", redis_url, CREDHOOK_IDLE_SECONDS="1")
     with usual, other, socket.create_connection(("127.0.0.1", usual.port)) as first:
+        ask(first)
         time.sleep(1.0)  # By the same setting, the first connection would end first.
         with socket.create_connection(("127.0.0.1", other.port)) as second:
+            ask(second)
             closed, *_ = select.select([first, second], [], [], 60)
             assert closed == [second]
 

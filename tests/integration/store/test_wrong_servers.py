@@ -16,7 +16,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from credhook.events import Event
-from credhook.receiver.inbox import Inbox, Outcome
+from credhook.receiver.inbox import Inbox, Outcome, StoreUnavailable
 from credhook.sandbox.local.environment import free_port, local_redis
 from credhook.settings import StoreSettings
 from credhook.store.connection import RedisConnection, open_redis, open_redis_sync
@@ -86,6 +86,16 @@ async def test_refusal_within_the_replies_of_a_group_renews_all_connections(fail
         assert await run_accept(store, ("m2", *EVENT)) == [b"accepted"]
 
 
+async def test_receiver_leaves_a_replica_that_its_own_check_has_found(failover: Failover) -> None:
+    async with open_redis(failover.url) as client:
+        inbox = Inbox(store_on(client))
+        assert await inbox.accept("m1", Event(*EVENT)) is Outcome.ACCEPTED
+        failover.happen()
+        assert [check.name for check in await inbox.examine() if check.failed] == ["master"]
+        assert await inbox.accept("m1", Event(*EVENT)) is Outcome.ACCEPTED  # By the new master, which is empty.
+        await inbox.aclose()
+
+
 def address(*ports: int, login: str = "") -> str:
     return f"redis+sentinel://{login}{','.join(f'127.0.0.1:{port}' for port in ports)}/main"
 
@@ -94,12 +104,25 @@ async def test_silent_sentinel_costs_seconds(tmp_path: Path, redis_url: str) -> 
     with socket.create_server(("127.0.0.1", 0)) as silent, sentinel(tmp_path, port_of(redis_url)) as port:
         url = address(silent.getsockname()[1], port)
         until(lambda: answers(url), what="a Sentinel that knows the master")
+        count_connections(silent)
         began = time.monotonic()
         async with open_redis(url) as client:  # Connecting as a whole takes five seconds at most.
             assert await client.ping()
         with open_redis_sync(url) as client:
             assert client.ping()
         assert time.monotonic() - began < 20  # It was a minute, with redis-py's own patience.
+        assert count_connections(silent) == 2  # Neither client asks it again.
+
+
+def count_connections(listener: socket.socket) -> int:
+    """Accept and close the connections that wait, and return their number."""
+    number = 0
+    listener.setblocking(False)
+    with suppress(BlockingIOError):
+        while True:
+            listener.accept()[0].close()
+            number += 1
+    return number
 
 
 async def test_way_to_redis_is_limited_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,15 +203,30 @@ async def test_advice_names_the_reason_why_no_sentinel_answers(
 async def test_sentinels_that_know_no_such_master_are_not_called_silent(tmp_path: Path, redis_url: str) -> None:
     with sentinel(tmp_path, port_of(redis_url)) as port:
         until(lambda: answers(address(port)), what="a Sentinel that knows the master")
-        async with open_redis(address(port).replace("/main", "/other")) as client:
+        url = address(free_port(), port).replace("/main", "/other")  # The first one is gone.
+        async with open_redis(url) as client:
             with pytest.raises(RedisError) as failure:
                 await client.ping()
-    assert "knows a running master of that name" in hint(failure.value)
+        with open_redis_sync(url) as client, pytest.raises(RedisError) as failure_of_sync:
+            client.ping()
+    for error in (failure.value, failure_of_sync.value):
+        assert "knows a running master of that name" in hint(error)
 
 
 async def test_sentinels_may_have_a_password_of_their_own(tmp_path: Path, redis_url: str) -> None:
     with sentinel(tmp_path, port_of(redis_url), password="its-own") as port:
         settings = StoreSettings.model_validate({"REDIS_URL": address(port), "CREDHOOK_SENTINEL_PASSWORD": "its-own"})
+        until(lambda: knows_master(settings), what="a Sentinel that knows the master")
+        async with settings.open_store().redis as client:
+            assert await client.ping()
+
+
+async def test_sentinels_may_have_users(tmp_path: Path, redis_url: str) -> None:
+    with sentinel(tmp_path, port_of(redis_url)) as port:
+        with Redis(port=port) as client:
+            client.execute_command("ACL", "SETUSER", "credhook", "on", ">its-own", "+@all")
+        login = {"CREDHOOK_SENTINEL_USERNAME": "credhook", "CREDHOOK_SENTINEL_PASSWORD": "its-own"}
+        settings = StoreSettings.model_validate({"REDIS_URL": address(port), **login})
         until(lambda: knows_master(settings), what="a Sentinel that knows the master")
         async with settings.open_store().redis as client:
             assert await client.ping()
@@ -267,6 +305,24 @@ async def test_forgotten_connection_costs_a_second_and_no_error(
             monkeypatch.setattr("credhook.store.connection.IDLE_SECONDS", 0.0)
             assert await inbox.accept("m2", Event(*EVENT)) is Outcome.ACCEPTED
             await inbox.aclose()
+
+
+async def test_time_limit_of_a_delivery_includes_the_wait_for_a_check(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box = ForgettingBox(redis_url)
+    async with box.passing() as url, open_redis(url) as client:
+        inbox = Inbox(store_on(client))
+        assert await inbox.accept("m1", Event(*EVENT)) is Outcome.ACCEPTED
+        box.forget()
+        checking = asyncio.create_task(inbox.examine())
+        await asyncio.sleep(0.05)  # The check has the connection now, and five seconds.
+        monkeypatch.setattr("credhook.receiver.inbox.REDIS_TIMEOUT", 0.1)
+        with pytest.raises(StoreUnavailable, match="TimeoutError"):
+            await inbox.accept("m2", Event(*EVENT))
+        assert not checking.done()
+        await inbox.aclose()
+        await checking
 
 
 async def test_reply_too_many_is_not_taken_for_the_next_reply() -> None:

@@ -13,7 +13,7 @@ from redis.sentinel import MasterNotFoundError
 
 from credhook.store.address import RedisAddress
 from credhook.store.connection import open_redis, open_redis_sync
-from credhook.store.errors import hint
+from credhook.store.errors import hint, leads_elsewhere
 
 GOOD = {
     "redis://127.0.0.1": RedisAddress((("127.0.0.1", 6379),)),
@@ -115,3 +115,20 @@ def test_each_error_of_redis_has_its_own_advice(error: Exception, said: str) -> 
     wrapped.__cause__ = error
     assert said in hint(error)
     assert said in hint(wrapped)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ReadOnlyError("You can't write against a read only replica."), True),
+        (ResponseError("Error running script: -READONLY You can't write against a replica."), True),
+        (BusyLoadingError("Redis is loading the dataset in memory"), True),
+        (RedisConnectionError("closed"), True),
+        (RedisTimeout("Timeout reading from socket"), True),
+        (TimeoutError(), True),
+        (ResponseError("Error running script: -OOM command not allowed"), False),
+        (NoPermissionError("No permissions to access a key"), False),
+    ],
+)
+def test_error_tells_if_the_connection_may_lead_elsewhere(error: Exception, expected: bool) -> None:
+    assert leads_elsewhere(error) is expected
