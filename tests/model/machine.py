@@ -85,7 +85,6 @@ class Histories(RuleBasedStateMachine):
             )
             for name in ("s1", "s2")
         }
-        self.faulty = False
         self.neighbour = ScriptedStore(self.redis, self.clock, "model2")
         run_accept(self.neighbour, ("e1", ISSUED, "r1"))
         self.neighbours = self.keys_of("model2")
@@ -135,7 +134,7 @@ class Histories(RuleBasedStateMachine):
                 expected = {b"erased"}
             assert outcome in expected, f"{event_id} is {outcome!r}: {self.record(event_id)} {self.oracle.events}"
         if (outcome is not None and outcome != b"erased") or self.record(event_id):
-            self.oracle.accept(event_id, kind, resource, now=self.clock.now)
+            self.oracle.accept(event_id, kind, resource)
             if kind not in WANTED and not known:
                 self.oracle.events[event_id].state = State.QUARANTINED
 
@@ -155,14 +154,13 @@ class Histories(RuleBasedStateMachine):
 
     def _take(self, name: str, wanted: int, candidates: Candidates) -> None:
         self.note(f"take {candidates.value}")
-        before = {event_id: self.record(event_id) for event_id in self.oracle.events}
         try:
             taken = self.run(self.claims[name].take(wanted, candidates=candidates))
         except ConnectionBroken:
             self._adopt_unknown_claims()
             return
         for claim in taken.claims:
-            self._begin(name, claim, before.get(claim.event_id, {}))
+            self._begin(name, claim)
 
     @precondition(lambda self: any(event.is_open for event in self.oracle.events.values()))
     @rule(name=st.sampled_from(WORKERS))
@@ -192,7 +190,7 @@ class Histories(RuleBasedStateMachine):
         for held in self.oracle.held:
             held.until = min(held.until, int(leases.get(held.event.encode(), held.until)))
 
-    def _begin(self, name: str, claim: Claim, before: dict[str, str]) -> None:
+    def _begin(self, name: str, claim: Claim) -> None:
         until = self.clock.now + int(LEASE_SECONDS * 1_000)
         assert claim.event_id in self.oracle.events, f"{claim.event_id} was never acknowledged, or was erased"
         event = self.oracle.events[claim.event_id]
@@ -236,7 +234,7 @@ class Histories(RuleBasedStateMachine):
             assert not self._holds(claim), f"the settlement of {claim} was refused: {before}"
             self._recorded_late(attempt, ends, before)
         if following:
-            self._begin(name, following, {})
+            self._begin(name, following)
 
     @precondition(lambda self: any(self.attempts.values()))
     @rule(data=st.data(), follow=st.booleans())
@@ -505,7 +503,7 @@ class Histories(RuleBasedStateMachine):
             self._adopt_states()
             while claims := self.run(self.claims["w1"].take(10, candidates=Candidates.ALL)).claims:
                 for claim in claims:
-                    self._begin("w1", claim, {})
+                    self._begin("w1", claim)
                     attempt = self.attempts["w1"].pop()
                     ends = self._run(attempt, _Kind())
                     self.run(self.claims["w1"].settle(claim, attempt.settlement()))

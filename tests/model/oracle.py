@@ -11,8 +11,8 @@ from typing import Final
 from credhook.events import REPEATABLE
 from credhook.store import State
 
-#: Ms that the model's store remembers a settled event.
-RETENTION_MS: Final = 86_400_000
+#: Seconds that the model's store remembers a settled event.
+RETENTION_SECONDS: Final = 86_400
 
 #: States of events that a worker may still take.
 OPEN: Final = frozenset({State.ACCEPTED, State.WAITING})
@@ -26,11 +26,10 @@ class Event:
     """An acknowledged event.
 
     Attributes:
-        state: as the record should have it; None after a settlement whose reply never came.
+        state: as the record should have it.
         ends: handler → how it has ended.
         attempts: handler, or `fetch` → attempts that failures and ends have spent.
-        replays: how often it was replayed.
-        accepted: fences of claims from before it was accepted, or replayed, are not higher.
+        fence: of its last claim or replay.
     """
 
     id: str
@@ -40,7 +39,6 @@ class Event:
     ends: dict[str, str] = field(default_factory=dict)
     attempts: dict[str, int] = field(default_factory=dict)
     fence: int = 0
-    since: int = 0
 
     @property
     def is_open(self) -> bool:
@@ -69,15 +67,15 @@ class Oracle:
     def __init__(self) -> None:
         self.events: dict[str, Event] = {}
         self.held: list[Held] = []
-        #: Ids of erased events that did not come again, and resources none of whose events are left.
+        #: Ids of erased events that did not come again.
         self.erased: set[str] = set()
         #: Type and resource of an erased event → when it was erased, in ms of the model.
         self.marks: dict[tuple[str, str], int] = {}
 
-    def accept(self, event_id: str, event_type: str, resource: str, *, now: int) -> None:
+    def accept(self, event_id: str, event_type: str, resource: str) -> None:
         """Take in a delivery that was stored. A repetition changes nothing: one delivery, one event."""
         if event_id not in self.events:
-            self.events[event_id] = Event(event_id, event_type, resource, since=now)
+            self.events[event_id] = Event(event_id, event_type, resource)
             self.erased.discard(event_id)
 
     def claim(self, held: Held, *, now: int) -> None:
@@ -113,7 +111,7 @@ class Oracle:
     def was_erased(self, event_type: str, resource: str, *, now: int) -> bool:
         """Return True if a delivery must not bring back what was erased, for as long as settled events are kept."""
         at = self.marks.get((event_type, resource))
-        return at is not None and event_type not in REPEATABLE and now - at < RETENTION_MS
+        return at is not None and event_type not in REPEATABLE and now - at < 1_000 * RETENTION_SECONDS
 
     def erase(self, event_id: str, *, now: int) -> None:
         """Forget the event."""

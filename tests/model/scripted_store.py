@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from model.oracle import RETENTION_SECONDS
 from redis import Redis
 from redis.exceptions import ConnectionError as ConnectionBroken
 
@@ -107,13 +108,11 @@ class ScriptedStore(Store[Redis]):
         self._clock, self._is_async = clock, is_async
         #: What becomes of the next run of a script; later runs go well.
         self.fates: dict[Script, Fate] = {}
-        #: Names of the scripts that have not gone well, with their fates.
-        self.faults: list[tuple[Script, Fate]] = []
 
     def for_async_code(self) -> Any:
         """Return this store, with the same fates, for code that awaits its replies."""
         store = ScriptedStore(self.redis, self._clock, self.queue, is_async=True)
-        store.fates, store.faults = self.fates, self.faults
+        store.fates = self.fates
         return store
 
     def clock(self) -> int:
@@ -132,7 +131,6 @@ class ScriptedStore(Store[Redis]):
             except Exception as failure:  # noqa: BLE001  A cut script fails in its own way.
                 error = failure
             if not fate.is_kind:
-                self.faults.append((script, fate))
                 raise ConnectionBroken("the reply is lost")
             if error:
                 raise error
@@ -142,7 +140,3 @@ class ScriptedStore(Store[Redis]):
             return run()
 
         return later() if self._is_async else run()
-
-
-#: Seconds that the model's store remembers a settled event.
-RETENTION_SECONDS: Final = 86_400
