@@ -174,6 +174,16 @@ async def test_wrong_password_of_sentinels_is_called_wrong(guarded: int, login: 
     assert "wrong" not in str(refusal.value)
 
 
+async def hints_of_both_clients(url: str) -> tuple[str, str]:
+    """What is said of the error that the asynchronous client gets from this Redis, and the synchronous one."""
+    async with open_redis(url) as client:
+        with pytest.raises(RedisError) as failure:
+            await client.ping()
+    with open_redis_sync(url) as client, pytest.raises(RedisError) as failure_of_sync:
+        client.ping()
+    return hint(failure.value), hint(failure_of_sync.value)
+
+
 @pytest.mark.parametrize(
     ("scheme", "authority", "advice"),
     [
@@ -191,26 +201,16 @@ async def test_advice_names_the_reason_why_no_sentinel_answers(
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "authority.pem"))
     with tunnel(own.issue_cert("localhost"), free_port()) as front:
         url = address(port_of(front) if scheme else free_port()).replace("redis", scheme or "redis", 1)
-        async with open_redis(url) as client:
-            with pytest.raises(RedisError) as failure:
-                await client.ping()
-        with open_redis_sync(url) as client, pytest.raises(RedisError) as failure_of_sync:
-            client.ping()
-    for error in (failure.value, failure_of_sync.value):
-        assert advice in hint(error)
+        hints = await hints_of_both_clients(url)
+    assert all(advice in one for one in hints)
 
 
 async def test_sentinels_that_know_no_such_master_are_not_called_silent(tmp_path: Path, redis_url: str) -> None:
     with sentinel(tmp_path, port_of(redis_url)) as port:
         until(lambda: answers(address(port)), what="a Sentinel that knows the master")
         url = address(free_port(), port).replace("/main", "/other")  # The first one is gone.
-        async with open_redis(url) as client:
-            with pytest.raises(RedisError) as failure:
-                await client.ping()
-        with open_redis_sync(url) as client, pytest.raises(RedisError) as failure_of_sync:
-            client.ping()
-    for error in (failure.value, failure_of_sync.value):
-        assert "knows a running master of that name" in hint(error)
+        hints = await hints_of_both_clients(url)
+    assert all("knows a running master of that name" in one for one in hints)
 
 
 async def test_sentinels_may_have_a_password_of_their_own(tmp_path: Path, redis_url: str) -> None:
