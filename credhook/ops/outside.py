@@ -4,6 +4,7 @@
 findings in Redis, where status, console and metrics read them.
 """
 
+import asyncio
 import http.client
 import json
 import socket
@@ -53,15 +54,18 @@ _UNREACHED: Final = (
 )
 
 
-async def look_outside(store: SyncStore, settings: WorkerSettings, public_url: str | None) -> None:
-    """Make the checks and keep the findings, unless another process has made them within five minutes."""
+def look_outside(store: SyncStore, settings: WorkerSettings, public_url: str | None) -> None:
+    """Make the checks and keep the findings, unless another process has made them within five minutes.
+
+    Call it in a thread without an event loop.
+    """
     last, now = read_outside(store), store.clock()
     if last and 0 <= now - last.at < EVERY_SECONDS * 1_000:
         return
     if public_url is None:
         findings = [skipped("public_url.reached", "CREDHOOK_PUBLIC_URL is not set for the workers")]
     else:
-        findings = [*check_public_url(public_url), await _check_endpoint(store, settings, public_url)]
+        findings = [*check_public_url(public_url), asyncio.run(_check_endpoint(store, settings, public_url))]
     text = Outside(at=now, findings=tuple(findings)).model_dump_json()
     store.redis.set(store.keys.outside, text, ex=_KEPT_SECONDS)
 

@@ -1,6 +1,5 @@
 """One worker process from start to end. The supervisor in `credhook worker` starts, watches and replaces it."""
 
-import asyncio
 import faulthandler
 import gc
 import os
@@ -202,9 +201,9 @@ def _work(
             _every(BLOCKED_SECONDS / 2, slow.look, "slow code")
             arm = watch
 
-            def watch(patiently: bool) -> None:
+            def watch(plugins_run: bool) -> None:
                 slow.tick()
-                arm(patiently)
+                arm(plugins_run)
 
         _end_with(supervision.lifeline)
     else:
@@ -222,7 +221,7 @@ def _work(
 def _look_outside(store: SyncStore, settings: WorkerSettings, sweeper: Sweeper, public_url: str | None) -> None:
     """Make the checks from outside when they are due, in the process that leads the sweeper."""
     if sweeper.leads:
-        asyncio.run(look_outside(store, settings, public_url))
+        look_outside(store, settings, public_url)
 
 
 def blocked_seconds(lease: float) -> float:

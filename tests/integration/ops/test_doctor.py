@@ -4,7 +4,6 @@ The parts are real: Redis, receiver, worker, the platform's sandbox, TLS. Most t
 """
 # ruff: noqa: E501  A row of the table is one line.
 
-import asyncio
 import json
 import os
 import socket
@@ -232,14 +231,14 @@ def test_the_leading_worker_keeps_its_checks_from_outside_for_status(one: Clinic
 
 
 @pytest.mark.parametrize(("seconds", "is_repeated"), [(60, False), (301, True), (-600, True)], ids=str)
-async def test_checks_from_outside_are_repeated_after_five_minutes(
+def test_checks_from_outside_are_repeated_after_five_minutes(
     redis_client: Redis, seconds: int, is_repeated: bool
 ) -> None:
     """Redis's clock may have been set back since the last ones."""
     store, unused = store_on(redis_client), Mock()
     at = store.clock() - 1_000 * seconds
     redis_client.set(INDEX.outside, Outside(at=at, findings=()).model_dump_json())
-    await look_outside(store, unused, None)
+    look_outside(store, unused, None)
     kept = read_outside(store)
     assert kept is not None
     assert (kept.at != at) is is_repeated
@@ -251,7 +250,7 @@ def look_outside_again(one: Clinic, monkeypatch: pytest.MonkeyPatch, **otherwise
         monkeypatch.setenv(name, value)
     settings: Any = WorkerSettings
     one.redis.delete(INDEX.outside)
-    asyncio.run(look_outside(store_on(one.redis), settings(), public_url()))
+    look_outside(store_on(one.redis), settings(), public_url())
     code, found = status(one)
     assert code == int(bool(found["attention"]))
     return [finding["name"] for finding in found["attention"]]
