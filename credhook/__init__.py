@@ -22,19 +22,27 @@ if TYPE_CHECKING:
     from credhook.worker.api.models import *
     from credhook.worker.api.operations import Elements, Page
     from credhook.worker.attempt.retry import GiveUp, Retry
-    from credhook.worker.handlers.registry import AsyncContext, Context, FetchedEvent, Handlers, Options, SyncContext
+    from credhook.worker.handlers.registry import (
+        AsyncContext,
+        Context,
+        FailedRun,
+        FetchedEvent,
+        Handlers,
+        Options,
+        SyncContext,
+    )
     from credhook.worker.platform.circuit import PlatformPaused
 
 __all__ = [
     "EVENT_TYPES", "ApiError", "AsyncApi", "AsyncContext", "Backoff", "CertificateRecord", "CertificateRequest",
     "CertificateSigner", "Context", "DidSigner", "Elements", "Endpoint", "EndpointRequest", "ErrorObject",
-    "ExternalIdentifier", "FetchedEvent", "Future", "GiveUp", "Handlers", "IdentityLink", "IdentityLinkRequest",
-    "InvalidRequest", "InvalidResponse", "Issuance", "IssuedCredential", "ListedResource", "MdocAttribute",
-    "MdocNamespace", "MdocPresetRequest", "MdocValidUntil", "NotFound", "OfferRequest", "OnboardingResult", "Options",
-    "Page", "PlatformPaused", "Presentation", "PresentationError", "PresentedCredential", "Preset", "Retry",
-    "SdJwtAttribute", "SdJwtPresetRequest", "SdJwtValidUntil", "Status", "SyncApi", "SyncContext", "Template",
-    "TrustedDidRequest", "TrustedEntity", "TrustedEntityRequest", "Unauthorized", "Unavailable", "User", "UserRequest",
-    "WalletCredential",
+    "ExternalIdentifier", "FailedRun", "FetchedEvent", "Future", "GiveUp", "Handlers", "IdentityLink",
+    "IdentityLinkRequest", "InvalidRequest", "InvalidResponse", "Issuance", "IssuedCredential", "ListedResource",
+    "MdocAttribute", "MdocNamespace", "MdocPresetRequest", "MdocValidUntil", "NotFound", "OfferRequest",
+    "OnboardingResult", "Options", "Page", "PlatformPaused", "Presentation", "PresentationError", "PresentedCredential",
+    "Preset", "Retry", "SdJwtAttribute", "SdJwtPresetRequest", "SdJwtValidUntil", "Status", "SyncApi", "SyncContext",
+    "Template", "TrustedDidRequest", "TrustedEntity", "TrustedEntityRequest", "Unauthorized", "Unavailable", "User",
+    "UserRequest", "WalletCredential",
 ]  # fmt: skip
 
 #: The modules that define these names, the cheapest imports first.

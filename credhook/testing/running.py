@@ -28,9 +28,19 @@ from credhook.testing.fake_platform import ApiCall, FakeApi
 from credhook.worker.api.client import AsyncApi, SyncApi
 from credhook.worker.api.errors import Unavailable
 from credhook.worker.attempt import running
-from credhook.worker.attempt.retry import BACKOFF, Defer, GiveUp, after_handler, error_text
+from credhook.worker.attempt.attempt import failure_of
+from credhook.worker.attempt.retry import BACKOFF, Defer, GiveUp, after_handler, error_text, is_chosen
 from credhook.worker.handlers.blocking import refuse_blocking_calls
-from credhook.worker.handlers.registry import Context, FetchedEvent, Handler, Handlers, definition, plugins_of
+from credhook.worker.handlers.registry import (
+    HOOK_SECONDS,
+    Context,
+    FailedRun,
+    FetchedEvent,
+    Handler,
+    Handlers,
+    definition,
+    plugins_of,
+)
 from credhook.worker.platform.circuit import Circuit, outcome_of
 
 #: pytest shows the author's lines and not ours.
@@ -111,6 +121,8 @@ async def arun(
     """Run a handler for an event as a worker would, and return what the worker would do next.
 
     Attempts follow each other without waiting. The details stay the same; a worker would fetch them for each attempt.
+    Functions of `on_error` and `on_give_up` run after each failed attempt. Their errors, which a worker would log, are
+    raised here.
 
     Args:
         handler: a function, decorated or not.
@@ -205,9 +217,10 @@ class Trial:
             return "done", None, None
         shown = type(error), error, without_ours(error.__traceback__)
         log.warning("%s attempt %s", handler.name, self.event.attempt, exc_info=shown)  # Shown if the test fails.
+        failed = self.event
         decision = after_handler(
             error,
-            self.event.attempt,
+            failed.attempt,
             max_attempts=handler.max_attempts(WorkerSettings.model_fields["max_attempts"].default),
             age=age,
             pause=_pause(error),
@@ -215,11 +228,20 @@ class Trial:
             give_up_on=handler.give_up_on,
             chance=lambda: 0.5,
         )
+        if not is_chosen(error, decision) and failure_of(error, handler):
+            await self._run_hooks(FailedRun(error, failed, handler.name, will_retry=not isinstance(decision, GiveUp)))
         if isinstance(decision, GiveUp):
             return "dead", error, None
         if not isinstance(decision, Defer):
-            self.event = replace(self.event, attempt=self.event.attempt + 1)
+            self.event = replace(failed, attempt=failed.attempt + 1)
         return "timed_out" if isinstance(error, running.HandlerTimeout) else "waiting", error, decision.after
+
+    async def _run_hooks(self, failure: FailedRun) -> None:
+        """Call the functions of `on_error` and `on_give_up`, and raise the first error of theirs."""
+        for plugin in plugins_of(self.handler.function):
+            for hook in [*plugin.error_hooks, *(() if failure.will_retry else plugin.give_up_hooks)]:
+                if error := await self._call(hook, failure):
+                    raise error
 
     async def crash(self, handler: Handler) -> None:
         """Run a handler in place of this one. Its process dies, so no result is recorded."""
@@ -228,15 +250,20 @@ class Trial:
 
     async def _run(self, handler: Handler) -> Exception | None:
         self._runs += 1
+        timeout = self.timeout or handler.timeout or WorkerSettings.model_fields["handler_timeout"].default
+        return await self._call(replace(handler, timeout=timeout))
+
+    async def _call(self, handler: Handler, failure: FailedRun | None = None) -> Exception | None:
+        """Call a handler, or a function of `on_error` or `on_give_up` with its failure, and return its error."""
         api = self.api.plain if handler.is_async else SyncApi(self.api)
         context = make_context(handler, self.event, api, stale=self.stale, state=self.state, capture=self._log)
-        timeout = self.timeout or handler.timeout or WorkerSettings.model_fields["handler_timeout"].default
         before = asyncio.all_tasks()
         runs = running.Runs(1)  # As in a new process.
         with suppress(ModuleNotFoundError):  # It comes with the extra `testing`.
             refuse_blocking_calls()
         with _noted_warnings():
-            error = await running.run(handler, self.event, context, timeout=timeout, runs=runs)
+            timeout = handler.timeout or HOOK_SECONDS
+            error = await running.run(handler, self.event, context, timeout=timeout, runs=runs, failure=failure)
         if isinstance(error, running.HandlerTimeout):  # A task that hangs would delay the end of the test's loop.
             await end_tasks(asyncio.all_tasks() - before)
         return error

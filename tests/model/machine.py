@@ -19,7 +19,7 @@ from credhook.store.replay import Replay, Settled
 from credhook.store.selection import EventSummary, Selection
 from credhook.worker.attempt.attempt import Attempt, failure_of
 from credhook.worker.attempt.details import Fetched
-from credhook.worker.attempt.retry import DataGone, Defer, GiveUp, Retry
+from credhook.worker.attempt.retry import DataGone, Defer, GiveUp, Retry, WorkerDied
 from credhook.worker.handlers.registry import Handler
 from credhook.worker.queue.claims import Candidates, Claim, Claims
 from credhook.worker.queue.failure import WORKER_DIED
@@ -260,7 +260,7 @@ class Histories(RuleBasedStateMachine):
         """Run the handlers that are due; return how each has ended."""
         claim, ends = attempt.claim, dict[str, str]()
         if claim.killed >= MOST_KILLED or claim.lapses >= MOST_LAPSES:
-            attempt.given_up = "WorkerDied"
+            attempt.given_up = WorkerDied()
             attempt.add_failure(WORKER_DIED)
             return ends
         if not claim.is_due(FETCH):

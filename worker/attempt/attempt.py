@@ -15,7 +15,7 @@ from credhook.store import FETCH, GAVE_UP, WORKER, State
 from credhook.worker.attempt.details import Fetched
 from credhook.worker.attempt.retry import DataGone, Defer, GiveUp, Retry, error_class, error_text
 from credhook.worker.attempt.running import LOOK_AGAIN_SECONDS
-from credhook.worker.handlers.registry import Handler, definition
+from credhook.worker.handlers.registry import FailedRun, Handler, definition
 from credhook.worker.platform.circuit import PlatformPaused
 from credhook.worker.queue.claims import Claim, Settlement
 from credhook.worker.queue.failure import Failure
@@ -92,10 +92,12 @@ class Attempt:
         unwritten: those of `statuses` that the store does not know yet, with the milliseconds of the run.
         durations: handler → milliseconds, for the handlers that are done.
         waits: handler, or `FETCH` → its wait, if it has failed and is tried again.
-        given_up: why the whole event is given up, for reasons beside its handlers; or "".
+        given_up: why the whole event is given up, for reasons beside its handlers; or None.
         data_gone: True if the presented data is gone.
         failures: the failures of this attempt.
         retries: handler → its `Retry`, as the history shows it. A `Retry` is no failure.
+        failed_runs: the failed runs of handlers for the functions of `on_error`.
+        given_up_runs: handlers that were given up in this attempt, for the functions of `on_give_up`.
     """
 
     claim: Claim
@@ -112,10 +114,12 @@ class Attempt:
     unwritten: dict[str, str] = field(default_factory=dict)
     durations: dict[str, float] = field(default_factory=dict)
     waits: dict[str, Wait] = field(default_factory=dict)
-    given_up: str = ""
+    given_up: Exception | None = None
     data_gone: bool = False
     failures: list[Failure] = field(default_factory=list)
     retries: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    failed_runs: list[FailedRun] = field(default_factory=list)
+    given_up_runs: list[FailedRun] = field(default_factory=list)
     _task: "asyncio.Task[object] | None" = None
     _over: bool = False
 
@@ -141,7 +145,7 @@ class Attempt:
         if isinstance(decision, GiveUp):
             self.data_gone = self.data_gone or isinstance(error, DataGone)
             if name == FETCH:
-                self.given_up = error_text(error)
+                self.given_up = error
             return
         text = error_text(error) if name == FETCH else f"{name}: {error_text(error)}"
         spent = not isinstance(decision, Defer)
@@ -188,7 +192,7 @@ class Attempt:
         """Return the event's state after this attempt, with the wait if it is tried again."""
         if self.interruption is not None:  # If the lease is lost, the claim may still stand: Redis was away.
             return Settlement(State.ACCEPTED)
-        given_up = self.given_up
+        given_up = "" if self.given_up is None else error_text(self.given_up)
         if not given_up:
             if unfinished := self.unfinished:
                 return self._waiting(unfinished)

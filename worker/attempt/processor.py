@@ -26,7 +26,7 @@ from credhook.worker.attempt.attempt import (
 )
 from credhook.worker.attempt.details import Lookups, Snapshots, fetch, state_of
 from credhook.worker.attempt.running import Runs, StillRunning, run
-from credhook.worker.handlers.registry import Context, Details, FetchedEvent, Handler, Registry
+from credhook.worker.handlers.registry import HOOK_SECONDS, Context, Details, FailedRun, FetchedEvent, Handler, Registry
 from credhook.worker.platform.circuit_breaker import CircuitBreaker
 from credhook.worker.queue.claims import Claim, Claims, Settlement, is_stale
 from credhook.worker.queue.failure import WORKER_DIED
@@ -78,6 +78,8 @@ class Processor:
         #: Handler → when the last event that waits for it asks again, in monotonic seconds.
         self._turns: dict[str, float] = {}
         self._with_startup = {plugin.name for plugin in self.registry.plugins if plugin.startup_function}
+        #: Plugin → the functions to call after a failed run, and after one that was the last.
+        self._hooks = {plugin.name: (plugin.error_hooks, plugin.give_up_hooks) for plugin in self.registry.plugins}
         self._log = log.bind()  # The module's logger would bind anew for each event.
 
     async def handle(
@@ -106,23 +108,26 @@ class Processor:
                 finally:
                     attempt.end()
                     handled(attempt)
-                settlement, following = await self._settle(attempt, follow=may_follow())
+                calls = self._hook_calls(attempt)  # They may take longer than the lease of a following event lasts.
+                settlement, following = await self._settle(attempt, follow=not calls and may_follow())
             finally:
                 self.leases.release(attempt.claim)
             if span is not None:
                 span.settled(settlement, attempt.failures)
+            if settlement is not None:
+                await self._run_hooks(attempt, calls)
             return settlement, following
 
     async def _try(self, attempt: Attempt) -> None:
         """Fetch the details and run every handler that is due."""
         claim = attempt.claim
+        matching = self.registry.matching(claim.type)
+        attempt.wanted = [handler for handler in matching if not claim.only or handler.name in claim.only]
         if claim.lapses >= MAX_LAPSES or claim.killed >= MAX_KILLED:
-            attempt.given_up = "WorkerDied"
+            attempt.given_up = retry.WorkerDied()
             if WORKER not in claim.causes:  # The worker's death was not noted yet.
                 attempt.add_failure(WORKER_DIED)
             return
-        matching = self.registry.matching(claim.type)
-        attempt.wanted = [handler for handler in matching if not claim.only or handler.name in claim.only]
         if awaited := claim.only | claim.pending:
             attempt.missing = tuple(sorted(awaited.difference(claim.ended, [handler.name for handler in matching])))
         handlers = await self._ready(attempt)
@@ -260,13 +265,7 @@ class Processor:
             _defer(attempt, handler, obstacle)
             return
         attempt.check()
-        context: Context[Any, Any] = Context(
-            self.clients.api if handler.is_async else self.clients.in_thread,
-            self._log.bind(**attempt.ids, attempt=number, handler=name),
-            f"{event.webhook_id}:{name}",
-            is_stale(attempt.version or (0, 0), claim.latest),
-            self.states.get(handler.plugin),
-        )
+        context = self._context(attempt, handler, number)
         timeout, began = handler.timeout or self.settings.handler_timeout, time.monotonic()
         with self.tracer.handler(handler, event) if self.tracer else _NO_SPAN as span:
             failure = await run(handler, event, context, timeout=timeout, runs=self.runs)
@@ -281,6 +280,55 @@ class Processor:
             return
         self._end(attempt, handler, DONE, took=f"{TOOK}{ms:.0f}")
         attempt.durations[name] = ms
+
+    def _context(self, attempt: Attempt, handler: Handler, number: int) -> Context[Any, Any]:
+        """Return the context of the handler's run with this number."""
+        return Context(
+            self.clients.api if handler.is_async else self.clients.in_thread,
+            self._log.bind(**attempt.ids, attempt=number, handler=handler.name),
+            f"{attempt.claim.event_id}:{handler.name}",
+            is_stale(attempt.version or (0, 0), attempt.claim.latest),
+            self.states.get(handler.plugin),
+        )
+
+    def _hook_calls(self, attempt: Attempt) -> list[tuple[FailedRun, Handler]]:
+        """Return the functions of `on_error` and `on_give_up` to call after this attempt, with their first argument."""
+        if attempt.given_up is not None and attempt.interruption is None:
+            for handler in attempt.wanted:
+                if handler.name in attempt.unfinished:
+                    self._note_failed_run(attempt, handler, attempt.given_up, will_retry=False, is_run=False)
+        return [
+            (failure, hook)
+            for place, failures in enumerate((attempt.failed_runs, attempt.given_up_runs))
+            for failure in failures
+            for hook in self._hooks[failure.handler.partition(".")[0]][place]
+        ]
+
+    def _note_failed_run(
+        self, attempt: Attempt, handler: Handler, error: Exception, *, will_retry: bool, is_run: bool
+    ) -> None:
+        """Note a failed run, or a handler that was given up without a run, if its plugin has functions for these."""
+        if not any(self._hooks[handler.plugin]):
+            return
+        claim = attempt.claim
+        number = claim.attempt(handler.name) + claim.lapses - (not is_run)
+        details = attempt.fetched.details if attempt.fetched else None
+        event = FetchedEvent(claim.type, claim.resource_id, claim.event_id, claim.received_at, number, details)
+        failure = FailedRun(error, event, handler.name, will_retry)
+        if is_run:
+            attempt.failed_runs.append(failure)
+        if not will_retry:
+            attempt.given_up_runs.append(failure)
+
+    async def _run_hooks(self, attempt: Attempt, calls: Sequence[tuple[FailedRun, Handler]]) -> None:
+        """Call the functions of `on_error` and `on_give_up`, one after the other. A failure of theirs is logged."""
+        for failure, hook in calls:
+            event = failure.event
+            context = self._context(attempt, hook, event.attempt)
+            error = await run(hook, event, context, timeout=HOOK_SECONDS, runs=self.runs, failure=failure)
+            if error is not None:
+                ids = attempt.ids | {"handler": failure.handler, "hook": hook.name}
+                log.warning("hook_failed", **ids, error=retry.error_text(error), exc_info=error, at=[hook.at])
 
     def _may_run(self, attempt: Attempt, event: FetchedEvent, handler: Handler) -> bool:
         """Return False if the handler's `after` or `condition` forbids the run, and note its status if it has ended."""
@@ -327,6 +375,10 @@ class Processor:
             _count(attempt, handler, "retried")
             attempt.failed(name, error, decision)
             return
+        cause = attempt.add_failure(failure_of(error, handler, ms)) if is_counted else None
+        is_final = isinstance(decision, retry.GiveUp)
+        if cause or is_final:
+            self._note_failed_run(attempt, handler, error, will_retry=not is_final, is_run=cause is not None)
         log.warning(
             "handler_failed",
             **attempt.ids,
@@ -335,13 +387,13 @@ class Processor:
             error=retry.error_text(error),
             exc_info=error,
             at=[handler.at],  # The log replaces it by the lines of the author that the error came through.
-            final=isinstance(decision, retry.GiveUp),
+            final=is_final,
             retry_in=_retry_in(decision),
             hint=_HINTS.get(type(error).__name__, ""),
             ms=ms,
-            cause=attempt.add_failure(failure_of(error, handler, ms)) if is_counted else None,
+            cause=cause,
         )
-        if isinstance(decision, retry.GiveUp):
+        if is_final:
             self._end(attempt, handler, GAVE_UP + retry.error_text(error))
         else:
             _count(attempt, handler, "deferred" if isinstance(decision, retry.Defer) else "failed")

@@ -96,6 +96,10 @@ class DataGone(Exception):
         self.was_seen = was_seen
 
 
+class WorkerDied(Exception):
+    """The event was given up because worker processes died with it, or because too many claims of it lapsed."""
+
+
 class DetailsLate(Exception):
     """The details are empty, or lack the data that the event announces. They may lag behind the event.
 

@@ -23,7 +23,7 @@ import structlog
 from credhook.events import event_ids
 from credhook.logs.places import runs_now
 from credhook.worker.attempt.retry import Defer
-from credhook.worker.handlers.registry import Context, FetchedEvent, Handler, definition
+from credhook.worker.handlers.registry import Context, FailedRun, FetchedEvent, Handler, definition
 
 log = structlog.get_logger("credhook.worker")
 
@@ -86,9 +86,9 @@ class Runs:
             run.is_awaited = True
         return run is not None
 
-    def begin(self, event: FetchedEvent, handler: Handler) -> "Run | None":
+    def begin(self, event: FetchedEvent[Any], handler: Handler, failure: FailedRun | None = None) -> "Run | None":
         """Return a new run, or None if an earlier one has not ended."""
-        return None if self.defer_to(event.webhook_id, handler.name) else Run(self, handler, event)
+        return None if self.defer_to(event.webhook_id, handler.name) else Run(self, handler, event, failure)
 
     @property
     def hung(self) -> int:
@@ -109,8 +109,9 @@ class Runs:
 class Run:
     """One run of a handler for an event. It ends when both its task and its thread have ended."""
 
-    def __init__(self, runs: Runs, handler: Handler, event: FetchedEvent) -> None:
+    def __init__(self, runs: Runs, handler: Handler, event: FetchedEvent[Any], failure: FailedRun | None) -> None:
         self._runs, self.handler, self._event = runs, handler, event
+        self._argument = failure or event
         self._key = event.webhook_id, handler.name
         self._parts = 0
         self.began = runs.clock()
@@ -161,7 +162,7 @@ class Run:
         self.hold()
         try:
             if self.handler.is_async:
-                result = self.handler.function(self._event, context)
+                result = self.handler.function(self._argument, context)
             else:
                 result = await self._call_in_thread(context)
             # A decorator may hide an `async def` behind a plain function, or return an awaitable of its own.
@@ -206,7 +207,7 @@ class Run:
 
         def work() -> None:
             try:
-                end = partial(future.set_result, self.handler.function(self._event, context))
+                end = partial(future.set_result, self.handler.function(self._argument, context))
             except BaseException as error:  # noqa: BLE001  It is judged on the event loop.
                 end = partial(future.set_exception, _harmless(error))
             with suppress(RuntimeError):  # The loop was closed meanwhile.
@@ -247,20 +248,23 @@ class Run:
 
 async def run(
     handler: Handler,
-    event: FetchedEvent,
+    event: FetchedEvent[Any],
     context: Context[Any, Any],
     *,
     timeout: float,  # noqa: ASYNC109  A handler that swallows its cancellation must not delay the attempt.
     runs: Runs,
     grace: float = GRACE_SECONDS,
+    failure: FailedRun | None = None,
 ) -> Exception | None:
     """Run the handler and return its error, or None if it succeeded.
+
+    `failure`: the first argument of a function of `on_error` or `on_give_up`. Handlers get the event.
 
     Returns:
         `StillRunning`, without a run, if an earlier run for this event has not ended. `HandlerTimeout` after
         `timeout` seconds.
     """
-    held = runs.begin(event, handler)
+    held = runs.begin(event, handler, failure)
     if held is None:
         return StillRunning()
     loop = asyncio.get_running_loop()

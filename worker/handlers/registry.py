@@ -18,7 +18,7 @@ import inspect
 import re
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Any, Final, Generic, Literal, Protocol, TypeAlias, overload
 
@@ -35,7 +35,7 @@ from credhook.worker.api.models import Issuance, Presentation
 Function = Callable[[Any, Any], Any]
 Details: TypeAlias = Issuance | Presentation
 
-D_co = TypeVar("D_co", bound=Details, covariant=True, default=Details)
+D_co = TypeVar("D_co", bound=Details | None, covariant=True, default=Details)
 A_co = TypeVar("A_co", bound=AsyncApi | SyncApi, covariant=True, default=AsyncApi)
 S_co = TypeVar("S_co", covariant=True, default=None)
 D = TypeVar("D", bound=Details)
@@ -80,6 +80,23 @@ class Context(Generic[A_co, S_co]):
     """
     state: S_co
     """The value that the plugin's start-up function returned, or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedRun:
+    """A failed run of a handler: the first argument of the functions that `on_error` and `on_give_up` register."""
+
+    error: Exception = field(repr=False)
+    """What the handler raised. Its message may hold claims, so do not log it.
+
+    If the event was given up before the handler ran: the error of the fetch, or `WorkerDied`.
+    """
+    event: FetchedEvent[Details | None]
+    """The event, as the handler got it. `details` is None if they could not be fetched."""
+    handler: str
+    """The handler's name, `plugin.function`."""
+    will_retry: bool
+    """True if the handler runs again for the event."""
 
 
 #: The context of an `async def` handler.
@@ -171,13 +188,17 @@ class Handler:
         return default if self.retries is None else self.retries + 1
 
 
-def _new_handler(name: str, types: frozenset[str], function: Function, options: Options[Any]) -> Handler:
+def _new_handler(
+    name: str, types: frozenset[str], function: Function, options: Options[Any], first: str = "event"
+) -> Handler:
     """Return the handler after checking the function and the options.
+
+    `first`: the function's first argument.
 
     Raises:
         ValueError: the function or an option is wrong. The message names the handler.
     """
-    if mistake := next(_mistakes(function), None):
+    if mistake := next(_mistakes(function, first), None):
         raise ValueError(f"{name} {mistake}")
     try:
         checked: dict[str, Any] = {**_OPTIONS.validate_python(options)}
@@ -244,19 +265,24 @@ def _takes(function: Callable[..., Any], number: int) -> bool:
     return True
 
 
-def _mistakes(function: Function) -> Iterator[str]:
-    """Yield the mistakes that would keep the function from running as a handler. Type checkers compare annotations."""
+def _mistakes(function: Function, argument: str) -> Iterator[str]:
+    """Yield the mistakes that would keep the function from running as a handler. Type checkers compare annotations.
+
+    `argument`: the name of its first argument.
+    """
     if isinstance(function, type):
         yield "is a class, which would only be instantiated: register a function or a method"
     if _is_generator(function):
         yield "is a generator and would never run: leave out the yield"
     if not _takes(function, 2):
-        yield "should take two arguments, (event, context)"
+        yield f"should take two arguments, ({argument}, context)"
     first, second, *_ = [*inspect.signature(function).parameters, "", ""]
-    if first == "context" or second == "event":
-        yield "takes (context, event): swap the two arguments"
+    if first == "context" or second == argument:
+        yield f"takes (context, {argument}): swap the two arguments"
 
 
+#: Seconds that a function of `on_error` or `on_give_up` may take.
+HOOK_SECONDS: Final = 10.0
 #: Names are stored with every event and named by `replay --handler`.
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
@@ -267,6 +293,8 @@ AsyncFunction: TypeAlias = Callable[[FetchedEvent[D], Context[AsyncApi, S]], Cor
 PlainFunction: TypeAlias = Callable[[FetchedEvent[D], Context[SyncApi, S]], None]
 AsyncStartup: TypeAlias = Callable[[], Awaitable[S]]
 PlainStartup: TypeAlias = Callable[[], S]
+AsyncHook: TypeAlias = Callable[[FailedRun, Context[AsyncApi, S]], Coroutine[Any, Any, None]]
+PlainHook: TypeAlias = Callable[[FailedRun, Context[SyncApi, S]], None]
 AsyncShutdown: TypeAlias = Callable[[S], Awaitable[None]]
 PlainShutdown: TypeAlias = Callable[[S], None]
 
@@ -305,6 +333,9 @@ class Handlers(Generic[State]):
         self._handlers: dict[str, Handler] = {}
         self.startup_function: Callable[[], Any] | None = None
         self.shutdown_function: Callable[[Any], Any] | None = None
+        #: The functions to call after a failed run, and after one that was the last.
+        self.error_hooks: list[Handler] = []
+        self.give_up_hooks: list[Handler] = []
 
     @overload
     def on(self, *types: IssuanceType, **options: Unpack[Options[Issuance]]) -> Registers[Issuance, State]: ...
@@ -384,6 +415,41 @@ class Handlers(Generic[State]):
         self._check_hook("shutdown", self.shutdown_function, function, None)
         self.shutdown_function = function
         return function
+
+    @overload
+    def on_error(self, function: AsyncHook[State]) -> AsyncHook[State]: ...
+    @overload
+    def on_error(self, function: PlainHook[State]) -> PlainHook[State]: ...
+    def on_error(self, function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        """Run the decorated function, `async def` or `def`, after each failed run of a handler of this plugin.
+
+        It gets a `FailedRun` and a context, runs once the event's new state is stored, and cannot change that state.
+        A failure is what `credhook causes` counts: not a `Retry` of the handler, nor a wait for its turn.
+
+        Raises:
+            ValueError: the function does not take two arguments.
+        """
+        self.error_hooks.append(self._hook("on_error", function))
+        return function
+
+    @overload
+    def on_give_up(self, function: AsyncHook[State]) -> AsyncHook[State]: ...
+    @overload
+    def on_give_up(self, function: PlainHook[State]) -> PlainHook[State]: ...
+    def on_give_up(self, function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        """Run the decorated function as `on_error` does, once a handler of this plugin is given up for an event.
+
+        It also runs for a handler that never ran, because the event or the handler in its `after=` was given up.
+
+        Raises:
+            ValueError: the function does not take two arguments.
+        """
+        self.give_up_hooks.append(self._hook("on_give_up", function))
+        return function
+
+    def _hook(self, kind: str, function: Callable[[Any, Any], Any]) -> Handler:
+        name = f"{self.name}.{name_of(function) or kind}"
+        return _new_handler(name, frozenset(), function, {"timeout": HOOK_SECONDS}, "failure")
 
     def _check_hook(self, kind: str, existing: object, function: Callable[..., Any], *arguments: object) -> None:
         if existing is not None:

@@ -40,10 +40,10 @@ def fields(name: str) -> str:
         names = [field if one.is_required() else f"[{field}]" for field, one in found.model_fields.items()]
         own = [key for key, value in vars(found).items() if isinstance(value, property)]
         return ", ".join([*names, *own, *["is_(…)"] * hasattr(found, "is_")])
-    if name in {"Backoff", "Context", "FetchedEvent", "Options", "Page"}:
+    if name in {"Backoff", "Context", "FailedRun", "FetchedEvent", "Options", "Page"}:
         return ", ".join(found.__annotations__)
     if name == "Handlers":
-        return "name; on(…), startup, shutdown"
+        return "name; on(…), on_error, on_give_up, startup, shutdown"
     if name in {"ApiError", "GiveUp", "Retry"}:
         return ", ".join(one for one in inspect.signature(found).parameters if one != "message")
     return ""

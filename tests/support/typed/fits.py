@@ -6,6 +6,7 @@ from credhook import (
     AsyncContext,
     Backoff,
     Context,
+    FailedRun,
     FetchedEvent,
     GiveUp,
     Handlers,
@@ -56,6 +57,17 @@ async def for_trusted(event: FetchedEvent[Presentation], context: AsyncContext) 
 @handlers.on("*", condition=lambda event: event.details.is_("completed", "verified"))
 async def for_all(event: FetchedEvent, context: Context) -> None:
     print(event.details.status, context.stale)
+
+
+@handlers.on_error
+async def reports(failure: FailedRun, context: AsyncContext) -> None:
+    assert_type(failure.event.details, Issuance | Presentation | None)
+    assert_type(failure.error, Exception)
+
+
+@handlers.on_give_up
+def tells(failure: FailedRun, context: SyncContext) -> None:
+    context.log.info("given_up", handler=failure.handler, again=failure.will_retry)
 
 
 def test_details() -> None:

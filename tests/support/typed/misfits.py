@@ -1,6 +1,6 @@
 """Mistakes that type checkers must refuse, each marked `# refused`; see integration/project/test_typing.py."""
 
-from credhook import AsyncContext, FetchedEvent, Handlers, Issuance, Presentation, SyncContext
+from credhook import AsyncContext, FailedRun, FetchedEvent, Handlers, Issuance, Presentation, SyncContext
 from credhook.testing import event as make
 
 handlers = Handlers("accounts")
@@ -63,6 +63,14 @@ async def of_another_state(event: FetchedEvent[Issuance], context: AsyncContext[
 
 @stored.on("openid4vc.issuance.completed")  # refused
 async def of_a_narrower_state(event: FetchedEvent[Issuance], context: AsyncContext[bool]) -> None: ...
+
+
+@stored.on_error  # refused
+async def reports_with_another_state(failure: FailedRun, context: AsyncContext[str]) -> None: ...
+
+
+@stored.on_give_up  # refused
+def reports_without_a_context(failure: FailedRun) -> None: ...
 
 
 @stored.startup  # refused

@@ -228,6 +228,19 @@ def test_a_plugin_has_one_function_for_start_up_and_one_for_the_end() -> None:
             hook(function)
 
 
+@pytest.mark.parametrize(("function", "message"), [
+    (named(lambda failure: None), r"x\.f should take two arguments, \(failure, context\)"),
+    (named(lambda context, failure: None), r"x\.f takes \(context, failure\): swap"),
+    (yields, r"x\.yields is a generator"),
+    (None, r"x\.on_error should take two arguments"),
+])  # fmt: skip
+def test_hook_of_failures_needs_a_failure_and_a_context(function: Any, message: str) -> None:
+    plugin: Any = Handlers("x")
+    with pytest.raises(ValueError, match=message):
+        plugin.on_error(function)
+    assert plugin.error_hooks == []
+
+
 def test_a_module_here_comes_before_an_installed_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for folder in ("installed", "here"):
         (tmp_path / folder).mkdir()
