@@ -7,6 +7,8 @@ One hash per event is its record. It also marks the webhook-id as seen, so that 
         due, seen                           while the event is open: next attempt, data was presented
         error                               the last error, or why the event was given up
         settled                             when it was settled, in ms; open events have none
+        latest                              rank and time of the latest state of the resource that handlers have seen by
+                                            its end, see claims.py
         place                               where the index lists it, unless it is the first of its ms; see index.lua
         fence, holder                       of the last claim; holder is the worker's name. While a worker holds the
                                             event, the lock of its resource has them, see lock.lua
@@ -51,7 +53,6 @@ this table:
     conflict:*          retention
     history:*           7 d, while open; retention
     snapshot:*          1 d
-    resource:*          1 d
     by_time             never
     by_resource         never
     open                never
@@ -160,8 +161,6 @@ class Keys:
     conflict = _Key(PREFIX, ":conflict:")
     #: List per event of its attempts and replays, "<ms> <JSON>", unless the first attempt was enough; the id follows.
     history = _Key(PREFIX, ":history:")
-    #: Integer per resource: rank and time of the latest state that handlers have seen, see claims.py; its id follows.
-    resource = _Key(PREFIX, ":resource:")
     #: Sealed details with presented data, until every event of the presentation is done; the resource's id follows.
     snapshot = _Key(PREFIX, ":snapshot:")
     #: Stream of the webhook-ids of all events, in the order of receipt; see index.lua.

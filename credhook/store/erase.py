@@ -93,9 +93,9 @@ class Erasure:
             pipeline.xdel(self._store.keys.by_time, *entries)
 
     def _forget_resource(self, resource: str) -> None:
-        """Erase what handlers have seen of the resource, the conflicting deliveries that name it, and lost entries."""
+        """Erase the kept data of the resource, the conflicting deliveries that name it, and lost entries."""
         keys, redis = self._store.keys, self._store.redis
-        redis.delete(keys.resource + resource, keys.snapshot + resource)
+        redis.delete(keys.snapshot + resource)
         score = keys.resource_score(resource)
         for page in batched(cast(list[bytes], redis.zrange(keys.by_resource, score, score, byscore=True)), PAGE):
             pipeline = redis.pipeline(transaction=False)

@@ -45,8 +45,8 @@ MAX_GROUP: Final = 200
 #: For write.lua: the operation's name, the number of its arguments, and these.
 Operation = tuple[str | int | bytes, ...]
 
-#: Ranks of states are lower. A resource's latest state is `<updatedAt> * 100 + <rank>`: Redis stores an integer in 24
-#: bytes less than a text.
+#: Ranks of states are lower. A resource's latest state is `<updatedAt> * 100 + <rank>`: Redis stores an integer in fewer
+#: bytes than a text.
 _RANKS: Final = 100
 _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 #: The schedule of a handler that was not tried yet.
@@ -212,7 +212,7 @@ class Taken(NamedTuple):
 def _claim(parts: Sequence[Any]) -> Claim:
     """Return the claim in a script's reply; see claim_event.lua."""
     event_id, job, now, kind, resource, received, fence, lapses, latest, killed, candidate, trace, before = parts
-    updated, rank = divmod(int(latest or 0), _RANKS)
+    updated, rank = divmod(latest, _RANKS)
     claim = Claim(
         event_id=event_id.decode(),
         type=kind.decode(),

@@ -4,7 +4,7 @@
 -- Reply: the last entry of by_time; then for each resource a list: 1 if it may have more entries, else 0; how many this
 --   call has read; a list of the erased types; and the types of its events, some perhaps twice.
 
---! include index.lua
+--! include events_of_resource.lua
 --! include erased.lua
 
 local left = 500  -- Entries that one script reads.
@@ -23,13 +23,12 @@ end
 local last = redis.call('XREVRANGE', by_time, '+', '-', 'COUNT', 1)[1]
 local reply = {last and last[1] or '0-0'}
 for i = 1, #ARGV, 2 do
-    local resource, score, types = ARGV[i], score_of(ARGV[i]), {}
+    local resource, types = ARGV[i], {}
     -- From the end: an entry that the sweeper removes meanwhile does not move unread entries.
-    local entries = redis.call('ZRANGE', by_resource, score, score, 'BYSCORE', 'REV', 'LIMIT', ARGV[i + 1], left)
+    local entries = entries_of(resource, left, ARGV[i + 1])
     for _, entry in ipairs(entries) do
-        local event = redis.call('XRANGE', by_time, entry, entry)[1]
-        local record = event and if_hash('HMGET', EVENT .. event[2][2], 'resource', 'type') or {}
-        if record[1] == resource and record[2] then types[#types + 1] = record[2] end
+        local _, type = event_at(entry, resource, 'type')
+        if type then types[#types + 1] = type end
     end
     reply[#reply + 1] = {#entries == left and 1 or 0, #entries, erased_types(resource), unpack(types)}
     left = left - #entries

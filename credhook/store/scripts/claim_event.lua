@@ -6,11 +6,12 @@
 --
 -- A claim is a list:
 --   1 webhook-id  2 job  3 now, ms  4 type  5 resource  6 received, ms  7 fence  8 lapses  9 latest state of the
---   resource that handlers have seen, or nil  10 deaths of workers that held only this event  11 1 for a poison
+--   resource that handlers have seen, or 0  10 deaths of workers that held only this event  11 1 for a poison
 --   candidate  12 trace or nil  13 the record's fields and values, if the event was held before
 
 --! include keys.lua
 --! include lock.lua
+--! include events_of_resource.lua
 --! include expiring.lua
 
 local EARLY = 2000            -- Ms that RQ's scheduler, which counts whole seconds, may be early.
@@ -57,25 +58,23 @@ local function claim(id, job, worker)
     if state == $WAITING then redis.call('HSET', EVENT .. id, 'state', $ACCEPTED) end
     if record.due or record.holder then redis.call('HDEL', EVENT .. id, 'due', 'holder') end
     claimed[resource] = id
-    return {id, job, now, record.type, resource, received, fence, tonumber(lapses or 0), false, killed,
+    return {id, job, now, record.type, resource, received, fence, tonumber(lapses or 0),
+            latest_of(resource, record.latest), killed,
             poison_candidate and 1 or 0, record[$TRACE] or false, was_held and fields or {}}
 end
 
--- Give each of the claims its lock, its lease and its entry among RQ's started jobs, and fill in the latest state of its
--- resource.
+-- Give each of the claims its lock, its lease and its entry among RQ's started jobs.
 local function hold(claims, worker)
     if #claims == 0 then return end
     local ends, rq_ends = string.format('%.0f', now + worker.lease), string.format('%.0f', now / 1000 + $RQ_STARTED_SECONDS)
-    local held, locked, executions, resources = {}, {}, {}, {}
+    local held, locked, executions = {}, {}, {}
     for place, got in ipairs(claims) do
         held[2 * place - 1], held[2 * place] = ends, got[1]
         locked[2 * place - 1] = got[5]
         locked[2 * place] = got[1] .. ' ' .. got[7] .. ' ' .. (got[8] + 1) .. ' ' .. (worker.name or '')
         executions[2 * place - 1], executions[2 * place] = rq_ends, got[2] .. ':' .. got[7]
-        resources[place] = RESOURCE .. got[5]
     end
     redis.call('HSET', locks, unpack(locked))
     redis.call('ZADD', leases, unpack(held))
     if worker.name then redis.call('ZADD', started, unpack(executions)) end
-    for place, state in ipairs(redis.call('MGET', unpack(resources))) do claims[place][9] = state end
 end

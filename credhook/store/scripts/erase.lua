@@ -1,6 +1,6 @@
 -- Forget events, and all that was kept for their sake.
 --
--- The latest state of the event's resource goes as well, and its presented data, even if the resource has other events. The job may still be in
+-- The presented data of the event's resource goes as well, even if the resource has other events. The job may still be in
 -- RQ's queue: looking for it there would take too long, and the worker that takes it finds nothing.
 --
 -- One command deletes the record and all that only this event has. Until the end, the event is among the open ones: if
@@ -58,8 +58,7 @@ local function erase(id, job, selected)
     if there then redis.call('ZADD', open, 0, id) end  -- Moved at 0: if the script breaks off, the event has not vanished.
     for _, set in ipairs(of_events) do redis.call('ZREM', set, id) end
     for _, set in ipairs(of_jobs) do redis.call('ZREM', set, job) end
-    redis.call('DEL', key, CONFLICT .. id, HISTORY .. id, 'rq:results:' .. job, SNAPSHOT .. (resource or ''),
-        RESOURCE .. (resource or ''))
+    redis.call('DEL', key, CONFLICT .. id, HISTORY .. id, 'rq:results:' .. job, SNAPSHOT .. (resource or ''))
     local entry = entry_of(record.received, record.place)
     if entry then
         redis.call('XDEL', by_time, entry)  -- First, since by_resource does not name the event.

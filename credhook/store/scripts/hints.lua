@@ -18,13 +18,18 @@ local function push_urgent(...)
     pcall(write_expiring, urgent, URGENT_LASTS, 'RPUSH', ...)
 end
 
--- Publish the state of an event if there are listeners. `more` holds further fields.
-local function publish(id, state, type, resource, more)
-    if listening == nil then  -- Redis is asked once in a script.
+-- Return true if somebody listens to changes. Redis is asked once in a script.
+local function has_listeners()
+    if listening == nil then
         local reply = redis.pcall('PUBSUB', 'NUMSUB', channel)
         listening = not reply.err and tonumber(reply[2]) > 0
     end
-    if not listening then return end
+    return listening
+end
+
+-- Publish the state of an event if there are listeners. `more` holds further fields.
+local function publish(id, state, type, resource, more)
+    if not has_listeners() then return end
     local change = {at = now, id = id, state = state, type = type or '', resource = resource or ''}
     for name, value in pairs(more or {}) do change[name] = value end
     redis.pcall('PUBLISH', channel, cjson.encode(change))

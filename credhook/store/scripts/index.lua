@@ -38,11 +38,17 @@ local function ms_of(entry)
     return string.match(entry, '^%d+')
 end
 
--- Return true if an event of the resource came after this entry, or if its last 100 entries do not tell. The entries of a
--- resource stand in the order of their ms, and those of one ms in the order of their text.
+-- Return up to `most` entries of a resource, the latest first, after the first `skipped`. They stand in the order of their
+-- ms, and those of one ms in the order of their text.
+local function entries_of(resource, most, skipped)
+    local score = score_of(resource)
+    return redis.call('ZRANGE', by_resource, score, score, 'BYSCORE', 'REV', 'LIMIT', skipped or 0, most)
+end
+
+-- Return true if an event of the resource came after this entry, or if its last 100 entries do not tell.
 local function has_later(resource, entry)
-    local score, ms, number = score_of(resource), string.match(entry, '^(%d+)%-(%d+)$')
-    local listed = redis.call('ZRANGE', by_resource, score, score, 'BYSCORE', 'REV', 'LIMIT', 0, 100)
+    local ms, number = string.match(entry, '^(%d+)%-(%d+)$')
+    local listed = entries_of(resource, 100)
     for _, other in ipairs(listed) do
         local later, place = string.match(other, '^(%d+)%-(%d+)$')
         later = later - ms

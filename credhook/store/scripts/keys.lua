@@ -7,7 +7,7 @@
 local prefix = KEYS[1]
 local queue = string.sub(prefix, #$PREFIX + 1, -2)
 local EVENT, CONFLICT, SNAPSHOT = prefix .. 'event:', prefix .. 'conflict:', prefix .. 'snapshot:'
-local HISTORY, RESOURCE = prefix .. 'history:', prefix .. 'resource:'
+local HISTORY = prefix .. 'history:'
 local by_time, by_resource = prefix .. 'by_time', prefix .. 'by_resource'
 local open, delayed = prefix .. 'open', prefix .. 'delayed'
 local leases, locks = prefix .. 'leases', prefix .. 'locks'
@@ -44,7 +44,7 @@ end
 -- The record of an event is a hash. If something else has written to it, the events beside it go on.
 local states = $STATES
 local REQUIRED = {'state', 'type', 'resource', 'received'}
-local NUMBERS = {'received', 'fence', 'lapses', 'due', 'killed', 'deaths'}
+local is_number = {received = true, fence = true, lapses = true, due = true, killed = true, deaths = true, latest = true}
 
 -- Return the reply of HGETALL as a table.
 local function by_field(reply)
@@ -71,8 +71,8 @@ local function record_of(id)
         if not record[field] then return nil, 'no ' .. field end
     end
     if not states[record.state] then return nil, 'state' end
-    for _, field in ipairs(NUMBERS) do
-        if record[field] and not string.find(record[field], '^%d+$') then return nil, field end
+    for i = 1, #fields, 2 do
+        if is_number[fields[i]] and not string.find(fields[i + 1], '^%d+$') then return nil, fields[i] end
     end
     return record, fields
 end

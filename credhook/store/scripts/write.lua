@@ -20,16 +20,16 @@
 --! include claim_event.lua
 --! include enqueue.lua
 --! include hints.lua
---! include index.lua
+--! include events_of_resource.lua
 
 local MOST_BLOCKED = 500  -- Blocked jobs that one script goes through to find the next events of its resources.
 local MOST_SHARING = 20  -- Events of a presentation that are asked whether they need its data.
-local LATEST_LASTS = 86400000  -- Ms that the latest state of a resource is remembered. After that the details decide.
 
 local call = redis.call
 local retention, forgotten = ARGV[1], string.format('%.0f', now + 1000 * ARGV[1])
 local worker = {lease = ARGV[2], name = ARGV[3] ~= '' and ARGV[3] or nil}
 local write, settled, ended, left = {}, {}, {}, MOST_BLOCKED
+local OF_OPEN_EVENTS = {'fence', 'deaths', 'killed', 'lapses'}  -- Fields that a closed event lacks.
 
 -- Return the schedule of a pending handler, or of the fetch, as the record keeps it. A negative `wait`, in ms, stands for no
 -- due time of its own. `chosen`: true if the handler has chosen the due time.
@@ -89,16 +89,10 @@ end
 -- one that has seen it and can be replayed. The last events of the presentation count.
 local function is_needed(resource, settled_id)
     if call('EXISTS', SNAPSHOT .. resource) == 0 then return false end
-    local score = score_of(resource)
-    for _, entry in ipairs(call('ZRANGE', by_resource, score, score, 'BYSCORE', 'REV', 'LIMIT', 0, MOST_SHARING)) do
-        local listed = call('XRANGE', by_time, entry, entry)[1]
-        local id = listed and listed[2][2]
-        if id and id ~= settled_id then
-            local other, type, state, seen = unpack(
-                if_hash('HMGET', EVENT .. id, 'resource', 'type', 'state', 'seen') or {})
-            local is_open = state == $ACCEPTED or state == $WAITING
-            if other == resource and urgent_types[type] and (is_open or seen and state ~= $DONE) then return true end
-        end
+    for _, entry in ipairs(entries_of(resource, MOST_SHARING)) do
+        local id, type, state, seen = event_at(entry, resource, 'type', 'state', 'seen')
+        local is_open = state == $ACCEPTED or state == $WAITING
+        if id and id ~= settled_id and urgent_types[type] and (is_open or seen and state ~= $DONE) then return true end
     end
     return false
 end
@@ -132,7 +126,7 @@ function write.settle(id, fence, job, state, latest, follow, sealed, rest, ...)
         return {unclaimed and same and 1 or 0}
     end
     local is_open = state == $WAITING or state == $ACCEPTED
-    local set, unset = {key, 'state', state}, {key}
+    local set, unset = {key, 'state', state}, {}
     local function put(field, value) set[#set + 1], set[#set + 2] = field, value end
     local function drop(field) if record[field] then unset[#unset + 1] = field end end
     for i = 1, #records, 2 do put($HANDLER .. records[i], records[i + 1]) end
@@ -140,7 +134,7 @@ function write.settle(id, fence, job, state, latest, follow, sealed, rest, ...)
     local causes, highest = details.causes or {}, 1
     for name, cause in pairs(causes) do put($BLAMED .. name, cause) end
     for field in pairs(record) do
-        if string.sub(field, 1, #$BLAMED) == $BLAMED and not causes[string.sub(field, #$BLAMED + 1)] then drop(field) end
+        if string.find(field, $BLAMED, 1, true) == 1 and not causes[string.sub(field, #$BLAMED + 1)] then drop(field) end
     end
     for name, run in pairs(details.schedules or {}) do
         put($PENDING .. name, schedule(unpack(run)))
@@ -148,6 +142,7 @@ function write.settle(id, fence, job, state, latest, follow, sealed, rest, ...)
     end
     if details.fetched then drop($PENDING .. $FETCH) end
     drop('holder')
+    if latest ~= '' then put('latest', latest) end
     local due = state == $WAITING and due_of(details)
     if is_open then
         lapses = tonumber(lapses) - 1  -- This claim has not lapsed.
@@ -156,7 +151,7 @@ function write.settle(id, fence, job, state, latest, follow, sealed, rest, ...)
         if due then put('due', due) end
     else
         put('settled', now_text)
-        for _, field in ipairs({'fence', 'deaths', 'killed', 'lapses'}) do drop(field) end
+        for _, field in ipairs(OF_OPEN_EVENTS) do drop(field) end
         if state == $DONE then drop('seen') end
         if state ~= $UNHANDLED then drop($ONLY) end
     end
@@ -166,7 +161,7 @@ function write.settle(id, fence, job, state, latest, follow, sealed, rest, ...)
         if not is_needed(record.resource, id) then call('DEL', SNAPSHOT .. record.resource) end
     end
     call('HSET', unpack(set))
-    if #unset > 1 then call('HDEL', unpack(unset)) end
+    if #unset > 0 then call('HDEL', key, unpack(unset)) end
     if is_open then
         if state == $ACCEPTED then  -- Handed back: to the head of the queue, where it came from.
             enqueue('LPUSH', {id}, {job})
@@ -180,14 +175,14 @@ function write.settle(id, fence, job, state, latest, follow, sealed, rest, ...)
         call('PERSIST', key)  -- A settlement that was broken off may have let it expire.
     else
         call('PEXPIREAT', key, forgotten)
-        if worker.name then call('DEL', 'rq:job:' .. job) end
         if state ~= $DONE then call('ZADD', state == $UNHANDLED and unhandled .. record.type or dead, now, id) end
     end
-    publish(id, state, record.type, record.resource, {
-        attempt = highest, error = details.error or '', wait = due and due - now or nil, age = now - record.received,
-    })
-    if latest ~= '' then call('SET', RESOURCE .. record.resource, latest, 'PX', LATEST_LASTS) end
-    local settlement = {id = id, resource = record.resource, follow = follow == '1', details = details,
+    if has_listeners() then
+        publish(id, state, record.type, record.resource, {
+            attempt = highest, error = details.error or '', wait = due and due - now or nil, age = now - record.received,
+        })
+    end
+    local settlement = {id = id, job = job, resource = record.resource, follow = follow == '1', details = details,
                         is_open = is_open, locked = locked, reply = {1}}
     settled[#settled + 1] = settlement
     return settlement.reply
@@ -195,15 +190,18 @@ end
 
 -- Release the claims of settled events, and remove closed events from the open ones.
 local function release()
-    local ids, closed, unlocked = {}, {}, {}
+    local ids, closed, job_keys, unlocked = {}, {}, {}, {}
     for _, settlement in ipairs(settled) do
         ids[#ids + 1] = settlement.id
-        if not settlement.is_open then closed[#closed + 1] = settlement.id end
+        if not settlement.is_open then
+            closed[#closed + 1], job_keys[#job_keys + 1] = settlement.id, 'rq:job:' .. settlement.job
+        end
         if settlement.locked then unlocked[#unlocked + 1] = settlement.resource end
     end
     if #unlocked > 0 then call('HDEL', locks, unpack(unlocked)) end
     call('ZREM', leases, unpack(ids))
     if #closed > 0 then
+        if worker.name then call('DEL', unpack(job_keys)) end
         call('ZREM', delayed, unpack(closed))
         call('ZREM', open, unpack(closed))
     end

@@ -12,8 +12,8 @@ from credhook.worker.queue.claims import Claims, Settlement
 from support.store.accepting import inbox_on
 from support.store.stores import store_on
 
-#: Bytes of Redis that one settled event may cost, with the latest state of its resource, which is kept for a day.
-MAX_BYTES = 700
+#: Bytes of Redis that one settled event may cost.
+MAX_BYTES = 580
 COUNT = 1_000
 HANDLED = Settlement(State.DONE, records={"accounts.open_account": "done 12"}, latest=(3, 1_790_000_000_000))
 

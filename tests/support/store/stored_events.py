@@ -88,7 +88,7 @@ def contents(redis: Redis) -> list[str]:
 
 #: What the keys of events, their lists and their jobs begin with. Others say which processes are there.
 OF_EVENTS = (
-    *("event:", "snapshot:", "history:", "resource:", "by_time", "by_resource", "open", "leases", "locks"),
+    *("event:", "snapshot:", "history:", "by_time", "by_resource", "open", "leases", "locks"),
     *("dead", "cause"),
     "rq:queue:",
 )

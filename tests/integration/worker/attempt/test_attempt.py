@@ -384,7 +384,7 @@ async def test_later_state_counts_or_else_the_higher_rank(
         await idle.accept(f"e{number}", f"openid4vc.{namespace}.{kind}", "iss_1")
         await idle.next()
     assert told.stale[::2] == [stale for *_, stale in steps]
-    assert redis_client.get("credhook:credhook:resource:iss_1") == kept.encode()
+    assert redis_client.hget(f"credhook:credhook:event:e{len(steps) - 1}", "latest") == kept.encode()
 
 
 async def test_later_details_serve_the_event_that_follows(made: Attempts, stub: Stub) -> None:
