@@ -45,8 +45,8 @@ MAX_GROUP: Final = 200
 #: For write.lua: the operation's name, the number of its arguments, and these.
 Operation = tuple[str | int | bytes, ...]
 
-#: Ranks of states are lower. A resource's latest state is `<updatedAt> * 100 + <rank>`: Redis stores an integer in fewer
-#: bytes than a text.
+#: Ranks of states are lower. A resource's latest state is `<updatedAt> * 100 + <rank>`: Redis stores an integer in
+#: fewer bytes than a text.
 _RANKS: Final = 100
 _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 #: The schedule of a handler that was not tried yet.
