@@ -32,7 +32,6 @@ def test_nothing_of_an_erased_event_is_left(redis_client: Redis, redis_url: str,
     accept(redis_url, "kept", DATA, "r_third")
     job = job_id("doomed:1")
     redis_client.set(SNAPSHOT + "r_doomed", "sealed")
-    redis_client.set(INDEX.resource + "r_doomed", 3)
     redis_client.rpush(INDEX.history + "doomed:1", "{}")
     redis_client.hset(INDEX.locks, mapping={"r_doomed": "doomed:1 1 1 w", "r_third": "kept 1 1 w"})
     for key in (INDEX.dead, INDEX.unhandled + DATA, INDEX.quarantined, INDEX.leases):
@@ -85,11 +84,9 @@ def test_erase_removes_the_job_of_a_claimed_event_after_its_lease(
     redis_client: Redis, redis_url: str, events: Run
 ) -> None:
     accept(redis_url, "m1", COMPLETED, "r1")
-    redis_client.set(INDEX.resource + "r1", 3)
     redis_client.zadd(INDEX.leases, {"m1": 1_000 * (redis_client.time()[0] + 60)})
     assert "a worker had" in events("erase", "--id", "m1", "--yes").stdout
     assert 50_000 < redis_client.pttl(f"rq:job:{job_id('m1')}") <= 65_000
-    assert not redis_client.exists(INDEX.resource + "r1")
 
 
 def test_an_erasure_crosses_pages_and_spares_what_has_a_similar_name(redis_client: Redis, events: Run) -> None:
@@ -115,7 +112,6 @@ def test_an_erasure_crosses_pages_and_spares_what_has_a_similar_name(redis_clien
 
 def test_erase_removes_leftovers_of_expired_events(redis_client: Redis, events: Run) -> None:
     redis_client.hset(INDEX.conflict + "m1", "some.type r1", 1)
-    redis_client.set(INDEX.resource + "r2", 3)
     redis_client.hset(INDEX.conflict + "m3", "some.type other r2", 1)
     list_event(redis_client, "m2", 1, "r2")
     assert events("erase", "--id", "m1").stdout == "erased 0, left 1 (1 not in the store)\n"
