@@ -4,6 +4,7 @@ One module holds all classes, so that every command can tell whether a variable 
 """
 
 import difflib
+import json
 import os
 import re
 import ssl
@@ -537,13 +538,27 @@ def public_url() -> str | None:
     return EndpointSettings().public_url if "CREDHOOK_PUBLIC_URL" in names_set() else None
 
 
+def _json_object(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    with suppress(ValueError):
+        if isinstance(parsed := json.loads(value), dict):
+            return parsed
+    raise ValueError('should be a JSON object: {"accounts.open_account": {"timeout": 90}}')
+
+
 class HandlerSettings(Settings):
-    """Setting of the handlers to load. `credhook handlers` needs no other."""
+    """Settings of the handlers to load. `credhook handlers` needs no other."""
 
     handlers: Annotated[tuple[str, ...], NoDecode, _WORDS, _separated_by(",")] = Field(
         (),
         description="`module` or `module:object`, comma-separated. "
         "Default: every `credhook.handlers` entry point that is installed, or else a handler that logs.",
+    )
+    handler_options: Annotated[dict[str, Any], NoDecode, BeforeValidator(_json_object)] = Field(
+        {},
+        description="JSON with options of single handlers that replace those in the code: `timeout`, `retries`, "
+        '`concurrency`, `rate`. Such as `{"accounts.open_account": {"timeout": 90, "rate": "10/m"}}`.',
     )
 
 

@@ -181,7 +181,7 @@ def check_clock(ahead: float) -> Finding:
 def _load_handlers(settings: WorkerSettings) -> tuple[frozenset[str] | None, Finding]:
     """Return the event types that handlers want, or None if the handlers cannot be loaded."""
     try:
-        registry = load(settings.handlers)
+        registry = load(settings.handlers, settings.handler_options)
     except CannotLoad as error:
         problem, remedy = split_remedy(error.message)
         return None, fail("handlers.load", problem, remedy or "fix it; no worker starts without its handlers")

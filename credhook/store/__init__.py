@@ -67,6 +67,7 @@ this table:
     isolated            1 d
     blocked:*           1 d
     running:*           1 d
+    rate:*:bucket       with the bucket
     refused:*           1 d
     cause:*             retention, at least 7 d
     backfilled          2 retention
@@ -229,6 +230,8 @@ class Keys:
     isolated = _Key(PREFIX, ":isolated")
     #: Set of the events under way in a handler with a limit; its name follows.
     running = _Key(PREFIX, ":running:")
+    #: Prefix of the token bucket of a handler with a rate; its name follows, see platform.lua.
+    rate = _Key(PREFIX, ":rate:")
     #: Hash of a foreign job, moved out of RQ's reach; the job's id follows.
     refused = _Key(PREFIX, ":refused:")
     #: RQ's queue.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Optional
 import structlog
 
 from credhook.settings import WorkerSettings
-from credhook.store import FETCH, GAVE_UP, TOOK, WORKER, State
+from credhook.store import FETCH, GAVE_UP, LONGEST_WAIT, TOOK, WORKER, State
 from credhook.store.errors import STORE_ERRORS
 from credhook.worker import metrics
 from credhook.worker.api.client import AsyncApi, SyncApi
@@ -202,23 +202,33 @@ class Processor:
         # At the first attempt the details come first: the condition may need no place, and presented data may not wait.
         return None if claim.first else await self._place(claim, handler)
 
-    async def _place(self, claim: Claim, handler: Handler) -> retry.ConcurrencyReached | None:
-        """Take a place for a handler with a concurrency limit. Return why there is none."""
-        if not handler.concurrency:
+    async def _place(self, claim: Claim, handler: Handler) -> retry.Defer | None:
+        """Take a place for a handler with a concurrency limit or a rate. Return why there is none."""
+        limit, rate = handler.concurrency, handler.runs_per_second
+        if not limit and not rate:
             return None
         try:
-            if await self.claims.acquire_place(claim, handler.name, handler.concurrency):
-                return None
+            has_place, wait = await self.claims.acquire_place(claim, handler.name, limit, rate)
         except STORE_ERRORS as error:
             log.warning("places_unknown", webhook_id=claim.event_id, error=type(error).__name__)
+            has_place, wait = False, 0.0
+        if has_place:
+            if wait:
+                await asyncio.sleep(wait)
+            return None
+        if rate and wait:  # Events that wait ask in turn, no more often than there are turns.
+            return retry.RateReached(self._turn(handler, wait, 1 / rate))
         return retry.ConcurrencyReached(self._turn(handler, retry.PLACE_AGAIN_SECONDS))
 
-    def _turn(self, handler: Handler, seconds: float) -> float:
-        """Return the seconds, at least `seconds`, until the event asks again for a handler that cannot run."""
+    def _turn(self, handler: Handler, seconds: float, apart: float | None = None) -> float:
+        """Return the seconds, at least `seconds`, until the event asks again for a handler that cannot run.
+
+        `apart`: seconds between two events of this process that ask for the handler; None: PLACE_TURN_SECONDS.
+        """
         now = time.monotonic()
-        earliest = self._turns.get(handler.name, 0.0) + retry.PLACE_TURN_SECONDS
+        earliest = self._turns.get(handler.name, 0.0) + (apart or retry.PLACE_TURN_SECONDS)
         turn = self._turns[handler.name] = max(now + seconds, earliest)
-        return turn - now
+        return min(turn - now, LONGEST_WAIT)
 
     async def run_handlers(self, attempt: Attempt, details: Details, handlers: Sequence[Handler]) -> None:
         """Run the handlers concurrently, but those with `after=` once the other has ended. Record each as it ends."""

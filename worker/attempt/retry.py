@@ -123,6 +123,10 @@ class ConcurrencyReached(Defer):
         super().__init__(seconds)
 
 
+class RateReached(Defer):
+    """The handler's rate is used up for now. No attempt is spent."""
+
+
 class PluginNotStarted(Defer):
     """The start-up function of the handler's plugin has not succeeded yet. No attempt is spent."""
 

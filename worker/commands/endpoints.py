@@ -190,12 +190,13 @@ def handlers() -> None:
 
 @handlers.command("list")
 def list_handlers() -> None:
-    """Print each loaded handler with its event types."""
+    """Print each loaded handler with its event types and the limits in force."""
+    settings = HandlerSettings()
     rows = [
-        (handler.name, "coroutine" if handler.is_async else "thread", described(handler.types))
-        for handler in load(HandlerSettings().handlers).handlers
+        (handler.name, "coroutine" if handler.is_async else "thread", described(handler.types), handler.limits)
+        for handler in load(settings.handlers, settings.handler_options).handlers
     ]
-    print_table(("handler", "runs as", "event types"), rows, "no handlers are loaded")
+    print_table(("handler", "runs as", "event types", "options"), rows, "no handlers are loaded")
 
 
 @click.group()

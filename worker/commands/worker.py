@@ -28,9 +28,11 @@ def worker(
 ) -> None:
     """Fetch the details of each event and run the handlers.
 
-    Environment variables set everything else; deploy/README.md lists them. Run as many workers as you like, on as many
-    machines as you like. After SIGTERM, a worker takes no more events and finishes those in flight. It hands back the
-    events that take longer than CREDHOOK_GRACE, and exits with 0.
+    Environment variables set everything else; deploy/README.md lists them. CREDHOOK_HANDLER_OPTIONS replaces options of
+    single handlers, such as their timeout or rate, and `credhook handlers list` shows the options in force.
+
+    Run as many workers as you like, on as many machines as you like. After SIGTERM, a worker takes no more events and
+    finishes those in flight. It hands back the events that take longer than CREDHOOK_GRACE, and exits with 0.
     """
     settings, endpoint = WorkerSettings(), public_url()
     if supervised is None and not debug:

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
 import click
 import structlog
@@ -35,10 +36,10 @@ class CannotLoad(click.ClickException):
     exit_code = 2
 
 
-def load(names: Iterable[str] = ()) -> Registry:
+def load(names: Iterable[str] = (), options: Mapping[str, Any] = MappingProxyType({})) -> Registry:
     """Load the named plugins, else every installed plugin, else the handler that logs.
 
-    A name is `module` or `module:object`, as in `CREDHOOK_HANDLERS`.
+    A name is `module` or `module:object`, as in `CREDHOOK_HANDLERS`. `options`: see `CREDHOOK_HANDLER_OPTIONS`.
 
     Raises:
         CannotLoad: a plugin cannot be loaded.
@@ -50,7 +51,7 @@ def load(names: Iterable[str] = ()) -> Registry:
         finder = _CurrentFolder(current_folder, references)
         sys.meta_path.insert(0, finder)
         try:
-            return _registry(references)
+            return _registry(references, options)
         finally:
             sys.meta_path.remove(finder)
     references = {
@@ -60,7 +61,7 @@ def load(names: Iterable[str] = ()) -> Registry:
         hint = "Events are only logged. Set CREDHOOK_HANDLERS=module to load the handlers of a module"
         log.warning("handlers_not_named", hint=hint)
         references[_BUILT_IN] = _BUILT_IN
-    return _registry(references)
+    return _registry(references, options)
 
 
 class _CurrentFolder:
@@ -76,7 +77,7 @@ class _CurrentFolder:
         return spec if spec and spec.origin else None
 
 
-def _registry(references: Mapping[str, str]) -> Registry:
+def _registry(references: Mapping[str, str], options: Mapping[str, Any]) -> Registry:
     plugins: dict[str, Handlers] = {}
     for source, reference in references.items():
         plugin = _load(reference, source)
@@ -89,7 +90,10 @@ def _registry(references: Mapping[str, str]) -> Registry:
         if not list(plugin):
             hint = "Decorate a function with @handlers.on(…), or remove the plugin from CREDHOOK_HANDLERS"
             log.warning("plugin_without_handlers", plugin=plugin.name, handlers=source, hint=hint)
-    return Registry(plugins.values())
+    try:
+        return Registry(plugins.values(), options)
+    except ValueError as error:
+        raise CannotLoad(f"CREDHOOK_HANDLER_OPTIONS: {error}") from None
 
 
 def _load(reference: str, source: str) -> Handlers:

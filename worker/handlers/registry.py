@@ -17,13 +17,14 @@ import functools
 import inspect
 import re
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from types import MappingProxyType
 from typing import Annotated, Any, Final, Generic, Literal, Protocol, TypeAlias, overload
 
 import structlog
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict, TypeVar, Unpack
 
 from credhook.backoff import Backoff
@@ -105,14 +106,37 @@ AsyncContext: TypeAlias = Context[AsyncApi, S_co]
 SyncContext: TypeAlias = Context[SyncApi, S_co]
 
 
+#: Unit of a rate → its seconds.
+_UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+
+def _checked_rate(rate: str) -> str:
+    number, _, unit = rate.partition("/")
+    if unit not in _UNITS or not re.fullmatch(r"[1-9]\d{0,5}", number):
+        raise ValueError('should be a number of runs a second, minute, hour or day: "5/s", "10/m", "100/h", "1000/d"')
+    return rate
+
+
 @with_config(ConfigDict(strict=True, extra="forbid"))
-class Options(TypedDict, Generic[OfDetails], total=False):
-    """The options of `Handlers.on`."""
+class Limits(TypedDict, total=False):
+    """The options of `Handlers.on` that CREDHOOK_HANDLER_OPTIONS can replace."""
 
     timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     """Seconds that one run may take. Default: CREDHOOK_HANDLER_TIMEOUT."""
     retries: Annotated[int, Field(ge=0)]
     """How often this handler is run again for one event. Default: CREDHOOK_MAX_ATTEMPTS - 1."""
+    concurrency: Annotated[int, Field(ge=1)]
+    """Maximum number of concurrent runs in the whole fleet. It holds up no other handler."""
+    rate: Annotated[str, AfterValidator(_checked_rate)]
+    """Maximum number of runs a second, minute, hour or day in the whole fleet: "10/m". They are spread evenly."""
+
+
+@with_config(ConfigDict(strict=True, extra="forbid"))
+class Options(Limits, Generic[OfDetails], total=False):
+    """The options of `Handlers.on`."""
+
+    name: str
+    """The handler's name within its plugin. Default: the function's name. Progress is stored under it."""
     backoff: Backoff
     """The waits between attempts, unless the handler raises `Retry(after=…)`."""
     give_up_on: type[Exception] | tuple[type[Exception], ...]
@@ -124,11 +148,10 @@ class Options(TypedDict, Generic[OfDetails], total=False):
 
     Otherwise handlers run concurrently.
     """
-    concurrency: Annotated[int, Field(ge=1)]
-    """Maximum number of concurrent runs in the whole fleet. It holds up no other handler."""
 
 
 _OPTIONS: Final = TypeAdapter(Options[Any])
+_LIMITS: Final = TypeAdapter(dict[str, Limits])
 
 
 class ConditionReturnsAwaitable(TypeError):
@@ -140,7 +163,7 @@ class Handler:
     """One function of one plugin. `Options` explains the other attributes.
 
     Attributes:
-        name: `plugin.function`. Progress is recorded under this name, so a renamed function is a new handler.
+        name: `plugin.function`, or its option `name`. Progress is recorded under it, so a renamed handler is a new one.
         types: the event types that it runs for.
         function: called with a `FetchedEvent` and a `Context`.
         after: the full name of the handler that must be done first.
@@ -156,6 +179,7 @@ class Handler:
     condition: Callable[[Any], bool] | None = None
     after: str | None = None
     concurrency: int | None = None
+    rate: str | None = None
 
     @functools.cached_property
     def is_async(self) -> bool:
@@ -171,6 +195,19 @@ class Handler:
     def plugin(self) -> str:
         """Return the name of its plugin."""
         return self.name.partition(".")[0]
+
+    @property
+    def limits(self) -> str:
+        """Return the options that CREDHOOK_HANDLER_OPTIONS can replace, for people."""
+        values = {name: getattr(self, name) for name in Limits.__annotations__}
+        texts = {name: f"{value:g}" if isinstance(value, float) else value for name, value in values.items()}
+        return " ".join(f"{name}={text}" for name, text in texts.items() if text is not None)
+
+    @functools.cached_property
+    def runs_per_second(self) -> float | None:
+        """Return the rate as a number, or None without a limit."""
+        number, _, unit = (self.rate or "").partition("/")
+        return int(number) / _UNITS[unit] if number else None
 
     def wants(self, event: FetchedEvent) -> bool:
         """Return True if the handler has no condition, or if its condition holds. A condition may raise anything."""
@@ -203,8 +240,8 @@ def _new_handler(
     try:
         checked: dict[str, Any] = {**_OPTIONS.validate_python(options)}
     except ValidationError as error:
-        wrong = error.errors()[0]
-        raise ValueError(f"{name}: {wrong['loc'][0]}: {wrong['msg']}") from None
+        raise ValueError(f"{name}: {_first_error(error, 1)}") from None
+    checked.pop("name", None)
     condition = checked.get("condition")
     if condition and (is_async(condition) or _is_generator(condition) or not _takes(condition, 1)):
         # The coroutine of an `async def` would count as true.
@@ -213,6 +250,21 @@ def _new_handler(
         before = checked["after"] if isinstance(checked["after"], str) else name_of(checked["after"])
         checked["after"] = before if "." in before else f"{name.partition('.')[0]}.{before}"
     return Handler(name, types, function, **checked)
+
+
+def _first_error(error: ValidationError, depth: int) -> str:
+    """Return the message, after so many names that say where the value stands."""
+    wrong = error.errors()[0]
+    return ": ".join([*map(str, wrong["loc"][:depth]), wrong["msg"].removeprefix("Value error, ")])
+
+
+def _check_types(wanted: Iterable[str]) -> None:
+    for name in wanted:
+        if name not in EVENT_TYPES:
+            wrong: Iterable[object] = name if isinstance(name, list | tuple | set) else [name]
+            matches = [difflib.get_close_matches(str(entry), EVENT_TYPES, n=1, cutoff=0) for entry in wrong]
+            near = ", ".join(f'"{match}"' for (match,) in matches)
+            raise ValueError(f'{name!r} is no event type: write @handlers.on({near}), or "*" for all')
 
 
 def name_of(function: Any) -> str:
@@ -356,25 +408,23 @@ class Handlers(Generic[State]):
             ValueError: a type is unknown, an option or the function is wrong, or the plugin has a handler of that name.
         """
         wanted = EVENT_TYPES if types == ("*",) else types or ("",)
-        for name in wanted:
-            if name not in EVENT_TYPES:
-                wrong: Iterable[object] = name if isinstance(name, list | tuple | set) else [name]
-                matches = [difflib.get_close_matches(str(entry), EVENT_TYPES, n=1, cutoff=0) for entry in wrong]
-                near = ", ".join(f'"{match}"' for (match,) in matches)
-                raise ValueError(f'{name!r} is no event type: write @handlers.on({near}), or "*" for all')
+        _check_types(wanted)
 
         def register(function: Function) -> Function:
             if not callable(function):
                 raise TypeError(f"a {type(function).__name__} is no handler: pass the function itself")
-            name = name_of(function)
+            name = str(options.get("name", name_of(function)))
             if not _NAME.fullmatch(name):
-                hint = "define it with def, or set its __name__"
+                hint = "define it with def, or choose a name="
                 raise ValueError(f"a handler of {self.name!r} has no usable name: {name!r}; {hint}")
             if (first := self._handlers.get(name)) and first.function == function:
                 raise ValueError(f"{first.name} is registered already: name all its types in one @handlers.on(…)")
             if first:
                 raise ValueError(f"{self.name!r} already has a handler {name!r}, at {first.at}; rename one of them")
-            handler = _new_handler(f"{self.name}.{name}", frozenset(wanted), function, options)
+            chosen: Options[Any] = {**options}
+            if earlier := self.handler_of(options.get("after", "")):
+                chosen["after"] = earlier.name
+            handler = _new_handler(f"{self.name}.{name}", frozenset(wanted), function, chosen)
             before = next((earlier for earlier in self if earlier.name == handler.after), None)
             if handler.after is not None and before is None:
                 problem = f"{self.name!r} does not define above it"
@@ -461,7 +511,7 @@ class Handlers(Generic[State]):
             takes = "one argument, the state" if arguments else "no argument"
             raise ValueError(f"{self.name}: the {kind} function should take {takes}")
 
-    def handler_of(self, function: Callable[..., Any]) -> Handler | None:
+    def handler_of(self, function: object) -> Handler | None:
         """Return the handler of this function, or None if it is not registered."""
         # `==` and not `is`, since each access to a method makes a new object.
         return next((handler for handler in self if handler.function == function), None)
@@ -473,9 +523,24 @@ class Handlers(Generic[State]):
 class Registry:
     """All loaded handlers, in the order of their plugins."""
 
-    def __init__(self, plugins: Iterable[Handlers]) -> None:
+    def __init__(self, plugins: Iterable[Handlers], options: Mapping[str, Any] = MappingProxyType({})) -> None:
+        """Take the handlers with their options, or with those of CREDHOOK_HANDLER_OPTIONS.
+
+        Raises:
+            ValueError: an option is wrong, or of a handler that is not loaded.
+        """
         self.plugins = tuple(plugins)
-        self.handlers: tuple[Handler, ...] = tuple(handler for plugin in self.plugins for handler in plugin)
+        handlers = {handler.name: handler for plugin in self.plugins for handler in plugin}
+        try:
+            limits = _LIMITS.validate_python(options)
+        except ValidationError as error:
+            raise ValueError(_first_error(error, 2)) from None
+        for name, chosen in limits.items():
+            if name not in handlers:
+                near = difflib.get_close_matches(name, handlers, n=1)
+                raise ValueError(f"{name} is not loaded; " + (f"did you mean {near[0]}?" if near else "name a handler"))
+            handlers[name] = replace(handlers[name], **chosen)
+        self.handlers: tuple[Handler, ...] = tuple(handlers.values())
         self._by_type: dict[str, tuple[Handler, ...]] = {
             name: tuple(handler for handler in self.handlers if name in handler.types) for name in EVENT_TYPES
         }

@@ -153,7 +153,7 @@ def _work(
         unread.set()
     store = settings.open_store_sync()
     tracing.start("worker")  # Before handlers are loaded: their own traces join ours.
-    registry = load(settings.handlers)
+    registry = load(settings.handlers, settings.handler_options)
     _report(supervision, LOADED)
     _wait_for(store)
     # Imported objects live as long as the process: the collector need not visit them.

@@ -67,7 +67,7 @@ def _load_once() -> tuple[WorkerSettings, Registry]:
         configure_logs()
     settings = WorkerSettings()
     tracing.start("worker")
-    return settings, load(settings.handlers)
+    return settings, load(settings.handlers, settings.handler_options)
 
 
 class EventJob(Job):

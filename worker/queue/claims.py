@@ -40,6 +40,8 @@ URGENT_SHARE: Final = 3, 4
 _MOST_NAMED: Final = 10
 #: Milliseconds until a semaphore's key expires: longer than any run.
 _SEMAPHORE_LASTS_MS: Final = 86_400_000
+#: Microseconds that an event waits for its turn with a handler that has a rate. It holds a place of its process.
+_LONGEST_TURN_MICROSECONDS: Final = 1_000_000
 #: Operations in one script at most.
 MAX_GROUP: Final = 200
 #: For write.lua: the operation's name, the number of its arguments, and these.
@@ -352,14 +354,22 @@ class Claims:
         (how,) = await self._commit.write(operation("ended", claim.event_id, handler))
         return ending((how or b"").decode())[0]
 
-    async def acquire_place(self, claim: Claim, handler: str, limit: int) -> bool:
-        """Take one of the `limit` places that the handler has in the whole fleet. Return False if all are taken.
+    async def acquire_place(
+        self, claim: Claim, handler: str, limit: int | None, rate: float | None = None
+    ) -> tuple[bool, float]:
+        """Take one of the handler's places in the whole fleet, and a turn of its `rate`, which is in runs per second.
 
         A place is released, or ends with the event's lease.
+
+        Returns:
+            True if the run may begin, and the seconds until then. Or False, and the seconds until there is a turn: 0
+            if all `limit` places are taken.
         """
         keys = self._store.keys
-        arguments = [claim.event_id, _SEMAPHORE_LASTS_MS, limit]
-        return bool(await self._store.run("semaphore", arguments, keys=[keys.leases, keys.running + handler]))
+        arguments = [claim.event_id, _SEMAPHORE_LASTS_MS, limit or 0, rate or 0, _LONGEST_TURN_MICROSECONDS]
+        places = [keys.leases, keys.running + handler, keys.rate + handler]
+        has_place, wait = await self._store.run("semaphore", arguments, keys=places)
+        return bool(has_place), wait / 1_000_000
 
     async def release_place(self, claim: Claim, handler: str) -> None:
         """Let another event have the place. If Redis fails, the place ends with the event's lease."""

@@ -258,7 +258,7 @@ CASES: dict[str, tuple[Script, Step, Step]] = {
     "erase beside a worker": ("erase", taken, erasing_beside_a_worker),
     "backfill": ("accept", nothing, at_once(backfill)),
     "accept after a backfill": ("accept", at_once(backfill), accepting),
-    "acquire places": ("semaphore", taken, lambda store: store.claims.acquire_place(store.held[0], "test.first", 1)),
+    "acquire places": ("semaphore", taken, lambda store: store.claims.acquire_place(store.held[0], "test.first", 1, 2)),
     "announce": ("announce", nothing, announcing),
     "pause the platform": ("pause", nothing, pausing),
     "ask for a call": ("permit", nothing, asking_for_a_call),

@@ -40,7 +40,7 @@ def rows(settings: type[BaseSettings]) -> Iterator[str]:
         default = field.get_default()
         if field.is_required():
             shown = "required"
-        elif default in {None, (), False}:
+        elif default in (None, (), {}, False):
             shown = "none"
         elif default is True:
             shown = "`1`"

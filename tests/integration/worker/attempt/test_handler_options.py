@@ -227,6 +227,23 @@ async def test_concurrency_limits_a_handler_in_the_whole_fleet(plugin: Plugin, r
     assert plugin.notes.count("limited begins") == 3
 
 
+async def test_rate_limits_a_handler_in_the_whole_fleet(plugin: Plugin, redis_client: Redis) -> None:
+    plugin.add("free")
+    plugin.add("limited", rate="60/h", concurrency=2)
+    async with plugin.worker() as made, attempts(plugin.redis_url, plugin.stub, plugin.handlers) as other:
+        for number in (2, 3):
+            await made.accept(f"e{number}", DATA, f"pre_{number}")
+        assert (await made.next()).state is State.DONE
+        settlements = [await other.next(), await other.next()]
+    assert [(one.state, one.error) for one in settlements] == [(State.WAITING, "test.limited: RateReached")] * 2
+    assert plugin.notes.count("free ends") == 3  # The rate holds up no other handler.
+    assert plugin.notes.count("limited ends") == 1
+    assert [record(redis_client, one)["p:test.limited"][:2] for one in ("e2", "e3")] == ["0 ", "0 "]  # No attempt.
+    first, second = (one.wait for one in settlements)
+    assert 50 < first <= 63
+    assert first + 59 < second < first + 61  # They ask in turn.
+
+
 async def test_ended_handler_frees_its_place_while_another_runs(plugin: Plugin, redis_client: Redis) -> None:
     plugin.add("slow", gated=True)
     plugin.add("limited", concurrency=1)

@@ -94,6 +94,25 @@ def test_load_errors_are_one_line(text: str, handlers: str, said: str, tmp_path:
     assert done.returncode == 2
 
 
+@pytest.mark.parametrize(("options", "said"), [
+    ('{"accounts.one": {"timeout": 90, "rate": "10/m"}}', ""),
+    ("timeout=90", 'should be a JSON object: {"accounts.open_account": {"timeout": 90}}'),
+    ('{"accounts.onne": {"timeout": 90}}', "accounts.onne is not loaded; did you mean accounts.one?"),
+    ('{"accounts.one": {"retry": 90}}', "accounts.one: retry: Extra inputs are not permitted"),
+    ('{"accounts.one": {"timeout": 0}}', "accounts.one: timeout: Input should be greater than 0"),
+])  # fmt: skip
+def test_options_of_the_environment_are_checked_and_shown(options: str, said: str, tmp_path: Path) -> None:
+    write(tmp_path, ONE)
+    environment = {"CREDHOOK_HANDLERS": "plugin", "PYTHONPATH": str(tmp_path), "CREDHOOK_HANDLER_OPTIONS": options}
+    done = commands.invoke("handlers", "list", environment=environment, folder=tmp_path)
+    if said:
+        (line,) = done.stderr.splitlines()
+        assert f"CREDHOOK_HANDLER_OPTIONS: {said}" in line
+        assert done.returncode == 2
+    else:
+        assert done.stdout.splitlines()[1].endswith("timeout=90 rate=10/m")
+
+
 @pytest.mark.parametrize(("handlers", "words"), [
     ("plugin", ("plugin_without_handlers", '"accounts"', '"plugin"', "@handlers.on")),
     (" , ", ("handlers_not_named", '"warning"', "CREDHOOK_HANDLERS=module")),

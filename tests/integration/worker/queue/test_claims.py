@@ -356,13 +356,28 @@ async def test_place_ends_with_its_release_or_with_the_lease(queue: EventQueue) 
     await queue.accept("e1", "e2", "e3")
     claims = queue.worker()
     first, second, third = (await claims.take(3, urgent=0)).claims
-    assert await claims.acquire_place(first, "a.b", 1)
-    assert not await claims.acquire_place(second, "a.b", 1)
+    assert await claims.acquire_place(first, "a.b", 1) == (True, 0)
+    assert await claims.acquire_place(second, "a.b", 1) == (False, 0)
     queue.lapse("e1")
-    assert await claims.acquire_place(second, "a.b", 1)
+    assert await claims.acquire_place(second, "a.b", 1) == (True, 0)
     assert queue.redis.smembers(INDEX.running + "a.b") == {b"e2"}
     await claims.release_place(second, "a.b")
-    assert await claims.acquire_place(third, "a.b", 1)
+    assert await claims.acquire_place(third, "a.b", 1) == (True, 0)
+
+
+async def test_rate_gives_turns_that_are_spread_evenly(queue: EventQueue) -> None:
+    await queue.accept("e1", "e2", "e3")
+    claims = queue.worker()
+    first, second, third = (await claims.take(3, urgent=0)).claims
+    assert await claims.acquire_place(first, "a.slow", None, 1 / 60) == (True, 0)
+    has_place, wait = await claims.acquire_place(second, "a.slow", None, 1 / 60)
+    assert (has_place, 50 < wait <= 63) == (False, True)
+    assert (await claims.acquire_place(first, "a.quick", 1, 2))[0]
+    assert await claims.acquire_place(second, "a.quick", 1, 2) == (False, 0)  # No place: no turn is used up.
+    await claims.release_place(first, "a.quick")
+    has_place, wait = await claims.acquire_place(third, "a.quick", 1, 2)
+    assert (has_place, 0 <= wait <= 0.525) == (True, True)
+    assert 0 < queue.redis.pttl("credhook:credhook:rate:a.slow:bucket") <= 63_000
 
 
 async def test_event_that_is_done_keeps_no_error(queue: EventQueue) -> None:

@@ -156,10 +156,10 @@ class Store:
         self.renewed = claims
         return []
 
-    async def acquire_place(self, claim: Claim, *_: object) -> bool:
+    async def acquire_place(self, claim: Claim, *_: object) -> tuple[bool, float]:
         self.asked.append(claim.event_id)
         await self.may_answer.wait()
-        return False
+        return False, 0.0
 
     async def settle(self, _: Claim, settlement: Settlement, *, follow: bool) -> tuple[bool, None]:
         return not follow, None

@@ -79,7 +79,7 @@ def named(function: Any, name: str = "f", /, **hints: Any) -> Any:
 
 
 @pytest.mark.parametrize(("function", "message"), [
-    (lambda event, context: None, "no usable name: '<lambda>'; define it with def, or set its __name__"),
+    (lambda event, context: None, "no usable name: '<lambda>'; define it with def, or choose a name="),
     (MAILER, "no usable name: '__call__'; define it"),
     (named(lambda: None), r"x\.f should take two arguments, \(event, context\)"),
     (yields, "generator"),
@@ -164,6 +164,9 @@ def on(**options: Any) -> Handler:
     ({"condition": lambda event: (yield)}, "condition: Input should be a plain function of the event"),
     ({"condition": lambda: True}, "condition: Input should be a plain function of the event"),
     ({"condition": notify}, "condition: Input should be a plain function of the event"),
+    ({"rate": 10}, "rate: Input should be a valid string"),
+    *(({"rate": rate}, 'rate: should be a number of runs a second, minute, hour or day: "5/s"')
+      for rate in ("10", "0/m", "10/w", "1.5/s", "-1/s", "10/m ", "m")),
     ({"after": "other"}, "is to run after x.other, which 'x' does not define above it"),
     ({"time_out": 5}, "time_out: Extra inputs are not permitted"),
 ])  # fmt: skip
@@ -180,6 +183,49 @@ def test_a_handler_can_run_after_one_that_stands_above_it() -> None:
         plugin.on("openid4vc.issuance.failed", after="notify")(last)
     plugin.on("*", after="x.notify")(last)
     assert [one.after for one in plugin] == [None, "x.activate", "x.notify"]
+
+
+def test_name_of_a_handler_outlives_the_name_of_its_function() -> None:
+    plugin: Any = Handlers("x")
+    plugin.on("*", name="open-account")(activate)
+    plugin.on("*", after=activate)(notify)
+    plugin.on("*", after="open-account", name="renamed")(lambda event, context: None)
+    names = [(one.name, one.after) for one in plugin]
+    assert names == [("x.open-account", None), ("x.notify", "x.open-account"), ("x.renamed", "x.open-account")]
+    with pytest.raises(ValueError, match=r"no usable name: 'open account'; define it with def, or choose a name="):
+        plugin.on("*", name="open account")(last)
+
+
+@pytest.mark.parametrize(("rate", "per_second"), [
+    ("5/s", 5), ("30/m", 0.5), ("36/h", 0.01), ("864/d", 0.01), (None, None),
+])  # fmt: skip
+def test_rate_is_a_number_of_runs_in_a_second(rate: str | None, per_second: float | None) -> None:
+    assert on(**({"rate": rate} if rate else {})).runs_per_second == per_second
+
+
+def test_operator_replaces_options_of_one_handler() -> None:
+    plugin: Any = Handlers("x")
+    plugin.on("*", timeout=5, retries=3)(activate)
+    plugin.on("*", timeout=5, after=activate)(notify)
+    registry = Registry([plugin], {"x.notify": {"timeout": 90, "rate": "10/m"}})
+    first, second = registry.matching("openid4vc.issuance.completed")
+    assert (first.timeout, first.retries, first.limits) == (5, 3, "timeout=5 retries=3")
+    assert (second.timeout, second.after, second.limits) == (90, "x.activate", "timeout=90 rate=10/m")
+
+
+@pytest.mark.parametrize(("options", "said"), [
+    ({"x.activat": {"timeout": 5}}, "x.activat is not loaded; did you mean x.activate?"),
+    ({"q": {}}, "q is not loaded; name a handler"),
+    ({"x.activate": {"time_out": 5}}, "x.activate: time_out: Extra inputs are not permitted"),
+    ({"x.activate": {"rate": "10"}}, "x.activate: rate: should be a number of runs"),
+    ({"x.activate": {"name": "y"}}, "x.activate: name: Extra inputs are not permitted"),
+    ({"x.activate": 5}, "x.activate: Input should be a valid dictionary"),
+])  # fmt: skip
+def test_wrong_options_of_an_operator_are_named(options: Any, said: str) -> None:
+    plugin: Any = Handlers("x")
+    plugin.on("*")(activate)
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}"):
+        Registry([plugin], options)
 
 
 QUICK = Backoff(first=3, longest=5)
