@@ -19,6 +19,7 @@ One hash per event is its record. It also marks the webhook-id as seen, so that 
                                             behind another handler. "chosen" follows if the handler has chosen that
                                             time. Without `h:` the handler is pending
         c:<handler>                         id of the cause of its open failure
+        g:<handler>                         what it has saved of its progress, until the event has ended
         replayed                            when it was last replayed, in ms: earlier claims write nothing
         only                                if the event runs no other handlers than these
         backfilled                          if a backfill has brought the event
@@ -114,6 +115,8 @@ ONLY: Final = "only"
 PENDING: Final = "p:"
 #: Field of an event's hash with the id of an open cause. The handler's name follows, or `FETCH`, or `WORKER`.
 BLAMED: Final = "c:"
+#: Field of an event's hash with what a handler has saved by `context.progress`; the handler's name follows.
+PROGRESS: Final = "g:"
 #: Stands for the fetch of the details where a handler's name could stand. Names of handlers have a dot.
 FETCH: Final = "fetch"
 #: Stands for the worker process there.

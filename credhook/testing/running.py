@@ -4,6 +4,7 @@ The runner and the retry policy are the worker's own. The clock is moved instead
 """
 
 import asyncio
+import json
 import logging
 import warnings
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
@@ -38,6 +39,7 @@ from credhook.worker.handlers.registry import (
     FetchedEvent,
     Handler,
     Handlers,
+    Progress,
     definition,
     plugins_of,
 )
@@ -86,6 +88,8 @@ class Result:
     """The lines written to `context.log`, with `event` and `log_level`."""
     calls: tuple[ApiCall, ...] = ()
     """The calls to the platform."""
+    progress: Any = field(default=None, repr=False)
+    """What the handler has saved by `context.progress`, or None."""
 
 
 class RunOptions(TypedDict, total=False):
@@ -96,6 +100,7 @@ class RunOptions(TypedDict, total=False):
     timeout: float | None
     stale: bool
     state: object
+    progress: Any
 
 
 def run(handler: Function, event: FetchedEvent, **options: Unpack[RunOptions]) -> Result:
@@ -117,6 +122,7 @@ async def arun(
     timeout: float | None = None,  # noqa: ASYNC109  The worker's timeout, not the caller's.
     stale: bool = False,
     state: object = UNSET,
+    progress: Any = None,
 ) -> Result:
     """Run a handler for an event as a worker would, and return what the worker would do next.
 
@@ -132,6 +138,7 @@ async def arun(
         timeout: seconds of real time for one run. Default: as in a worker.
         stale: `context.stale`.
         state: `context.state`. Required if the plugin has a start-up function.
+        progress: what an earlier attempt has saved, for `context.progress.value`.
 
     Raises:
         TypeError: the function is not a function, or the event not an event.
@@ -143,7 +150,7 @@ async def arun(
         raise ValueError("timeout= should be more than 0 seconds")
     subject = handler_of(handler)
     state = state_for(handler, state)
-    trial = Trial(subject, event, api or FakeApi(), timeout=timeout, stale=stale, state=state)
+    trial = Trial(subject, event, api or FakeApi(), timeout=timeout, stale=stale, state=state, progress=Saved(progress))
     return await trial.settle(_MAX_ATTEMPTS if attempts == "until settled" else attempts)
 
 
@@ -160,6 +167,21 @@ def state_for(handler: Function, state: object) -> object:
 
 
 @dataclass
+class Saved:
+    """What handlers have saved by `context.progress`, in place of the store."""
+
+    value: Any = None
+
+    def progress(self) -> Progress[Any]:
+        """Return the progress of the next attempt."""
+        return Progress(lambda: json.dumps(self.value).encode(), self._write)
+
+    async def _write(self, text: bytes) -> None:
+        await asyncio.sleep(0)  # Suspend like the store: `assert_idempotent` crashes the handler here.
+        self.value = json.loads(text)
+
+
+@dataclass
 class Trial:
     """One event at one handler, over several attempts, on the running event loop. Fields and errors are `arun`'s."""
 
@@ -169,6 +191,7 @@ class Trial:
     timeout: float | None = None
     stale: bool = False
     state: object = None
+    progress: Saved = field(default_factory=Saved)
     _log: structlog.testing.LogCapture = field(default_factory=structlog.testing.LogCapture)
     _runs: int = 0
 
@@ -199,6 +222,7 @@ class Trial:
             error=error,
             logged=tuple(self._log.entries),
             calls=self.api.calls[self._calls_before :],
+            progress=self.progress.value,
         )
 
     async def _attempt(self, age: float) -> tuple[Ending, Exception | None, float | None]:
@@ -256,7 +280,9 @@ class Trial:
     async def _call(self, handler: Handler, failure: FailedRun | None = None) -> Exception | None:
         """Call a handler, or a function of `on_error` or `on_give_up` with its failure, and return its error."""
         api = self.api.plain if handler.is_async else SyncApi(self.api)
-        context = make_context(handler, self.event, api, stale=self.stale, state=self.state, capture=self._log)
+        context = make_context(
+            handler, self.event, api, stale=self.stale, state=self.state, capture=self._log, saved=self.progress
+        )
         before = asyncio.all_tasks()
         runs = running.Runs(1)  # As in a new process.
         with suppress(ModuleNotFoundError):  # It comes with the extra `testing`.
@@ -301,6 +327,7 @@ def make_context(
     stale: bool = False,
     state: object = None,
     capture: structlog.testing.LogCapture | None = None,
+    saved: Saved | None = None,
 ) -> Context[Any, Any]:
     """Return the context that a worker gives this handler. Its log lines end up in `capture`."""
     log: structlog.stdlib.BoundLogger = structlog.wrap_logger(
@@ -313,7 +340,8 @@ def make_context(
         attempt=event.attempt,
         handler=handler.name,
     )
-    return Context(api, log.bind(), f"{event.webhook_id}:{handler.name}", stale, state)
+    key, progress = f"{event.webhook_id}:{handler.name}", (saved or Saved()).progress()
+    return Context(api, log.bind(), key, stale, state, progress)
 
 
 def handler_of(function: Function) -> Handler:

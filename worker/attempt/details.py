@@ -44,6 +44,8 @@ LIFETIME: Final = 86_400
 LARGEST: Final = 256 * 1024
 
 
+#: How sealed data begins: as Fernet's tokens do, and no JSON.
+SEALED: Final = "gAAAA"
 #: Seconds that presented data stays in memory: the first five retries of a handler.
 SECONDS_IN_MEMORY: Final = 3_600.0
 #: Maximum events of one process whose data stays in memory, and maximum bytes of all together.
@@ -103,7 +105,7 @@ class Snapshots:
         if self._cipher and len(details) > LARGEST:
             log.warning("snapshot_too_large", webhook_id=event_id, bytes=len(details), most=LARGEST)
         elif self._cipher:
-            sealed = self._cipher.encrypt(self._label(resource_id) + details)
+            sealed = self.seal(self._store.keys.snapshot + resource_id, details)
         try:
             await self._store.run("keep", [event_id, fence, resource_id, sealed, LIFETIME])
         except STORE_ERRORS as error:  # The data is here now and may not be again: run the handlers.
@@ -123,17 +125,23 @@ class Snapshots:
             return None
         if not isinstance(sealed, bytes):
             return None
+        details = self.unseal(self._store.keys.snapshot + resource_id, sealed)
+        if details is None:
+            hint = "Add the key that sealed the snapshot to CREDHOOK_SNAPSHOT_KEY"
+            log.warning("snapshot_unreadable", webhook_id=event_id, hint=hint)
+        return details
+
+    def seal(self, place: str, data: bytes) -> bytes:
+        """Return the data sealed, or as it is without a key. `place`: sealed with it, so that it opens nowhere else."""
+        return self._cipher.encrypt(place.encode() + b"\n" + data) if self._cipher else data
+
+    def unseal(self, place: str, sealed: bytes) -> bytes | None:
+        """Return what was sealed for this place, or None if none of our keys opens it."""
         with suppress(Exception):  # Another key sealed it, or it is damaged.
-            opened, label = self._cipher.decrypt(sealed), self._label(resource_id)
+            label, opened = place.encode() + b"\n", self._cipher.decrypt(sealed) if self._cipher else b""
             if opened.startswith(label):
                 return opened.removeprefix(label)
-        hint = "Add the key that sealed the snapshot to CREDHOOK_SNAPSHOT_KEY"
-        log.warning("snapshot_unreadable", webhook_id=event_id, hint=hint)
         return None
-
-    def _label(self, event_id: str) -> bytes:
-        """Return the text that is sealed in front of the details, so that a snapshot moved elsewhere is not opened."""
-        return (self._store.keys.snapshot + event_id).encode() + b"\n"
 
 
 def _cipher(keys: Sequence[str]) -> "MultiFernet":

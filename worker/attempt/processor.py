@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from shlex import quote
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Optional
 
@@ -24,9 +25,18 @@ from credhook.worker.attempt.attempt import (
     Interruption,
     failure_of,
 )
-from credhook.worker.attempt.details import Lookups, Snapshots, fetch, state_of
+from credhook.worker.attempt.details import SEALED, Lookups, Snapshots, fetch, state_of
 from credhook.worker.attempt.running import Runs, StillRunning, run
-from credhook.worker.handlers.registry import HOOK_SECONDS, Context, Details, FailedRun, FetchedEvent, Handler, Registry
+from credhook.worker.handlers.registry import (
+    HOOK_SECONDS,
+    Context,
+    Details,
+    FailedRun,
+    FetchedEvent,
+    Handler,
+    Progress,
+    Registry,
+)
 from credhook.worker.platform.circuit_breaker import CircuitBreaker
 from credhook.worker.queue.claims import Claim, Claims, Settlement, is_stale
 from credhook.worker.queue.failure import WORKER_DIED
@@ -299,7 +309,30 @@ class Processor:
             f"{attempt.claim.event_id}:{handler.name}",
             is_stale(attempt.version or (0, 0), attempt.claim.latest),
             self.states.get(handler.plugin),
+            Progress(
+                partial(self._progress, attempt, handler),
+                partial(self._save_progress, attempt, handler),
+                asyncio.get_running_loop(),
+            ),
         )
+
+    def _progress(self, attempt: Attempt, handler: Handler) -> bytes | None:
+        """Return what the handler has saved in an earlier attempt, or None."""
+        saved = attempt.claim.progress.get(handler.name)
+        if saved is None:
+            return None
+        if not saved.startswith(SEALED):
+            return saved.encode()
+        progress = self.snapshots.unseal(f"{attempt.claim.event_id} {handler.name}", saved.encode())
+        if progress is None:
+            hint = "It begins anew. Add the key that sealed its progress to CREDHOOK_SNAPSHOT_KEY"
+            log.warning("progress_unreadable", **attempt.ids, handler=handler.name, hint=hint)
+        return progress
+
+    async def _save_progress(self, attempt: Attempt, handler: Handler, progress: bytes) -> None:
+        sealed = self.snapshots.seal(f"{attempt.claim.event_id} {handler.name}", progress)
+        if not await self.claims.save_progress(attempt.claim, handler.name, sealed.decode()):
+            raise RuntimeError("progress not saved: this worker no longer has the event")
 
     def _hook_calls(self, attempt: Attempt) -> list[tuple[FailedRun, Handler]]:
         """Return the functions of `on_error` and `on_give_up` to call after this attempt, with their first argument."""

@@ -12,9 +12,11 @@ The two arguments are generic, so that type checkers and editors know what they 
 start-up function returns a `Database`.
 """
 
+import asyncio
 import difflib
 import functools
 import inspect
+import json
 import re
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
@@ -64,6 +66,73 @@ class FetchedEvent(Generic[D_co]):
     """
 
 
+#: Maximum bytes of JSON that a handler may save for one event.
+MOST_PROGRESS_BYTES: Final = 8_192
+
+
+class Progress(Generic[A_co]):
+    """What a handler has reached in its work on an event: a small JSON value that its next attempt finds.
+
+    It lasts until the event has ended. Save ids and positions, no personal data.
+    """
+
+    __slots__ = "_load", "_loop", "_saved", "_write"
+
+    def __init__(
+        self,
+        load: Callable[[], bytes | None],
+        write: Callable[[bytes], Awaitable[None]],
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        """`load` returns what an earlier attempt has saved. `write` saves, on this loop; None: on any loop."""
+        self._load, self._write, self._loop = load, write, loop
+        self._saved: bytes | None = None
+
+    @property
+    def value(self) -> Any:
+        """The value that was saved last, in this attempt or an earlier one, or None."""
+        if self._saved is None:
+            self._saved = self._load() or b"null"
+        return json.loads(self._saved)
+
+    @overload
+    def save(self: "Progress[AsyncApi]", value: Any) -> Coroutine[Any, Any, None]: ...
+    @overload
+    def save(self: "Progress[SyncApi]", value: Any) -> None: ...
+    def save(self: "Progress[Any]", value: Any) -> Coroutine[Any, Any, None] | None:
+        """Save a JSON value of up to 8,192 bytes in place of the last one. It is stored once this returns.
+
+        Raises:
+            TypeError, ValueError: the value is no JSON, or too large.
+            RuntimeError: this worker no longer has the event. Another one may have begun the next attempt.
+        """
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+        if len(text) > MOST_PROGRESS_BYTES:
+            raise ValueError(f"progress of {len(text):,} bytes of JSON: save {MOST_PROGRESS_BYTES:,} at most")
+        saving: Any = self._save(text)
+        saving.__qualname__ = "context.progress.save"  # Python warns under this name if the call lacks its await.
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:
+            here = None
+        if here is not None and here is (self._loop or here):
+            return saving  # type: ignore[no-any-return]
+        if self._loop is None:
+            asyncio.run(saving)
+            return None
+        try:
+            running = asyncio.run_coroutine_threadsafe(saving, self._loop)
+        except RuntimeError:  # The loop has ended.
+            saving.close()
+            raise
+        running.result()
+        return None
+
+    async def _save(self, text: bytes) -> None:
+        await self._write(text)
+        self._saved = text
+
+
 @dataclass(frozen=True, slots=True)
 class Context(Generic[A_co, S_co]):
     """The second argument of a handler."""
@@ -81,6 +150,8 @@ class Context(Generic[A_co, S_co]):
     """
     state: S_co
     """The value that the plugin's start-up function returned, or None."""
+    progress: Progress[A_co]
+    """What this handler has saved for the event, in this attempt or an earlier one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 import structlog
 
 from credhook.group_commit import GroupCommit
-from credhook.store import BLAMED, FETCH, HANDLER, ONLY, PENDING, Schedule, State, ending, schedule_of
+from credhook.store import BLAMED, FETCH, HANDLER, ONLY, PENDING, PROGRESS, Schedule, State, ending, schedule_of
 from credhook.store.errors import STORE_ERRORS, is_unwell
 from credhook.store.job import job_id
 from credhook.store.store import AsyncStore
@@ -79,6 +79,7 @@ class Claim(NamedTuple):
         only: if not empty, only these handlers run.
         causes: its open errors: who has failed → id of the cause.
         trace: its trace context, see credhook/tracing/__init__.py; None if the receiver does not trace.
+        progress: handler's name → what it has saved, sealed if there is a key.
     """
 
     event_id: str
@@ -100,6 +101,7 @@ class Claim(NamedTuple):
     only: frozenset[str] = frozenset()
     causes: Mapping[str, str] = _NONE
     trace: str | None = None
+    progress: Mapping[str, str] = _NONE
 
     @property
     def age(self) -> float:
@@ -243,6 +245,7 @@ def _claim(parts: Sequence[Any]) -> Claim:
         seen="seen" in fields,
         only=frozenset(fields.get(ONLY, "").split()),
         causes={name.removeprefix(BLAMED): cause for name, cause in fields.items() if name.startswith(BLAMED)},
+        progress={name.removeprefix(PROGRESS): text for name, text in fields.items() if name.startswith(PROGRESS)},
     )
 
 
@@ -348,6 +351,11 @@ class Claims:
         await self._commit.write(
             operation("record", claim.event_id, claim.fence, handler, how, attempt, " ".join(pending), described)
         )
+
+    async def save_progress(self, claim: Claim, handler: str, progress: str) -> bool:
+        """Keep what a handler has saved, until the event has ended. Return False if the claim was lost."""
+        (is_ours,) = await self._commit.write(operation("progress", claim.event_id, claim.fence, handler, progress))
+        return bool(is_ours)
 
     async def ended(self, claim: Claim, handler: str) -> str:
         """Return how the handler has ended, or "". Another worker may have recorded it since the event was claimed."""

@@ -7,11 +7,13 @@
 -- ARGV: retention in s; lease in ms; worker's name, or '' if RQ itself keeps the jobs; then each operation,
 --   settlements first: its name, how many arguments it has, and these:
 --   settle: webhook-id, fence, job, state, latest, follow, sealed, rest, and handlers with how they ended; see below
+--   progress: webhook-id, fence, handler, what it has saved
 --   record: webhook-id, fence, handler, how it ended, its attempts, handlers that the event waits for, the failure in JSON or ''
 --   ended: webhook-id, handler
 --   renew: webhook-id, fence, job
 -- Reply: of each operation, in their order, the error if it has failed, else a list:
 --   settle: 1 if the claim was still valid, else 0; and the claim of the event that follows, if there is one
+--   progress: 1 if it was written, 0 if the claim does not stand
 --   record: 1
 --   ended: how the handler ended, or nil
 --   renew: 1 if the claim still stands, else 0
@@ -66,11 +68,22 @@ function write.ended(id, handler)
     return call('HGET', EVENT .. id, $HANDLER .. handler)
 end
 
-function write.renew(id, fence, job)
+-- Return true if the claim with this fence still stands.
+local function is_held(id, fence)
     local resource = call('HGET', EVENT .. id, 'resource')
     local locked_by, held
     if resource then locked_by, held = lock_of(resource) end
-    if locked_by ~= id or held ~= fence then return 0 end
+    return locked_by == id and held == fence
+end
+
+function write.progress(id, fence, handler, progress)
+    if not is_held(id, fence) then return 0 end
+    call('HSET', EVENT .. id, $PROGRESS .. handler, progress)
+    return 1
+end
+
+function write.renew(id, fence, job)
+    if not is_held(id, fence) then return 0 end
     call('ZADD', leases, now + worker.lease, id)
     if worker.name then
         call('ZADD', started, now / 1000 + $RQ_STARTED_SECONDS, job .. ':' .. fence)
@@ -133,8 +146,11 @@ function write.settle(id, fence, job, state, latest, follow, sealed, rest, ...)
     if details.error then put('error', details.error) elseif state ~= $WAITING then drop('error') end
     local causes, highest = details.causes or {}, 1
     for name, cause in pairs(causes) do put($BLAMED .. name, cause) end
+    local has_ended = not is_open and state ~= $UNHANDLED
     for field in pairs(record) do
         if string.find(field, $BLAMED, 1, true) == 1 and not causes[string.sub(field, #$BLAMED + 1)] then drop(field) end
+        -- At once: if the script breaks off later, the event is closed all the same.
+        if has_ended and string.find(field, $PROGRESS, 1, true) == 1 then call('HDEL', key, field) end
     end
     for name, run in pairs(details.schedules or {}) do
         put($PENDING .. name, schedule(unpack(run)))
@@ -261,8 +277,8 @@ local function run(settlements)
 end
 
 -- Settlements and renewals shall pass although Redis is full, which allows a script everything once it has written
--- something: this changes nothing, and needs no memory. Records wait.
-if ARGV[i] ~= 'record' then call('PERSIST', leases) end
+-- something: this changes nothing, and needs no memory. Records and progress wait.
+if ARGV[i] ~= 'record' and ARGV[i] ~= 'progress' then call('PERSIST', leases) end
 run(true)
 if #ended > 0 then call('ZREM', started, unpack(ended)) end
 if #settled > 0 then

@@ -245,6 +245,7 @@ CASES: dict[str, tuple[Script, Step, Step]] = {
     "settle as unhandled": ("write", taken, settling(UNHANDLED)),
     "hand back": ("write", taken, settling(Settlement(State.ACCEPTED))),
     "record": ("write", taken, recording),
+    "save progress": ("write", taken, lambda store: store.claims.save_progress(store.held[0], "test.first", "7")),
     "renew": ("write", taken, lambda store: store.claims.renew(store.held)),
     "put back": ("put_back", lost_by_rq, putting_back),
     "set aside": ("put_back", damaged, putting_back),

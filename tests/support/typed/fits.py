@@ -50,6 +50,16 @@ async def for_either(event: FetchedEvent[Issuance | Presentation], context: Asyn
     assert_type(event.details, Issuance | Presentation)
 
 
+@handlers.on("openid4vc.issuance.failed", name="steps", rate="10/m")
+async def saves(event: FetchedEvent[Issuance], context: AsyncContext) -> None:
+    await context.progress.save({"step": (context.progress.value or {"step": 0})["step"] + 1})
+
+
+@handlers.on("openid4vc.issuance.failed")
+def saves_in_a_thread(event: FetchedEvent[Issuance], context: SyncContext) -> None:
+    context.progress.save([1, 2])
+
+
 @handlers.on("openid4vc.verification.data", condition=lambda event: event.details.trusted)
 async def for_trusted(event: FetchedEvent[Presentation], context: AsyncContext) -> None: ...
 

@@ -83,6 +83,7 @@ async def misreads_its_details(event: FetchedEvent[Issuance], context: AsyncCont
     print(event.details.trusted)  # refused
     print(event.details.credentials[0].attributes)  # refused
     await context.api.users.creat()  # refused
+    await context.progress.store(1)  # refused
     if event.details.is_("complete"):  # refused
         return
 

@@ -335,6 +335,43 @@ async def looks_at_state(event: FetchedEvent, context: Context[Any, Any]) -> Non
     states.append(context.state)
 
 
+@handlers.on(COMPLETED, retries=9)
+async def goes_on(event: FetchedEvent[Issuance], context: Context) -> None:
+    step = (context.progress.value or 0) + 1
+    await context.api.users.create(UserRequest(username=f"{event.resource_id}-{step}"))
+    await context.progress.save(step)
+    if step < 3:
+        raise ConnectionError
+
+
+@handlers.on(COMPLETED)
+def goes_on_in_a_thread(event: FetchedEvent[Issuance], context: SyncContext) -> None:
+    context.progress.save((context.progress.value or 0) + 1)
+
+
+def test_run_keeps_progress_between_attempts() -> None:
+    first = run(goes_on, EVENT)
+    assert (first.outcome, first.progress) == ("waiting", 1)
+    last = run(goes_on, EVENT, attempts="until settled", progress=first.progress)
+    assert (last.outcome, last.attempts, last.progress) == ("done", 2, 3)
+    assert run(goes_on_in_a_thread, EVENT, progress=41).progress == 42
+    assert "progress" not in repr(last)
+
+
+def test_handler_that_goes_on_where_it_was_is_idempotent() -> None:
+    assert_idempotent(goes_on, EVENT)
+
+
+def test_context_of_a_test_has_progress(credhook_context: Callable[..., Any]) -> None:
+    context = credhook_context(goes_on, EVENT)
+    with pytest.raises(ConnectionError):
+        asyncio.run(goes_on(EVENT, context))
+    assert context.progress.value == 1
+    context = credhook_context(goes_on_in_a_thread, EVENT)
+    goes_on_in_a_thread(EVENT, context)
+    assert context.progress.value == 1
+
+
 def test_a_handler_whose_plugin_has_a_start_up_wants_a_state_to_be_said() -> None:
     for kit in (run, assert_idempotent):
         with pytest.raises(ValueError, match=r"stateful has a start-up function: pass the state"):
