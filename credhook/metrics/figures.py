@@ -18,11 +18,12 @@ from credhook.ops.verdict import Outside, Verdict
 from credhook.settings import valid_until
 from credhook.store import Keys
 from credhook.store.announcements import ANNOUNCEMENT_SECONDS, SILENT_SECONDS, Announced, announced, version
-from credhook.store.arrivals import Arrivals, minute_of
+from credhook.store.arrivals import Arrivals
 from credhook.store.counts import read_counts, request_counts
 from credhook.store.errors import STORE_ERRORS, StoreRefusal
 from credhook.store.health import Check
 from credhook.store.store import AsyncStore
+from credhook.store.traffic import minute_of
 
 
 def gauge(name: str, meaning: str, labels: Sequence[str], values: Mapping[tuple[str, ...], float]) -> Metric:
@@ -57,11 +58,11 @@ class QueueFigures:
             request_counts(pipeline, keys, now=time.time())
             pipeline.hgetall(keys.announcements)
             pipeline.hgetall(keys.receivers)
-            pipeline.hgetall(keys.arrivals)
             pipeline.get(keys.outside)
             pipeline.time()
-            *replies, announcements, receivers, counted, outside, (seconds, microseconds) = await pipeline.execute()
+            *replies, announcements, receivers, outside, (seconds, microseconds) = await pipeline.execute()
             now = seconds + microseconds / 1_000_000
+            deliveries: Any = await self.store.run("deliveries", [])
             with suppress(StoreRefusal):  # The user may not run INFO.
                 info = await redis.info()
             with suppress(StoreRefusal):  # The user may not read other queues.
@@ -84,7 +85,7 @@ class QueueFigures:
         alive = [worker for worker in announced(announcements) if worker.is_alive(now * 1_000)]
         lately = (now - ANNOUNCEMENT_SECONDS) * 1_000
         receiving = [receiver for receiver in announced(receivers) if receiver.renewed >= lately]
-        arrivals, minute = Arrivals.read(counted), minute_of(int(now * 1_000))
+        arrivals, minute = Arrivals.read(deliveries), minute_of(int(now * 1_000))
         checks = Outside.model_validate_json(outside).findings if outside else ()
         figures = (
             gauge(

@@ -23,9 +23,10 @@ from credhook.store.announcements import (
     host_of,
     missing,
 )
-from credhook.store.arrivals import Arrivals, Silence, minute_of
+from credhook.store.arrivals import Arrivals, Silence
 from credhook.store.counts import EventCounts, counts_of
 from credhook.store.store import SyncStore
+from credhook.store.traffic import minute_of
 from credhook.worker.platform.circuit import Phase
 from credhook.worker.platform.limits import pause_of
 
@@ -154,7 +155,8 @@ def read_fleet(store: SyncStore, address: str, *, durability: str | None = "stri
     Redis is checked against the durability that live receivers promise, or else against `durability`.
     """
     facts, now, queue = health.ask_sync(store), store.clock() / 1_000, store.queue
-    if facts.schema:  # In another layout, announcements may have other fields.
+    # In another layout, announcements may have other fields. A cluster refuses our scripts.
+    if facts.schema or facts.cluster:
         return Fleet(queue=queue, server=_server(facts, address, durability))
     queues = sorted(queues_of(store) | {queue})
     counts = {name: counts_of(store, Keys(name), now=now) for name in queues}
@@ -165,8 +167,7 @@ def read_fleet(store: SyncStore, address: str, *, durability: str | None = "stri
         workers_by_queue[name] = _announced(store, keys.announcements, now, MISSED_SECONDS)
     alive = [(entry, name) for name in queues for entry in workers_by_queue[name] if entry.is_alive(now * 1_000)]
     workers = [_worker(entry, name, now) for entry, name in alive]
-    counted: Any = store.redis.hgetall(store.keys.arrivals)
-    arrivals, minute = Arrivals.read(counted), minute_of(int(now * 1_000))
+    arrivals, minute = Arrivals.read(store.run("deliveries", [])), minute_of(int(now * 1_000))
     outside = read_outside(store)
     promised = max((receiver.durability for receiver in receivers), key=_strength, default=durability)
     return Fleet(

@@ -87,7 +87,8 @@ this table:
     platform:*:pace     10 min after its pause
     platform:*:bucket   with the bucket
     synced              1 min
-    arrivals            15 d; never, if a crash cut its first minute
+    traffic:*           49 h; never, if a crash cut its first minute
+    arrivals            15 d
     outside             1 d
     schema              never
     unfinished          any; the sweeper deletes it
@@ -215,7 +216,9 @@ class Keys:
     losses = _Key(PREFIX, ":losses")
     #: String that is missing once Redis has lost all data of the queue; see emptied.lua.
     mark = _Key(PREFIX, ":mark")
-    #: Hash of the deliveries of each minute and hour; see arrivals.py.
+    #: Hash per hour of what came and what became of it, by minute; the hour follows; see traffic.py.
+    traffic = _Key(PREFIX, ":traffic:")
+    #: Hash of the deliveries of each hour; see arrivals.py.
     arrivals = _Key(PREFIX, ":arrivals")
     #: The last checks of public URL and endpoint, as JSON; see credhook/ops/outside.py.
     outside = _Key(PREFIX, ":outside")

@@ -1,35 +1,42 @@
 """Arrivals: how many deliveries came in each minute and hour, and whether deliveries that usually come are missing.
 
-accept.lua counts each authentic delivery, duplicates included, in the hash `arrivals`: "m<minute>" → deliveries. After
-two days the sweeper turns minutes into hours: "h<hour>" → "<deliveries> <minutes with a delivery>". After two weeks it
-removes the hour. Minutes and hours are counted since the epoch, by Redis's clock.
+accept.lua counts each authentic delivery, duplicates included, in the counts by minute, which last for two days; see
+traffic.py. Once an hour the sweeper sums up the hours of two weeks that have ended, in the hash `arrivals`: "h<hour>" →
+"<deliveries> <minutes with a delivery> <last minute with a delivery>". Minutes and hours count from the epoch, by
+Redis's clock.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from credhook.store.store import SyncStore
+from credhook.store.traffic import HOUR, minute_of
 
-HOUR: Final = 60
 DAY: Final = 24 * HOUR
-#: Minutes that are kept as minutes.
-_MINUTES_KEPT: Final = 2 * DAY
-#: Minutes that are kept as part of their hour.
-_HOURS_KEPT: Final = 14 * DAY
+#: Hours whose sums are kept.
+_SUMS_KEPT: Final = 14 * 24
+#: Seconds that the sums of hours outlive the last one.
+_LASTS_SECONDS: Final = 15 * 86_400
 #: Minutes by which deliveries must be overdue before they are missed.
 OVERDUE: Final = 30
 #: Minutes with a delivery that the same time of an earlier day must have had. Fewer could be chance.
 ENOUGH: Final = 10
 #: Minimum number of later days that must have had as many.
 _OTHER_DAYS: Final = 2
-_MS: Final = 60_000
 
 
 class Hour(NamedTuple):
-    """The deliveries of an hour, or of another span, and the number of its minutes in which a delivery came."""
+    """The deliveries of an hour, or of another span.
+
+    Attributes:
+        deliveries: their number.
+        minutes: the number of minutes in which a delivery came.
+        last: the last of these minutes, since the epoch; 0 without a delivery, or of another span.
+    """
 
     deliveries: float = 0
     minutes: float = 0
+    last: int = 0
 
 
 class Silence(NamedTuple):
@@ -45,22 +52,22 @@ class Silence(NamedTuple):
 
 
 class Arrivals(NamedTuple):
-    """The deliveries of two days by minute, and those of two weeks by hour."""
+    """The deliveries of two weeks by hour."""
 
-    minutes: Mapping[int, int]
     hours: Mapping[int, Hour]
 
     @classmethod
-    def read(cls, reply: Mapping[bytes, bytes]) -> "Arrivals":
-        """Return the arrivals in a reply to HGETALL. The last two days are also among the hours."""
-        minutes = {int(name[1:]): int(count) for name, count in reply.items() if name[:1] == b"m"}
-        hours = {int(name[1:]): Hour(*map(int, value.split())) for name, value in reply.items() if name[:1] == b"h"}
-        return cls(minutes, {**hours, **_by_hour(minutes)})
+    def read(cls, reply: Sequence[Any]) -> "Arrivals":
+        """Return the arrivals in a reply of deliveries.lua."""
+        fields = dict(zip(reply[::2], reply[1::2], strict=True))
+        hours = {int(name[1:]): Hour(*map(int, value.split())) for name, value in fields.items() if name[:1] == b"h"}
+        minutes = {int(name[1:]): int(value) for name, value in fields.items() if name[:1] == b"m"}
+        return cls({**hours, **_by_hour(minutes)})
 
     @property
     def last(self) -> int | None:
-        """Return the minute of the last delivery, or the last minute of its hour; None without a delivery."""
-        return max(self.minutes, default=None) or max((HOUR * hour + HOUR - 1 for hour in self.hours), default=None)
+        """Return the minute of the last delivery; None without a delivery."""
+        return max((hour.last for hour in self.hours.values()), default=0) or None
 
     def between(self, start: int, end: int) -> Hour:
         """Return the deliveries from minute `start` up to minute `end`. An hour counts in proportion to its overlap."""
@@ -90,34 +97,21 @@ class Arrivals(NamedTuple):
         return Silence(now - self.last, week_ago.deliveries / (end - start))
 
 
-def minute_of(ms: int) -> int:
-    """Return the minute of a time in ms."""
-    return ms // _MS
-
-
-def roll_up(store: SyncStore, now: int) -> None:
-    """Turn minutes of more than two days ago into hours, and remove hours after two weeks; `now` is in ms."""
-    key, minute = store.keys.arrivals, minute_of(now)
-    reply: Any = store.redis.hgetall(key)
-    kept_from = (minute - _MINUTES_KEPT) // HOUR * HOUR  # Whole hours: each hour is written once.
-    old = {
-        number: int(count)
-        for name, count in reply.items()
-        if name[:1] == b"m" and (number := int(name[1:])) < kept_from
-    }
-    ended = [name for name in reply if name[:1] == b"h" and int(name[1:]) < (minute - _HOURS_KEPT) // HOUR]
-    hours: Any = {f"h{hour}": f"{sums.deliveries} {sums.minutes}" for hour, sums in _by_hour(old).items()}
-    if gone := [*ended, *(f"m{number}" for number in old)]:
-        pipeline = store.redis.pipeline()  # In a transaction, so that no delivery is counted twice or not at all.
-        if hours:
-            pipeline.hset(key, mapping=hours)
-        pipeline.hdel(key, *gone)
-        pipeline.execute()
+def sum_up(store: SyncStore, now: int) -> None:
+    """Write the sums of the hours of two weeks that have ended; `now` is in ms."""
+    hour, key = minute_of(now) // HOUR, store.keys.arrivals
+    arrivals = Arrivals.read(store.run("deliveries", []))
+    sums = {at: arrivals.hours.get(at, Hour()) for at in range(hour - _SUMS_KEPT, hour)}
+    pipeline = store.redis.pipeline()  # In a transaction, so that no sum is missing.
+    pipeline.delete(key)
+    pipeline.hset(key, mapping={f"h{at}": " ".join(map(str, of_hour)) for at, of_hour in sums.items()})
+    pipeline.expire(key, _LASTS_SECONDS)
+    pipeline.execute()
 
 
 def _by_hour(minutes: Mapping[int, int]) -> dict[int, Hour]:
     hours = dict[int, Hour]()
     for minute, count in minutes.items():
-        deliveries, active = hours.get(minute // HOUR, Hour())
-        hours[minute // HOUR] = Hour(deliveries + count, active + 1)
+        deliveries, active, last = hours.get(minute // HOUR, Hour())
+        hours[minute // HOUR] = Hour(deliveries + count, active + 1, max(minute, last))
     return hours

@@ -6,8 +6,8 @@ the list behind another event of its resource. An event that is in none of them 
 often is harmless: the second job finds the claim, or the settled record, and leaves.
 
 The sweeper also completes settlements that were broken off, sets records aside that cannot be read, removes expired
-events from the event index, brings times forward after Redis's clock was set back, and keeps the counts of deliveries
-short.
+events from the event index, brings times forward after Redis's clock was set back, sums up the deliveries of each hour,
+and notes each minute how many events are open.
 """
 
 import itertools
@@ -20,9 +20,11 @@ import structlog
 from rq import Queue
 from rq.worker_registration import clean_worker_registry
 
-from credhook.store.arrivals import roll_up
+from credhook.store.arrivals import sum_up
+from credhook.store.counts import counts_of
 from credhook.store.job import event_of, job_id
 from credhook.store.store import SyncStore
+from credhook.store.traffic import write_sample
 from credhook.worker import metrics
 from credhook.worker.queue.clock import ClockWatch, bring_forward, running_seconds
 from credhook.worker.queue.leases import IN_TRANSIT_MS, put_back
@@ -81,8 +83,8 @@ class Sweeper:
         self._undone_events, self._last_entry = 0, "0-1"
         #: Number of open events, from the oldest on, that the next round leaves out: the last round has seen them.
         self._start = 0
-        #: The hour in which the counts of deliveries were rolled up last.
-        self._rolled_up = 0
+        #: The hour in which the deliveries of the hours before were summed up.
+        self._summed_up = 0
         #: True if this process has led the last round.
         self.leads = False
 
@@ -96,9 +98,10 @@ class Sweeper:
         self.leads = bool(self._store.run("sweeper_lock", [self._name, self._lock_ms]))
         if not self.leads:
             return 0
-        if now // _HOUR_MS != self._rolled_up:
-            roll_up(self._store, now)
-            self._rolled_up = now // _HOUR_MS
+        if now // _HOUR_MS != self._summed_up:
+            sum_up(self._store, now)
+            self._summed_up = now // _HOUR_MS
+        write_sample(self._store, counts_of(self._store, self._store.keys, now=now / 1_000), now)
         if early := bring_forward(self._store, now, lease=self._lease):
             log.warning("events_brought_forward", count=early, hint="Redis's clock was set back")
         self._forget(now)

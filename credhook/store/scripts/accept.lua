@@ -16,6 +16,7 @@
 --! include enqueue.lua
 --! include hints.lua
 --! include erased.lua
+--! include traffic.lua
 
 -- The first events of a queue decide its schema.
 if not schema then redis.call('SET', prefix .. 'schema', '$SCHEMA') end
@@ -32,7 +33,6 @@ local outcomes, fresh, records, ids, job_ids, urgent_jobs, entries = {}, {}, {},
 if is_backfill then redis.call('SET', backfilled, 1, 'EX', 2 * retention) end
 local has_backfilled = not is_backfill and redis.call('EXISTS', backfilled) == 1
 local repeatable = $REPEATABLE
-local ARRIVALS_LAST = 1296000000  -- Ms that the counts of deliveries outlive the last delivery.
 local MOST_CONFLICTS = 100  -- Conflicts that are kept of one webhook-id. Further ones are counted and logged alike.
 
 -- Return true if a backfill has accepted what this delivery brings.
@@ -56,6 +56,7 @@ local any_seen = redis.call('EXISTS', unpack(keys)) > 0
 for i = first, #ARGV, each do
     local id, type, resource, job = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
     local key = keys[#outcomes + 1]
+    count('arrived ', known_types[type] and type or 'unknown')  -- A sender may invent any number of types.
     local seen = fresh[id] or not any_seen and {} or if_hash('HMGET', key, 'type', 'resource')
     local outcome
     if was_erased(type, resource) then
@@ -114,11 +115,6 @@ for _, record in ipairs(records) do
     publish(record.id, record[3], record[5], record[7], {backfilled = is_backfill or nil})
 end
 
--- Count the deliveries of the minute; see arrivals.py. No event depends on the count, so a refusal is no error.
-if not is_backfill then
-    local arrivals = prefix .. 'arrivals'
-    local count = redis.pcall('HINCRBY', arrivals, 'm' .. math.floor(now / 60000), #outcomes)
-    if count == #outcomes then redis.pcall('PEXPIRE', arrivals, ARRIVALS_LAST) end  -- The first of its minute.
-end
+if not is_backfill then write_counts() end
 
 return outcomes

@@ -23,6 +23,7 @@
 --! include enqueue.lua
 --! include hints.lua
 --! include events_of_resource.lua
+--! include traffic.lua
 
 local MOST_BLOCKED = 500  -- Blocked jobs that one script goes through to find the next events of its resources.
 local MOST_SHARING = 20  -- Events of a presentation that are asked whether they need its data.
@@ -39,6 +40,16 @@ local function schedule(attempts, wait, chosen)
     return attempts .. ' ' .. (tonumber(wait) < 0 and '0' or string.format('%.0f', now + wait)) .. (chosen and ' chosen' or '')
 end
 
+-- Count the run that ended a handler; a skipped handler has not run.
+local function count_end(handler, how)
+    local first = string.sub(how, 1, 4)
+    if first == $DONE then
+        count('done ' .. $HANDLER, handler)
+    elseif first == $DEAD then
+        count('given_up ' .. $HANDLER, handler)
+    end
+end
+
 -- The end of a handler is true although the claim was lost. But nothing is written for an event that was erased or
 -- replayed since, and a handler that was given up stays done if another worker has recorded that.
 function write.record(id, fence, handler, how, attempts, pending, failure)
@@ -51,6 +62,7 @@ function write.record(id, fence, handler, how, attempts, pending, failure)
         call('HDEL', key, $BLAMED .. handler)
     end
     call('HSET', key, $HANDLER .. handler, how)
+    count_end(handler, how)
     if tonumber(attempts) > 1 then call('HSET', key, $PENDING .. handler, schedule(attempts, -1)) end
     if failure ~= '' then
         failure = cjson.decode(failure)
@@ -198,6 +210,19 @@ function write.settle(id, fence, job, state, latest, follow, sealed, rest, ...)
             attempt = highest, error = details.error or '', wait = due and due - now or nil, age = now - record.received,
         })
     end
+    local failures = details.failures
+    if state == $DONE then
+        count('done ', record.type)
+    elseif state == $DEAD or state == $DATA_GONE then
+        count('given_up ', record.type)
+    elseif failures then
+        count('failed ', record.type)
+    end
+    for i = 1, #records, 2 do count_end(records[i], records[i + 1]) end
+    for _, failure in ipairs(failures or {}) do
+        local run = details.schedules and details.schedules[failure.who]
+        if run and run[2] >= 0 then count('failed ' .. $HANDLER, failure.who) end  -- It is tried again.
+    end
     local settlement = {id = id, job = job, resource = record.resource, follow = follow == '1', details = details,
                         is_open = is_open, locked = locked, reply = {1}}
     settled[#settled + 1] = settlement
@@ -286,4 +311,5 @@ if #settled > 0 then
     pcall(go_on)
 end
 run(false)
+write_counts()
 return replies

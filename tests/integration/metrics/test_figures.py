@@ -171,7 +171,7 @@ async def test_scrape_costs_the_same_on_a_full_store_and_writes_nothing(target: 
             redis_client.echo("end")
             asked.append(seen(monitor))
     flags = {name.upper(): command["flags"] for name, command in redis_client.command().items()}
-    commands = {words[0].upper() for one in asked for words in one}
+    commands = {words[0].upper() for one in asked for words in one} - {"EVALSHA"}  # Its commands are seen as well.
     assert {name for name in commands if {"write", "may_replicate"} & set(flags[name])} == set()
     assert commands <= {
         "EXISTS", "GET", "PTTL", "HGET", "HGETALL", "HMGET", "INFO", "CONFIG", "LLEN", "MULTI", "EXEC", "TIME",

@@ -48,7 +48,7 @@ async def test_every_metric_has_its_row_and_no_row_is_of_one_that_is_gone(
     trustme.CA().issue_cert("inbox.example").private_key_and_cert_chain_pem.write_to_path(str(certificate))
     plant(redis_client, "m1", State.WAITING)
     redis_client.sadd("rq:queues", INDEX.jobs)
-    redis_client.hset(INDEX.arrivals, "m1", 1)
+    redis_client.hset(INDEX.arrivals, "h1", "1 1 60")
     redis_client.set(INDEX.outside, Outside(at=1, findings=(ok("public_url.reached", ""),)).model_dump_json())
     examining = partial(examine, partial(ask, store_on(async_redis)), durability="strict")
     asked = [

@@ -1,11 +1,10 @@
-"""The counts of deliveries by minute and hour, as the receiver's script and the sweeper keep them."""
-
-from typing import Any
+"""The deliveries of each hour, as the receiver's script counts them and the sweeper sums them up."""
 
 from redis import Redis
 
 from credhook.events import EVENT_TYPES
-from credhook.store.arrivals import DAY, HOUR, Arrivals, Hour, minute_of, roll_up
+from credhook.store.arrivals import Arrivals, Hour, sum_up
+from credhook.store.traffic import HOUR, minute_of
 from support.redis.redis_server import configured
 from support.store.stores import INDEX, last_entry, run_accept, store_on
 
@@ -13,51 +12,65 @@ COMPLETED = EVENT_TYPES[0]
 
 
 def arrivals(redis: Redis) -> Arrivals:
-    reply: Any = redis.hgetall(INDEX.arrivals)
-    return Arrivals.read(reply)
+    return Arrivals.read(store_on(redis).run("deliveries", []))
 
 
-def test_each_delivery_counts_in_its_minute_and_a_backfill_does_not(redis_client: Redis) -> None:
+def plant(redis: Redis, minute: int, deliveries: int) -> None:
+    hour, of_hour = divmod(minute, HOUR)
+    redis.hset(f"{INDEX.traffic}{hour}", f"{of_hour} arrived {COMPLETED}", deliveries)
+
+
+def test_each_delivery_counts_and_a_backfill_does_not(redis_client: Redis) -> None:
     store = store_on(redis_client)
     before = minute_of(store.clock())
     run_accept(store, ("m1", COMPLETED, "r1"), ("m2", COMPLETED, "r2"), ("m3", "of.tomorrow", "r3"))
     run_accept(store, ("m1", COMPLETED, "r1"))
     run_accept(store, ("b1", COMPLETED, "r9"), since=last_entry(store))
     came = arrivals(redis_client)
-    assert sum(came.minutes.values()) == 4
-    assert came.minutes.keys() <= {before, before + 1}
-    assert 14 * 86_400 < redis_client.ttl(INDEX.arrivals) <= 15 * 86_400
+    assert sum(hour.deliveries for hour in came.hours.values()) == 4
+    assert came.last in {before, before + 1}
 
 
 def test_full_redis_accepts_duplicates_that_it_cannot_count(redis_client: Redis) -> None:
     store = store_on(redis_client)
     run_accept(store, ("m1", COMPLETED, "r1"))
-    redis_client.delete(INDEX.arrivals)
+    redis_client.delete(*redis_client.scan_iter(INDEX.traffic + "*"))
     with configured(redis_client, "maxmemory", "1"):
         assert run_accept(store, ("m1", COMPLETED, "r1")) == [b"duplicate"]
-    assert not redis_client.exists(INDEX.arrivals)
+    assert not list(redis_client.scan_iter(INDEX.traffic + "*"))
 
 
-def test_minutes_become_hours_after_two_days_and_hours_go_after_two_weeks(redis_client: Redis) -> None:
-    now = 500_000 * HOUR + 20
-    old, older = now - 2 * DAY - HOUR, now - 14 * DAY - HOUR
-    counts: dict[Any, Any] = {f"m{now}": 3, f"m{now - 2 * DAY}": 5, f"m{old}": 2, f"m{old + 7}": 4}
-    counts[f"m{now - 2 * DAY - 9}"] = 1  # The rest of its hour is younger than two days.
-    hours: dict[Any, Any] = {f"h{older // HOUR}": "9 9", f"h{older // HOUR + 1}": "8 7"}
-    redis_client.hset(INDEX.arrivals, mapping={**counts, **hours})
-    before = arrivals(redis_client).hours
+def test_sums_hold_what_the_minutes_held(redis_client: Redis) -> None:
+    store = store_on(redis_client)
+    hour = minute_of(store.clock()) // HOUR
+    plant(redis_client, HOUR * hour, 7)
+    plant(redis_client, HOUR * (hour - 1) + 5, 3)
+    plant(redis_client, HOUR * (hour - 47) + 9, 2)
+    plant(redis_client, HOUR * (hour - 47) + 50, 4)
+    redis_client.hset(INDEX.arrivals, f"h{hour - 100}", f"9 8 {HOUR * (hour - 100) + 59}")
+    before = arrivals(redis_client)
+    assert before.hours[hour - 47] == Hour(6, 2, HOUR * (hour - 47) + 50)
     for _ in range(2):
-        roll_up(store_on(redis_client), now * 60_000)
-        came = arrivals(redis_client)
-        assert came.minutes == {now: 3, now - 2 * DAY: 5, now - 2 * DAY - 9: 1}
-        assert came.hours == {hour: sums for hour, sums in before.items() if hour != older // HOUR}
-        assert came.hours[old // HOUR] == Hour(6, 2)
+        sum_up(store, store.clock())
+        redis_client.delete(f"{INDEX.traffic}{hour - 47}")
+        after = arrivals(redis_client)
+        assert {at: sums for at, sums in after.hours.items() if sums.deliveries} == before.hours
 
 
-def test_counts_of_two_busy_weeks_stay_small(redis_client: Redis) -> None:
-    now = 500_000 * HOUR
-    for start in range(now - 15 * DAY, now, DAY):
-        redis_client.hset(INDEX.arrivals, mapping={f"m{start + minute}": 60_000 for minute in range(DAY)})
-        roll_up(store_on(redis_client), (start + DAY) * 60_000)
-    assert redis_client.hlen(INDEX.arrivals) <= 2 * DAY + HOUR + 14 * 24
-    assert (redis_client.memory_usage(INDEX.arrivals, samples=0) or 0) < 400_000
+def test_sums_go_after_two_weeks_and_after_the_clock_was_set_back(redis_client: Redis) -> None:
+    store = store_on(redis_client)
+    hour = minute_of(store.clock()) // HOUR
+    for other in (hour - 400, hour + 50):
+        redis_client.hset(INDEX.arrivals, f"h{other}", f"9 8 {HOUR * other}")
+    plant(redis_client, HOUR * (hour - 1), 3)
+    sum_up(store, store.clock())
+    came = arrivals(redis_client)
+    assert (min(came.hours), max(came.hours), came.last) == (hour - 14 * 24, hour - 1, HOUR * (hour - 1))
+    assert 14 * 86_400 < redis_client.ttl(INDEX.arrivals) <= 15 * 86_400
+
+
+def test_foreign_fields_are_not_counted(redis_client: Redis) -> None:
+    hour = minute_of(store_on(redis_client).clock()) // HOUR
+    redis_client.hset(f"{INDEX.traffic}{hour}", mapping={"x": "y", "1 arrived z": "many", "2 arrived z": 1})
+    redis_client.set(f"{INDEX.traffic}{hour - 1}", "of another type")
+    assert arrivals(redis_client).hours[hour].deliveries == 1

@@ -5,7 +5,8 @@ from typing import Final
 
 import pytest
 
-from credhook.store.arrivals import DAY, HOUR, Arrivals, Silence
+from credhook.store.arrivals import DAY, Arrivals, Silence
+from credhook.store.traffic import HOUR
 
 #: A Monday at midnight, in minutes since the epoch.
 MONDAY: Final = 4 * DAY + 2_900 * 7 * DAY
@@ -30,15 +31,14 @@ def batch(minute: int) -> int:
 
 def counted(pattern: Pattern, start: int, end: int) -> Arrivals:
     """The counts of the deliveries from one minute until before another, as Redis has them at `end`."""
-    fields: dict[bytes, bytes] = {}
-    kept_from = (end - 2 * DAY) // HOUR * HOUR
-    for hour in range(start // HOUR, kept_from // HOUR):
-        counts = [pattern(minute) for minute in range(hour * HOUR, (hour + 1) * HOUR) if minute >= start]
-        if any(counts):
-            fields[b"h%d" % hour] = b"%d %d" % (sum(counts), sum(map(bool, counts)))
-    for minute in range(max(start, kept_from), end):
+    fields: list[bytes | int] = []
+    summed = (end - 2 * DAY) // HOUR * HOUR
+    for hour in range(start // HOUR, summed // HOUR):
+        came = [minute for minute in range(hour * HOUR, (hour + 1) * HOUR) if minute >= start and pattern(minute)]
+        fields += [b"h%d" % hour, b"%d %d %d" % (sum(map(pattern, came)), len(came), max(came, default=0))]
+    for minute in range(max(start, summed), end):
         if count := pattern(minute):
-            fields[b"m%d" % minute] = b"%d" % count
+            fields += [b"m%d" % minute, count]
     return Arrivals.read(fields)
 
 
