@@ -553,7 +553,7 @@ class HandlerSettings(Settings):
     handlers: Annotated[tuple[str, ...], NoDecode, _WORDS, _separated_by(",")] = Field(
         (),
         description="`module` or `module:object`, comma-separated. "
-        "Default: every `credhook.handlers` entry point that is installed, or else a handler that logs.",
+        "Default: every `credhook.handlers` entry point that is installed.",
     )
     handler_options: Annotated[dict[str, Any], NoDecode, BeforeValidator(_json_object)] = Field(
         {},

@@ -12,6 +12,7 @@ import httpx
 from credhook.sandbox.events import EVENT_TYPES
 from credhook.sandbox.local.environment import (
     CREDHOOK,
+    LOGS_ONLY,
     CannotStart,
     LocalEnvironment,
     Stopped,
@@ -28,7 +29,7 @@ def demo() -> None:
     behind.
     """
     environ = {name: value for name, value in os.environ.items() if not name.startswith("CREDHOOK_")}
-    environ["CREDHOOK_HANDLERS"] = "credhook.worker.handlers.logging_handler"
+    environ["CREDHOOK_HANDLERS"] = LOGS_ONLY
     catch_signals()
     try:
         with local_environment(environ, sandbox=("--duplicate", "2")) as local:

@@ -29,6 +29,7 @@ from watchfiles import Change, PythonFilter, watch
 
 from credhook.sandbox.local.environment import (
     CREDHOOK,
+    LOGS_ONLY,
     STOP_SECONDS,
     CannotStart,
     LocalEnvironment,
@@ -247,7 +248,7 @@ class DevSession:
             self._stop_worker()
 
     def _start_worker(self) -> None:
-        settings = WORKER_SETTINGS | {"CREDHOOK_HANDLERS": ",".join(self.modules)}
+        settings = WORKER_SETTINGS | {"CREDHOOK_HANDLERS": ",".join(self.modules) or LOGS_ONLY}
         self.local.start("worker", *CREDHOOK, "worker", **settings)
         self._shown["worker"] = 0
 
@@ -306,7 +307,7 @@ class DevSession:
 
 def debug_worker(local: LocalEnvironment, modules: Sequence[str]) -> None:
     """Run one worker with this terminal, for `breakpoint()`, until it ends."""
-    settings = WORKER_SETTINGS | {"CREDHOOK_HANDLERS": ",".join(modules), "CREDHOOK_LOG": "console"}
+    settings = WORKER_SETTINGS | {"CREDHOOK_HANDLERS": ",".join(modules) or LOGS_ONLY, "CREDHOOK_LOG": "console"}
     worker = Popen((*CREDHOOK, "worker", "--debug"), env=local.environment | settings)  # noqa: S603  Our own program.
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the worker as well, which ends in order.
     try:
@@ -369,7 +370,7 @@ def dev(*, modules: tuple[str, ...], port: int, public_url: str | None, debug: b
             click.echo("handlers   none named: a built-in handler logs each event. Name yours: credhook dev accounts")
         prefixes = "CREDHOOK_", "REDIS_"
         ours = {name: value for name, value in local.environment.items() if name.startswith(prefixes)}
-        ours["CREDHOOK_HANDLERS"] = ",".join(names)
+        ours["CREDHOOK_HANDLERS"] = ",".join(names) or LOGS_ONLY
         settings.write_text("".join(f"{name}={shlex.quote(value)}\n" for name, value in ours.items()))
         click.echo(f"receiver   {local.receiver_url}/webhooks")
         click.echo(f"platform   {local.sandbox_url or f'delivers to {public_url} until you stop'}")

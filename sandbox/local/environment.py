@@ -127,6 +127,8 @@ def free_port() -> int:
 
 #: The command line of this installation. `-P` keeps a user's own `worker.py` from being imported.
 CREDHOOK: Final = (sys.executable, "-P", "-m", "credhook")
+#: The module of CREDHOOK_HANDLERS whose handler logs each event.
+LOGS_ONLY: Final = "credhook.worker.handlers.logging_handler"
 
 
 #: A closed terminal (SIGHUP) stops everything, as Ctrl-C does.

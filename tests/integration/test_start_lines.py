@@ -44,3 +44,9 @@ def test_a_parent_names_unknown_settings_and_its_children_do_not(
         assert process.stop() == 0
     (line,) = [json.loads(line) for line in process.text.splitlines() if '"unknown_settings"' in line]
     assert (line["level"], line["hint"]) == ("warning", SAID)
+
+
+def test_no_worker_starts_without_handlers(harness: Harness) -> None:
+    with harness.worker(CREDHOOK_HANDLERS=" , ") as worker:
+        assert worker.process.wait(60) == 2
+    assert worker.text.splitlines()[-1].startswith("Error: no handlers: set CREDHOOK_HANDLERS=module")

@@ -1,4 +1,4 @@
-"""Load plugins: modules named in CREDHOOK_HANDLERS, installed packages, or the handler that logs."""
+"""Load plugins: the modules that CREDHOOK_HANDLERS names, or else the installed packages."""
 
 import importlib
 import sys
@@ -20,7 +20,8 @@ from credhook.worker.handlers.registry import Handlers, Registry
 
 #: Entry point group under which a package offers its `Handlers`.
 ENTRY_POINTS: Final = "credhook.handlers"
-_BUILT_IN: Final = "credhook.worker.handlers.logging_handler"
+#: The module with a handler that does no more than log.
+LOGS_ONLY: Final = "credhook.worker.handlers.logging_handler"
 #: Seconds after which an import is slow. It may wait for another system, and nothing else would report that.
 SLOW_SECONDS: Final = 5.0
 
@@ -37,7 +38,7 @@ class CannotLoad(click.ClickException):
 
 
 def load(names: Iterable[str] = (), options: Mapping[str, Any] = MappingProxyType({})) -> Registry:
-    """Load the named plugins, else every installed plugin, else the handler that logs.
+    """Load the named plugins, or else every installed plugin.
 
     A name is `module` or `module:object`, as in `CREDHOOK_HANDLERS`. `options`: see `CREDHOOK_HANDLER_OPTIONS`.
 
@@ -57,11 +58,19 @@ def load(names: Iterable[str] = (), options: Mapping[str, Any] = MappingProxyTyp
     references = {
         f"entry point {entry.name!r} ({entry.value})": entry.value for entry in entry_points(group=ENTRY_POINTS)
     }
-    if not references:
-        hint = "Events are only logged. Set CREDHOOK_HANDLERS=module to load the handlers of a module"
-        log.warning("handlers_not_named", hint=hint)
-        references[_BUILT_IN] = _BUILT_IN
     return _registry(references, options)
+
+
+def load_for_work(names: Iterable[str], options: Mapping[str, Any]) -> Registry:
+    """Load the plugins of a worker, as `load` does.
+
+    Raises:
+        CannotLoad: a plugin cannot be loaded, or there is none.
+    """
+    registry = load(names, options)
+    if not registry.plugins:
+        raise CannotLoad(f"no handlers: set CREDHOOK_HANDLERS=module, or to {LOGS_ONLY}, which only logs each event")
+    return registry
 
 
 class _CurrentFolder:

@@ -27,7 +27,7 @@ from credhook.store.store import SyncStore
 from credhook.supervisor import stop_on, stops
 from credhook.worker.attempt.running import untimed
 from credhook.worker.handlers.blocking import BLOCKED_SECONDS, SlowCode, refuse_blocking_calls
-from credhook.worker.handlers.loading import load
+from credhook.worker.handlers.loading import load_for_work
 from credhook.worker.process.concurrent import ConcurrentWorker, end_outage
 from credhook.worker.process.heartbeat import Heartbeat, silence_seconds
 from credhook.worker.process.supervisor import CANDIDATES, HAND_BACK, LOADED, STOPPED, Supervision
@@ -153,7 +153,7 @@ def _work(
         unread.set()
     store = settings.open_store_sync()
     tracing.start("worker")  # Before handlers are loaded: their own traces join ours.
-    registry = load(settings.handlers, settings.handler_options)
+    registry = load_for_work(settings.handlers, settings.handler_options)
     _report(supervision, LOADED)
     _wait_for(store)
     # Imported objects live as long as the process: the collector need not visit them.

@@ -20,7 +20,7 @@ from credhook.settings import WorkerSettings
 from credhook.store import State
 from credhook.store.job import event_of
 from credhook.worker.attempt.attempt import Attempt
-from credhook.worker.handlers.loading import load
+from credhook.worker.handlers.loading import load_for_work
 from credhook.worker.handlers.registry import Registry
 from credhook.worker.wiring import build_worker
 
@@ -67,7 +67,7 @@ def _load_once() -> tuple[WorkerSettings, Registry]:
         configure_logs()
     settings = WorkerSettings()
     tracing.start("worker")
-    return settings, load(settings.handlers, settings.handler_options)
+    return settings, load_for_work(settings.handlers, settings.handler_options)
 
 
 class EventJob(Job):

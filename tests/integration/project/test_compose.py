@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from credhook.sandbox.local.environment import free_port
+from credhook.sandbox.local.environment import LOGS_ONLY, free_port
 from support.process.serving import Platform
 from support.project.compose import SERVICES, Container, store
 from support.project.reverse_proxies import ADDRESSES, needs, proxied
@@ -21,6 +21,7 @@ def test_compose_services_deliver_and_report_a_stalled_worker(
     port, admin, redis_port = free_port(), free_port(), free_port()
     redis = {"redis:6379": f"127.0.0.1:{redis_port}"}
     platform = {name: value for name, value in sandbox.environment.items() if "WEBHOOK" not in name}
+    platform["CREDHOOK_HANDLERS"] = LOGS_ONLY
     with ExitStack() as stack:
         start = stack.enter_context
         shipped = start(store(tmp_path, redis_port))

@@ -9,7 +9,7 @@ from redis import Redis
 
 from credhook.listener import server
 from credhook.receiver import command
-from credhook.sandbox.local.environment import free_port
+from credhook.sandbox.local.environment import LOGS_ONLY, free_port
 from credhook.worker.process import concurrent
 from support.checkout import ROOT
 from support.platform.sandbox_api import registered
@@ -53,8 +53,9 @@ def test_web_listens_everywhere_and_stops_under_load_without_a_loss(
 @pytest.mark.usefixtures("swept")
 def test_release_registers_the_public_url_and_nothing_in_a_review_app(tmp_path: Path, sandbox: Platform) -> None:
     url = {"CREDHOOK_PUBLIC_URL": "https://inbox.example/webhooks"}
+    environment = sandbox.environment | {"CREDHOOK_HANDLERS": LOGS_ONLY}
     for settings, said in (({}, "no endpoint is registered\n"), (url, "create  a new endpoint, credhook-1-credhook")):
-        with started(tmp_path, "release", **sandbox.environment, **settings) as process:
+        with started(tmp_path, "release", **environment, **settings) as process:
             assert process.process.wait(60) == 0
             assert said in process.text
         assert [one["url"] for one in registered(sandbox)] == [*settings.values()]
