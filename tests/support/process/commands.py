@@ -1,9 +1,11 @@
 """Our programs as processes, which reach the tests' Redis as users with restricted rights."""
 
+import fcntl
 import io
 import os
 import subprocess
 import sys
+import termios
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -33,20 +35,17 @@ def start_session(
     env: Mapping[str, str],
     cwd: Path,
     output: IO[Any],
-    python: str = sys.executable,
-    pass_fds: Collection[int] = (),
-    terminal: int | None = None,
+    python: str,
+    pass_fds: Collection[int],
 ) -> "subprocess.Popen[Any] | Forked":
     """Start Python with this command line in a session of its own: as a fork where that makes no difference."""
     environment = _environment(command, env)
     if python == sys.executable and not pass_fds and can_fork(command, environment):
-        files = {1: output.fileno(), 2: output.fileno()} | ({} if terminal is None else {0: terminal})
-        return Forked(command, env=environment, cwd=cwd, files=files)
+        return Forked(command, env=environment, cwd=cwd, output=output)
     return subprocess.Popen(
         [python, *command],
         env=environment,
         cwd=cwd,
-        stdin=subprocess.DEVNULL if terminal is None else terminal,
         stdout=output,
         stderr=output,
         pass_fds=pass_fds,
@@ -117,3 +116,8 @@ def _forget_modules_of(folders: set[Path]) -> None:
     for name, module in tuple(sys.modules.items()):
         if Path(getattr(module, "__file__", None) or "/").parent in folders:
             del sys.modules[name]
+
+
+def take_terminal() -> None:
+    """Make standard input the new session's terminal, as a window does."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)

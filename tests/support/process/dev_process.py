@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from support import plain
-from support.process.commands import invoke, start_session
-from support.process.fork_server import Forked
+from support.process.commands import invoke, start, take_terminal
 from support.waiting import until
 
 COMPLETED = "openid4vc.issuance.completed"
@@ -38,7 +37,7 @@ class Dev:
     """A session under way."""
 
     folder: Path
-    process: "subprocess.Popen[bytes] | Forked"
+    process: "subprocess.Popen[bytes]"
     output: Path
 
     @property
@@ -109,8 +108,16 @@ def developing(
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("CREDHOOK_", "REDIS_"))}
     output = folder.with_name(f"{folder.name}.out")
     with output.open("wb") as file:
-        command = ["-P", "-m", "credhook", "dev", *arguments]
-        process = start_session(command, cwd=folder, env=kept | (environ or {}), output=file, terminal=terminal)
+        process = start(
+            ["-P", "-m", "credhook", "dev", *arguments],
+            cwd=folder,
+            env=kept | (environ or {}),
+            stdin=subprocess.DEVNULL if terminal is None else terminal,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+            preexec_fn=None if terminal is None else take_terminal,
+        )
     try:
         yield Dev(folder, process, output)
     finally:

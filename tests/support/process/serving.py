@@ -15,7 +15,6 @@ import httpx
 from credhook.sandbox.local.environment import free_port
 from support import plain
 from support.process.commands import start_session
-from support.process.fork_server import SERVER
 from support.process.growing_files import whole
 from support.receiver.signing import SECRET
 from support.waiting import until
@@ -90,18 +89,9 @@ class Process:
 
 def children(process: Process) -> list[int]:
     """The processes that it has started and that are there, or were until just now."""
-    return _children(process.process.pid)
-
-
-def _children(pid: int) -> list[int]:
-    """Leave out servers of forks, but not what they have forked."""
+    pid = process.process.pid
     try:
-        pids = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-        return [
-            found
-            for child in pids
-            for found in (_children(child) if Path(f"/proc/{child}/comm").read_text().strip() == SERVER else [child])
-        ]
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
         return []
 
