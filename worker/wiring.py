@@ -1,7 +1,6 @@
 """Build the parts of a worker on one event loop, and run the start-up and shutdown functions of its plugins."""
 
 import asyncio
-import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -21,8 +20,9 @@ from credhook.worker.api.http.exchange import Transport
 from credhook.worker.api.token import ClientCredentials
 from credhook.worker.attempt.details import Snapshots
 from credhook.worker.attempt.processor import Clients, Processor
-from credhook.worker.attempt.running import where_task_is
-from credhook.worker.handlers.registry import Handlers, Registry, defined_at, is_async
+from credhook.worker.attempt.rehearsal import RehearsedClaims, RehearsedSnapshots
+from credhook.worker.attempt.running import call, where_task_is
+from credhook.worker.handlers.registry import Handlers, Registry, defined_at
 from credhook.worker.platform.circuit_breaker import CircuitBreaker
 from credhook.worker.queue.claims import Claims
 
@@ -63,26 +63,31 @@ class Lifespan:
 
         Return once all plugins have started, or after `patience_seconds` if some have. The others go on starting.
         """
-        self._starting = [asyncio.create_task(self._start(plugin)) for plugin in self.plugins]
+        groups: dict[Any, list[Handlers[Any]]] = {}
+        for plugin in self.plugins:  # Plugins may share a start-up function, and then its result.
+            groups.setdefault(plugin.startup_function or plugin, []).append(plugin)
+        self._starting = [asyncio.create_task(self._start(group)) for group in groups.values()]
         if self._starting:
             await asyncio.wait(self._starting, timeout=self.patience_seconds)
             await asyncio.wait(self._starting, return_when=asyncio.FIRST_COMPLETED)
         if self.states:
             log.info("plugins_started", plugins=list(self.states))
-        for plugin, task in zip(self.plugins, self._starting, strict=True):
+        for group, task in zip(groups.values(), self._starting, strict=True):
             if not task.done():
-                task.add_done_callback(partial(self._log_late_start, plugin.name))
+                task.add_done_callback(partial(self._log_late_start, [plugin.name for plugin in group]))
 
-    def _log_late_start(self, plugin: str, task: "asyncio.Task[None]") -> None:
+    def _log_late_start(self, plugins: list[str], task: "asyncio.Task[None]") -> None:
         if not task.cancelled():
-            log.info("plugins_started", plugins=[plugin])
+            log.info("plugins_started", plugins=plugins)
 
-    async def _start(self, plugin: Handlers[Any]) -> None:
+    async def _start(self, group: Sequence[Handlers[Any]]) -> None:
+        plugin, *_ = group
         startup, waits = plugin.startup_function, Waits(_BACKOFF)
         while startup is not None and plugin.name not in self.states:
             watch = asyncio.create_task(self._log_slow_startup(plugin, asyncio.current_task()))
             try:
-                self.states[plugin.name] = await _call(startup)
+                state = await call(startup)
+                self.states.update(dict.fromkeys([one.name for one in group], state))
             except (Exception, SystemExit, asyncio.CancelledError) as error:
                 task = asyncio.current_task()
                 if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
@@ -97,11 +102,16 @@ class Lifespan:
         """Shut the started plugins down, in reverse order."""
         for task in self._starting:
             task.cancel()
+        ended: list[tuple[object, object]] = []
         for plugin in reversed(self.plugins):
             startup, shutdown = plugin.startup_function, plugin.shutdown_function
             if shutdown is None or (startup is not None and plugin.name not in self.states):
                 continue
-            task = asyncio.create_task(_call(shutdown, self.states.pop(plugin.name, None)))
+            state = self.states.pop(plugin.name, None)
+            if startup is not None and any(shutdown == other and state is value for other, value in ended):
+                continue  # Plugins share it.
+            ended.append((shutdown, state))
+            task = asyncio.create_task(call(shutdown, state))
             done, _ = await asyncio.wait({task}, timeout=self.shutdown_seconds)
             task.cancel()  # A task that ignores this ends with the process.
             error = TimeoutError() if not done else None if task.cancelled() else task.exception()
@@ -116,15 +126,6 @@ class Lifespan:
             at = authors_frames(TimeoutError().with_traceback(where_task_is(task)))[-1:]
             log.warning("startup_slow", plugin=plugin.name, at=at or [defined_at(plugin.startup_function)], hint=hint)
             wait = self.slow_seconds
-
-
-async def _call(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call an `async def` on the loop, and a plain function in a thread because it may block."""
-    if is_async(function):
-        result = await function(*arguments)
-        return await result if inspect.iscoroutine(result) else result  # Its `return` lacks an await.
-    result = await asyncio.to_thread(function, *arguments)
-    return await result if isinstance(result, Awaitable) else result
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,13 +149,15 @@ async def build_worker(
     registry: Registry,
     *,
     worker: str = "",
+    rehearse: bool = False,
 ) -> AsyncIterator[Parts]:
     """Build the parts on the running loop, renew leases, and close the parts at the end.
 
-    `worker`: the name of the process that takes events; "" if RQ runs the jobs.
+    `worker`: the name of the process that takes events; "" if RQ runs the jobs. `rehearse`: write nothing about events.
     """
     store = settings.open_store()
-    claims = Claims(store, lease=settings.lease, worker=worker)
+    claims = RehearsedClaims() if rehearse else Claims(store, lease=settings.lease, worker=worker)
+    snapshots = (RehearsedSnapshots if rehearse else Snapshots)(store, settings.snapshot_key)
     breaker = CircuitBreaker.from_settings(store, settings)
     auth = ClientCredentials.from_settings(settings)
     auth.on_fetch = breaker.token_fetched
@@ -174,7 +177,7 @@ async def build_worker(
         registry,
         breaker,
         clients=Clients(api, SyncApi(api)),
-        snapshots=Snapshots(store, settings.snapshot_key),
+        snapshots=snapshots,
         states=lifespan.states,
         tracer=attempt_tracer,
     )

@@ -314,6 +314,7 @@ class Processor:
                 partial(self._save_progress, attempt, handler),
                 asyncio.get_running_loop(),
             ),
+            self.settings.queue,
         )
 
     def _progress(self, attempt: Attempt, handler: Handler) -> bytes | None:

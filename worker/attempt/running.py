@@ -23,7 +23,7 @@ import structlog
 from credhook.events import event_ids
 from credhook.logs.places import runs_now
 from credhook.worker.attempt.retry import Defer
-from credhook.worker.handlers.registry import Context, FailedRun, FetchedEvent, Handler, definition
+from credhook.worker.handlers.registry import Context, FailedRun, FetchedEvent, Handler, definition, is_async
 
 log = structlog.get_logger("credhook.worker")
 
@@ -344,3 +344,12 @@ def _harmless(error: BaseException) -> Exception:
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
     return HandlerCrashed(type(error).__name__).with_traceback(error.__traceback__)
+
+
+async def call(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call an `async def` on the loop, and a plain function in a thread because it may block."""
+    if is_async(function):
+        result = await function(*arguments)
+        return await result if inspect.iscoroutine(result) else result  # Its `return` lacks an await.
+    result = await asyncio.to_thread(function, *arguments)
+    return await result if isinstance(result, Awaitable) else result

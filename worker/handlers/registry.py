@@ -19,7 +19,8 @@ import inspect
 import json
 import re
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from types import MappingProxyType
@@ -152,6 +153,8 @@ class Context(Generic[A_co, S_co]):
     """The value that the plugin's start-up function returned, or None."""
     progress: Progress[A_co]
     """What this handler has saved for the event, in this attempt or an earlier one."""
+    queue: str
+    """The worker's CREDHOOK_QUEUE. Each tenant's deployment has its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,6 +407,43 @@ def _mistakes(function: Function, argument: str) -> Iterator[str]:
         yield f"takes (context, {argument}): swap the two arguments"
 
 
+@functools.cache
+def _lifetime(function: Callable[[], Any]) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
+    """Return a start-up and a shutdown function that run this one, up to its `yield` and after it.
+
+    It runs in one task, as task groups and time limits in it need. Plugins that share it get the same two functions.
+    """
+    manager = asynccontextmanager(function) if inspect.isasyncgenfunction(function) else function
+    entered: list[tuple[object, asyncio.Event, asyncio.Task[None]]] = []
+
+    async def live(ready: "asyncio.Future[Any]", leaving: asyncio.Event) -> None:
+        async with manager() as state:
+            ready.set_result(state)
+            await leaving.wait()
+
+    @functools.wraps(function)
+    async def enter() -> Any:
+        ready, leaving = asyncio.get_running_loop().create_future(), asyncio.Event()
+        task = asyncio.create_task(live(ready, leaving))
+        try:
+            await asyncio.wait({ready, task}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        if not ready.done():
+            return task.result()  # Its error.
+        entered.append((ready.result(), leaving, task))
+        return ready.result()
+
+    async def leave(state: object) -> None:
+        place = next(place for place, (value, *_) in enumerate(entered) if value is state)
+        _, leaving, task = entered.pop(place)
+        leaving.set()
+        await task
+
+    return enter, leave
+
+
 #: Seconds that a function of `on_error` or `on_give_up` may take.
 HOOK_SECONDS: Final = 10.0
 #: Names are stored with every event and named by `replay --handler`.
@@ -416,6 +456,8 @@ AsyncFunction: TypeAlias = Callable[[FetchedEvent[D], Context[AsyncApi, S]], Cor
 PlainFunction: TypeAlias = Callable[[FetchedEvent[D], Context[SyncApi, S]], None]
 AsyncStartup: TypeAlias = Callable[[], Awaitable[S]]
 PlainStartup: TypeAlias = Callable[[], S]
+AsyncLifespan: TypeAlias = Callable[[], AsyncIterator[S]]
+ManagedLifespan: TypeAlias = Callable[[], AbstractAsyncContextManager[S]]
 AsyncHook: TypeAlias = Callable[[FailedRun, Context[AsyncApi, S]], Coroutine[Any, Any, None]]
 PlainHook: TypeAlias = Callable[[FailedRun, Context[SyncApi, S]], None]
 AsyncShutdown: TypeAlias = Callable[[S], Awaitable[None]]
@@ -538,6 +580,27 @@ class Handlers(Generic[State]):
         return function
 
     @overload
+    def lifespan(self, function: AsyncLifespan[State]) -> AsyncLifespan[State]: ...
+    @overload
+    def lifespan(self, function: ManagedLifespan[State]) -> ManagedLifespan[State]: ...
+    def lifespan(self, function: Callable[[], Any]) -> Callable[[], Any]:
+        """Run the decorated `async def` around the life of each worker process. It yields `context.state` once.
+
+        The code before its `yield` stands for a start-up function, and the code after it for a shutdown function.
+
+        Raises:
+            ValueError: it is no `async def` with a `yield`, takes arguments, or the plugin has such functions already.
+        """
+        if not any(inspect.isasyncgenfunction(part) for part in _chain(function)) or not _takes(function, 0):
+            raise ValueError(
+                f"{self.name}: the lifespan function should be an `async def` with a yield and no argument"
+            )
+        enter, leave = _lifetime(function)
+        self.startup(enter)
+        self.shutdown(leave)
+        return function
+
+    @overload
     def on_error(self, function: AsyncHook[State]) -> AsyncHook[State]: ...
     @overload
     def on_error(self, function: PlainHook[State]) -> PlainHook[State]: ...
@@ -575,8 +638,8 @@ class Handlers(Generic[State]):
     def _check_hook(self, kind: str, existing: object, function: Callable[..., Any], *arguments: object) -> None:
         if existing is not None:
             raise ValueError(f"{self.name!r} already has a {kind} function")
-        if _is_generator(function):
-            hint = "return the state, and clean up in the shutdown function"
+        if _is_generator(function) and not is_async(function):
+            hint = "register it with @handlers.lifespan"
             raise ValueError(f"{self.name}: the {kind} function is a generator or context manager: {hint}")
         if not _takes(function, len(arguments)):
             takes = "one argument, the state" if arguments else "no argument"

@@ -43,7 +43,7 @@ def fields(name: str) -> str:
     if name in {"Backoff", "Context", "FailedRun", "FetchedEvent", "Options", "Page"}:
         return ", ".join(found.__annotations__)
     if name == "Handlers":
-        return "name; on(…), on_error, on_give_up, startup, shutdown"
+        return "name; on(…), on_error, on_give_up, lifespan, startup, shutdown"
     if name in {"ApiError", "GiveUp", "Retry"}:
         return ", ".join(one for one in inspect.signature(found).parameters if one != "message")
     return ""

@@ -3,14 +3,17 @@
 import asyncio
 import re
 import threading
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 from unittest.mock import AsyncMock
 
+import pytest
 from structlog.testing import capture_logs
 
 from credhook import Handlers
 from credhook.worker.wiring import Lifespan
+from support.waiting import until_async
 
 
 def plugin(name: str, startup: Any = None, shutdown: Any = None) -> Handlers[Any]:
@@ -51,6 +54,95 @@ async def test_each_plugin_has_what_its_own_start_up_returned() -> None:
     connected = dict.fromkeys(("first", "fourth", "fifth"), "a connection")
     assert span.states == connected | {"second": 7, "sixth": pool, "seventh": {}}
     assert threads != [threading.get_ident()]
+
+
+@pytest.mark.parametrize("decorator", [lambda function: function, asynccontextmanager])
+async def test_lifespan_is_entered_and_left_in_one_task(decorator: Any) -> None:
+    notes: list[Any] = []
+
+    @decorator  # type: ignore[untyped-decorator]
+    async def pool() -> Any:
+        async with asyncio.timeout(60):  # Like a task group, it has to be left in the task that has entered it.
+            notes.append(asyncio.current_task())
+            yield "a pool"
+            notes.append(asyncio.current_task())
+
+    made: Handlers[Any] = Handlers("a")
+    assert made.lifespan(pool) is pool
+    span = Lifespan([made])
+    await span.start()
+    assert (span.states, len(notes), span.has_started) == ({"a": "a pool"}, 1, True)
+    await span.stop()
+    first, last = notes
+    assert first is last
+
+
+async def test_failed_lifespan_is_tried_again_and_its_end_logged() -> None:
+    errors = [OSError(), RuntimeError()]
+
+    async def pool() -> Any:
+        if len(errors) == 2:
+            raise errors.pop(0)
+        yield "a pool"
+        raise errors.pop()
+
+    made: Handlers[Any] = Handlers("a")
+    made.lifespan(pool)
+    span = Lifespan([made], sleep=AsyncMock())
+    with capture_logs() as lines:
+        await span.start()
+        assert span.states == {"a": "a pool"}
+        await span.stop()
+    assert [line["event"] for line in lines] == ["startup_failed", "plugins_started", "shutdown_failed"]
+    assert errors == []
+
+
+async def test_plugins_share_what_one_function_makes() -> None:
+    made, notes = [Handlers[Any](name) for name in "abc"], list[str]()
+
+    async def pool() -> Any:
+        notes.append("entered")
+        yield object()
+        notes.append("left")
+
+    def connects() -> object:
+        notes.append("connected")
+        return object()
+
+    for one in made[:2]:
+        one.lifespan(pool)
+
+    def disconnects(_: object) -> None:
+        notes.append("closed")
+
+    shared = [plugin(name, connects, disconnects) for name in "de"]
+    span = Lifespan([*made, *shared])
+    await span.start()
+    assert span.states["a"] is span.states["b"]
+    assert span.states["d"] is span.states["e"]
+    await span.stop()
+    assert sorted(notes) == ["closed", "connected", "entered", "left"]
+    assert span.states == {}
+
+
+async def test_late_lifespan_is_left_when_the_worker_stops_before_it_began() -> None:
+    began = asyncio.Event()
+
+    async def pool() -> Any:
+        began.set()
+        await asyncio.Event().wait()
+        yield "never"
+
+    made, quick = Handlers[Any]("a"), plugin("b", dict)
+    made.lifespan(pool)
+    span = Lifespan([made, quick], patience_seconds=0.01)
+    before = asyncio.all_tasks()
+    with capture_logs():
+        await span.start()
+        await began.wait()
+        await span.stop()
+    await until_async(lambda: asyncio.all_tasks() == before, what="the end of its tasks")
+    assert span.states == {"b": {}}
 
 
 async def test_failed_start_up_is_retried_with_growing_pauses() -> None:

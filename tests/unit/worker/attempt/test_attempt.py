@@ -169,7 +169,7 @@ NOTHING: Any = None
 
 
 def processor(store: Store, handlers: Handlers[Any]) -> Processor:
-    settings: Any = SimpleNamespace(concurrency=1, handler_timeout=60.0, max_attempts=3)
+    settings: Any = SimpleNamespace(concurrency=1, handler_timeout=60.0, max_attempts=3, queue="tenant-a")
     clients, breaker = Clients(NOTHING, NOTHING), cast(Any, SimpleNamespace(pause=lambda: 0.0))
     return Processor(
         settings,
@@ -189,6 +189,18 @@ async def test_end_of_each_of_many_handlers_is_written_once() -> None:
     assert sorted({*store.written, *attempt.unwritten}) == sorted(one.name for one in handlers)
     assert len(store.written) == 99
     assert len(attempt.unwritten) == 1  # Written together with the event's end.
+
+
+async def test_handler_learns_the_queue_of_its_worker() -> None:
+    queues: list[str] = []
+    handlers: Any = Handlers("test")
+
+    async def notes(event: Any, context: Any) -> None:
+        queues.append(context.queue)
+
+    handlers.on("*")(notes)
+    await processor(Store(), handlers).run_handlers(Attempt(CLAIM), NOTHING, list(handlers))
+    assert queues == ["tenant-a"]
 
 
 async def test_event_that_waits_for_a_place_keeps_its_lease_until_handed_back() -> None:

@@ -49,6 +49,10 @@ def test_a_handler_is_found_by_the_types_that_it_wants() -> None:
     assert registry.matching("openid4vc.issuance.revoked") == ()
 
 
+async def yields_a_state() -> Any:
+    yield 7
+
+
 def opens() -> Any:
     yield
 
@@ -266,7 +270,15 @@ def test_a_plugin_has_one_function_for_start_up_and_one_for_the_end() -> None:
     wrong: list[tuple[Any, Any, str]] = [
         (plugin.startup, lambda: 2, "'x' already has a startup function"),
         (plugin.shutdown, print, "'x' already has a shutdown function"),
-        *((other.startup, form, "the startup function is a generator or context manager: return") for form in forms),
+        *(
+            (other.startup, form, "the startup function is a generator or context manager: register it with @handlers")
+            for form in forms
+        ),
+        (plugin.lifespan, yields_a_state, "'x' already has a startup function"),
+        *(
+            (other.lifespan, function, "the lifespan function should be an `async def` with a yield and no argument")
+            for function in (opens, contextmanager(opens), activate, yields, lambda: None)
+        ),
         (other.startup, lambda state: 1, "the startup function should take no argument"),
         (other.shutdown, lambda: None, "the shutdown function should take one argument, the state"),
     ]
