@@ -16,15 +16,16 @@ if TYPE_CHECKING:
     from credhook.testing.fake_platform import ApiCall, FakeApi
     from credhook.testing.idempotency import aassert_idempotent, assert_idempotent
     from credhook.testing.running import Result, arun, run
+    from credhook.testing.whole_event import EventResult, arun_event, run_event
 
 __all__ = [
-    "ApiCall", "FakeApi", "Result", "aassert_idempotent", "arun", "assert_idempotent", "event", "load_event", "run",
-    "variants",
+    "ApiCall", "EventResult", "FakeApi", "Result", "aassert_idempotent", "arun", "arun_event", "assert_idempotent",
+    "event", "load_event", "run", "run_event", "variants",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> object:
-    for home in ("events", "fake_platform", "running", "idempotency") if name in __all__ else ():
+    for home in ("events", "fake_platform", "running", "idempotency", "whole_event") if name in __all__ else ():
         module = import_module(f"credhook.testing.{home}")
         if hasattr(module, name):
             return getattr(module, name)

@@ -20,10 +20,10 @@ from typing import Any
 
 from credhook.logs.places import is_authors, without_ours
 from credhook.testing.fake_platform import FakeApi
-from credhook.testing.running import UNSET, Function, Result, Trial, end_tasks, handler_of, run_on_new_loop, state_for
+from credhook.testing.running import UNSET, Function, Result, Trial, end_tasks, handler_of, run_on_new_loop, started
 from credhook.worker.attempt.retry import GiveUp
 from credhook.worker.attempt.running import retrieve
-from credhook.worker.handlers.registry import Context, FetchedEvent
+from credhook.worker.handlers.registry import Context, FetchedEvent, Handler, plugins_of
 
 #: pytest shows the author's lines and not ours.
 __tracebackhide__ = True
@@ -37,11 +37,10 @@ def assert_idempotent(
     fresh: Callable[..., Any] | None = None,
     effects: Callable[..., Any] | None = None,
 ) -> None:
-    """Check as `aassert_idempotent` does, where no event loop runs.
+    """Check as `aassert_idempotent` does.
 
     Raises:
         AssertionError: see `aassert_idempotent`.
-        RuntimeError: an event loop runs here.
     """
     run_on_new_loop(aassert_idempotent(handler, event, state=state, fresh=fresh, effects=effects))
 
@@ -74,9 +73,17 @@ async def aassert_idempotent(
             where.
         ValueError: as for `arun`.
     """
-    subject = handler_of(handler)
-    state = state_for(handler, state) if fresh is None else None
+    async with started(plugins_of(handler) if fresh is None else (), state) as value:
+        await _check(handler_of(handler), event, value, fresh, effects)
 
+
+async def _check(
+    subject: Handler,
+    event: FetchedEvent,
+    state: object,
+    fresh: Callable[..., Any] | None,
+    effects: Callable[..., Any] | None,
+) -> None:
     async def seen(api: FakeApi, run_state: object) -> object:
         # `effects` may return the state itself, which the next run changes.
         return copy.deepcopy(api.effects() if effects is None else await _call(effects, run_state))

@@ -4,11 +4,13 @@ The runner and the retry policy are the worker's own. The clock is moved instead
 """
 
 import asyncio
+import contextvars
 import json
 import logging
 import warnings
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar, Unpack
 
@@ -41,6 +43,7 @@ from credhook.worker.handlers.registry import (
     Handlers,
     Progress,
     definition,
+    name_of,
     plugins_of,
 )
 from credhook.worker.platform.circuit import Circuit, outcome_of
@@ -104,11 +107,10 @@ class RunOptions(TypedDict, total=False):
 
 
 def run(handler: Function, event: FetchedEvent, **options: Unpack[RunOptions]) -> Result:
-    """Run a handler as `arun` does, where no event loop runs: in a plain test, unittest, or a script.
+    """Run a handler as `arun` does: in a plain test, unittest, a script, or a notebook.
 
     Raises:
-        RuntimeError: an event loop runs here.
-        ValueError: see `arun`.
+        TypeError, ValueError: see `arun`.
     """
     return run_on_new_loop(arun(handler, event, **options))
 
@@ -137,7 +139,7 @@ async def arun(
         attempts: maximum number of attempts, from 1. "until settled" runs the handler until it is done or given up.
         timeout: seconds of real time for one run. Default: as in a worker.
         stale: `context.stale`.
-        state: `context.state`. Required if the plugin has a start-up function.
+        state: `context.state`, or the plugin's start-up function, which is called for it. Required if there is one.
         progress: what an earlier attempt has saved, for `context.progress.value`.
 
     Raises:
@@ -149,21 +151,36 @@ async def arun(
     if timeout is not None and timeout <= 0:
         raise ValueError("timeout= should be more than 0 seconds")
     subject = handler_of(handler)
-    state = state_for(handler, state)
-    trial = Trial(subject, event, api or FakeApi(), timeout=timeout, stale=stale, state=state, progress=Saved(progress))
-    return await trial.settle(_MAX_ATTEMPTS if attempts == "until settled" else attempts)
+    async with started(plugins_of(handler), state) as value:
+        trial = Trial(
+            subject, event, api or FakeApi(), timeout=timeout, stale=stale, state=value, progress=Saved(progress)
+        )
+        return await trial.settle(_MAX_ATTEMPTS if attempts == "until settled" else attempts)
 
 
-def state_for(handler: Function, state: object) -> object:
-    """Return `context.state` as given, or None. Raise `ValueError` if a start-up function would have returned it."""
-    if state is not UNSET:
-        return state
-    for plugin in plugins_of(handler):
-        if plugin.startup_function:
-            raise ValueError(
-                f"{plugin.name} has a start-up function: pass the state that it would have returned, as state=…"
-            )
-    return None
+@asynccontextmanager
+async def started(plugins: Sequence[Handlers[Any]], state: object) -> AsyncIterator[object]:
+    """Yield `context.state` as given. If it is the start-up function of a plugin, call that, and shut down at the end.
+
+    Raises:
+        ValueError: no state is given, and a plugin has a start-up function.
+    """
+    for plugin in plugins:
+        startup, shutdown = plugin.startup_function, plugin.shutdown_function
+        if startup is None:
+            continue
+        if state is UNSET:
+            hint = f"pass it, state={name_of(startup)}, or the state that it would have returned"
+            raise ValueError(f"{plugin.name} has a start-up function: {hint}")
+        if callable(state) and state in (startup, getattr(startup, "__wrapped__", None)):
+            value = await running.call(startup)
+            try:
+                yield value
+            finally:
+                if shutdown:
+                    await running.call(shutdown, value)
+            return
+    yield None if state is UNSET else state
 
 
 @dataclass
@@ -247,7 +264,7 @@ class Trial:
             failed.attempt,
             max_attempts=handler.max_attempts(WorkerSettings.model_fields["max_attempts"].default),
             age=age,
-            pause=_pause(error),
+            pause=pause_after(error),
             backoff=handler.backoff or BACKOFF,
             give_up_on=handler.give_up_on,
             chance=lambda: 0.5,
@@ -287,7 +304,7 @@ class Trial:
         runs = running.Runs(1)  # As in a new process.
         with suppress(ModuleNotFoundError):  # It comes with the extra `testing`.
             refuse_blocking_calls()
-        with _noted_warnings():
+        with noted_warnings():
             timeout = handler.timeout or HOOK_SECONDS
             error = await running.run(handler, self.event, context, timeout=timeout, runs=runs, failure=failure)
         if isinstance(error, running.HandlerTimeout):  # A task that hangs would delay the end of the test's loop.
@@ -296,7 +313,7 @@ class Trial:
 
 
 @contextmanager
-def _noted_warnings() -> Iterator[None]:
+def noted_warnings() -> Iterator[None]:
     """Note dropped coroutines, as a worker does. Pass all warnings on."""
     with warnings.catch_warnings():
         shown: Any = warnings.showwarning
@@ -310,7 +327,7 @@ def _noted_warnings() -> Iterator[None]:
         yield
 
 
-def _pause(error: Exception) -> float:
+def pause_after(error: Exception) -> float:
     """Return the seconds for which a worker's circuit breaker lets no call through after this error."""
     circuit = Circuit()
     for member in leaves(error):
@@ -341,7 +358,7 @@ def make_context(
         handler=handler.name,
     )
     key, progress = f"{event.webhook_id}:{handler.name}", (saved or Saved()).progress()
-    return Context(api, log.bind(), key, stale, state, progress)
+    return Context(api, log.bind(), key, stale, state, progress, WorkerSettings.model_fields["queue"].default)
 
 
 def handler_of(function: Function) -> Handler:
@@ -374,20 +391,17 @@ async def end_tasks(tasks: Collection["asyncio.Task[Any]"]) -> None:
 
 
 def run_on_new_loop(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine on an event loop of its own.
+    """Run a coroutine on an event loop of its own, in another thread if a loop runs here, as in a notebook.
 
     The traceback of wrong usage begins with the author's lines.
-
-    Raises:
-        RuntimeError: an event loop runs here and would be blocked. The message names the coroutine to await instead.
     """
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        pass
-    else:
-        coroutine.close()
-        raise RuntimeError(f"an event loop runs here already: await {getattr(coroutine, '__name__', 'it')}(…) instead")
+    if asyncio._get_running_loop() is None:  # noqa: SLF001  The public function raises, which tracebacks would show.
+        return _run_on_new_loop(coroutine)
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(contextvars.copy_context().run, _run_on_new_loop, coroutine).result()
+
+
+def _run_on_new_loop(coroutine: Coroutine[Any, Any, T]) -> T:
     # `asyncio.run` would also replace the thread's current loop, which may be a fixture's.
     with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
         try:

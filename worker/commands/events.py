@@ -53,7 +53,7 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], none: str)
 
 
 #: The commands that need the API client, whose import takes longer than a list.
-_CALLING: Final = ("backfill", "export")
+_CALLING: Final = ("backfill", "export", "run")
 
 
 class _Events(click.Group):
@@ -69,7 +69,7 @@ class _Events(click.Group):
 
 @click.group(cls=_Events, commands=[erase, replay])
 def events() -> None:
-    """List, show, watch, export, replay and erase events, and accept missing ones."""
+    """List, show, watch, export, run, replay and erase events, and accept missing ones."""
 
 
 @events.command("list")

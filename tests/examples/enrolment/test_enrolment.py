@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from enrolment import enrol
+from enrolment import connected, enrol
 
 from credhook.testing import assert_idempotent, event, run
 
@@ -49,15 +49,15 @@ def sites(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sites]:
 
 def test_next_attempt_goes_on_at_the_busy_site(sites: Sites) -> None:
     sites.busy = "b"
-    result = run(enrol, event(COMPLETED), attempts="until settled")
+    result = run(enrol, event(COMPLETED), attempts="until settled", state=connected)
     assert (result.outcome, result.attempts, result.progress) == ("done", 2, 3)
     assert sites.enrolled == ["a", "b", "c"]
 
 
 def test_attempt_begins_where_an_earlier_process_ended(sites: Sites) -> None:
-    assert run(enrol, event(COMPLETED), progress=2).outcome == "done"
+    assert run(enrol, event(COMPLETED), progress=2, state=connected).outcome == "done"
     assert sites.enrolled == ["c"]
 
 
 def test_it_may_run_again(sites: Sites) -> None:
-    assert_idempotent(enrol, event(COMPLETED), effects=lambda: sorted(set(sites.enrolled)), fresh=sites.enrolled.clear)
+    assert_idempotent(enrol, event(COMPLETED), state=connected, effects=lambda: sorted(set(sites.enrolled)))

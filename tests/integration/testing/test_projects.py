@@ -65,6 +65,50 @@ async def test_two_effects():
     await aassert_idempotent(adds, COMPLETED, fresh=rows.clear, effects=lambda: rows)
 """
 
+#: A plugin that uses what a larger one needs: shared connections, steps, a rate, a report of failures.
+TRANSFERS = """
+from credhook import AsyncContext, Backoff, FailedRun, FetchedEvent, Handlers, Issuance
+
+handlers = Handlers[list]("transfers")
+audit = Handlers[list]("audit")
+
+async def ledger():
+    yield []
+
+handlers.lifespan(ledger)
+audit.lifespan(ledger)
+
+@handlers.on("openid4vc.issuance.completed", name="move", rate="10/m", backoff=Backoff(first=60, longest=60))
+async def in_steps(event: FetchedEvent[Issuance], context: AsyncContext[list]) -> None:
+    step = (context.progress.value or 0) + 1
+    context.state.append((context.queue, step))
+    await context.progress.save(step)
+    if step < 3:
+        raise ConnectionError
+
+@handlers.on("openid4vc.issuance.completed", after=in_steps)
+async def check(event: FetchedEvent[Issuance], context: AsyncContext[list]) -> None:
+    assert context.state == [("credhook", 1), ("credhook", 2), ("credhook", 3)]
+
+@handlers.on_error
+async def report(failure: FailedRun, context: AsyncContext[list]) -> None:
+    context.log.warning("reported", error=type(failure.error).__name__, again=failure.will_retry)
+"""
+
+TEST_TRANSFERS = """
+from credhook.testing import event, run_event
+from transfers import audit, handlers, ledger
+
+def test_an_event_goes_through_all_its_handlers():
+    result = run_event(event("openid4vc.issuance.completed"), handlers, state=ledger)
+    assert (result.state, result.handlers) == ("done", {"transfers.move": "done", "transfers.check": "done"})
+    assert [(run.handler, run.seconds) for run in result.runs] == [
+        ("transfers.move", 0), ("transfers.move", 60), ("transfers.move", 120), ("transfers.check", 120),
+    ]
+    reports = [(line["error"], line["again"]) for line in result.logged if line["event"] == "reported"]
+    assert reports == [("ConnectionError", True)] * 2
+"""
+
 UNITTEST = """
 import unittest
 from accounts import open_account
@@ -80,9 +124,8 @@ class Asynchronous(unittest.IsolatedAsyncioTestCase):
     async def test_an_account_is_opened(self):
         self.assertEqual((await arun(open_account, event("openid4vc.verification.data"))).outcome, "done")
 
-    async def test_the_other_one_says_what_to_do(self):
-        with self.assertRaisesRegex(RuntimeError, "await arun"):
-            run(open_account, event("openid4vc.verification.data"))
+    async def test_run_works_beside_a_loop_as_in_a_notebook(self):
+        self.assertEqual(run(open_account, event("openid4vc.verification.data")).outcome, "done")
 """
 
 
@@ -104,6 +147,12 @@ def test_with_pytest(project: Path) -> None:
     assert sorted(path.name for path in project.iterdir() if path.name != "__pycache__") == [
         "accounts.py", "onboarding.py", "pytest.ini", "test_asynchronous.py", "test_onboarding.py",
     ]  # fmt: skip
+
+
+def test_plugin_with_everything_is_tested_as_one(project: Path) -> None:
+    (project / "transfers.py").write_text(TRANSFERS)
+    (project / "test_transfers.py").write_text(TEST_TRANSFERS)
+    assert "1 passed" in run(project, *PYTEST, "-pno:cacheprovider", warnings="error")
 
 
 def test_failed_test_shows_the_author_and_no_code_of_the_kit(project: Path) -> None:

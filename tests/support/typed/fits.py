@@ -1,5 +1,7 @@
 """What type checkers have to accept beside the packages of tests/examples; see integration/project/test_typing.py."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import assert_type
 
 from credhook import (
@@ -16,7 +18,7 @@ from credhook import (
     SyncContext,
 )
 from credhook.testing import event as make
-from credhook.testing import run
+from credhook.testing import run, run_event
 
 handlers = Handlers("accounts")
 
@@ -69,6 +71,22 @@ async def for_all(event: FetchedEvent, context: Context) -> None:
     print(event.details.status, context.stale)
 
 
+connected = Handlers[list[str]]("connected")
+
+
+@connected.lifespan
+async def connections() -> AsyncIterator[list[str]]:
+    yield ["a connection"]
+
+
+@asynccontextmanager
+async def managed() -> AsyncIterator[list[str]]:
+    yield ["a connection"]
+
+
+Handlers[list[str]]("managed").lifespan(managed)
+
+
 @handlers.on_error
 async def reports(failure: FailedRun, context: AsyncContext) -> None:
     assert_type(failure.event.details, Issuance | Presentation | None)
@@ -86,3 +104,4 @@ def test_details() -> None:
     for event_type in ("openid4vc.issuance.completed", "openid4vc.verification.data"):
         assert_type(make(event_type).details, Issuance | Presentation)
     assert run(for_issuances, make("openid4vc.issuance.completed")).outcome == "done"
+    assert run_event(make("openid4vc.issuance.completed"), handlers, attempts=1).state == "waiting"

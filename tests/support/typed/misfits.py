@@ -1,5 +1,7 @@
 """Mistakes that type checkers must refuse, each marked `# refused`; see integration/project/test_typing.py."""
 
+from collections.abc import AsyncIterator
+
 from credhook import AsyncContext, FailedRun, FetchedEvent, Handlers, Issuance, Presentation, SyncContext
 from credhook.testing import event as make
 
@@ -63,6 +65,11 @@ async def of_another_state(event: FetchedEvent[Issuance], context: AsyncContext[
 
 @stored.on("openid4vc.issuance.completed")  # refused
 async def of_a_narrower_state(event: FetchedEvent[Issuance], context: AsyncContext[bool]) -> None: ...
+
+
+@stored.lifespan  # refused
+async def yields_another_state() -> AsyncIterator[str]:
+    yield ""
 
 
 @stored.on_error  # refused

@@ -1,0 +1,158 @@
+"""`run_event`: what a worker would make of an event with all handlers of some plugins."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import pytest
+
+from credhook import AsyncContext, Backoff, FailedRun, FetchedEvent, GiveUp, Handlers, Issuance, Retry, SyncContext
+from credhook.testing import FakeApi, assert_idempotent, event, run, run_event
+
+COMPLETED: Final = "openid4vc.issuance.completed"
+EVENT = event(COMPLETED, webhook_id="m1")
+
+accounts = Handlers("accounts")
+
+
+@accounts.on(COMPLETED, retries=3, backoff=Backoff(first=60, longest=60))
+async def activate(event: FetchedEvent[Issuance], context: AsyncContext) -> None:
+    context.log.info("activating", attempt_of_handler=event.attempt)
+    await context.progress.save((context.progress.value or 0) + 1)
+    if context.progress.value < 3:
+        raise ConnectionError
+
+
+@accounts.on(COMPLETED, after=activate)
+def mail(event: FetchedEvent[Issuance], context: SyncContext) -> None:
+    context.api.users.list()
+
+
+@accounts.on(COMPLETED, condition=lambda event: event.details.is_("offered"))
+async def count(event: FetchedEvent[Issuance], context: AsyncContext) -> None: ...
+
+
+@accounts.on(COMPLETED)
+async def reminds(event: FetchedEvent[Issuance], context: AsyncContext) -> None:
+    if event.attempt == 1:
+        raise Retry(after=3 * 86_400, reason="reminder")
+
+
+def test_handlers_run_in_the_order_and_at_the_times_of_a_worker() -> None:
+    api = FakeApi()
+    result = run_event(EVENT, accounts, api=api)
+    assert (result.state, result.error) == ("done", "")
+    assert result.handlers == {
+        "accounts.activate": "done", "accounts.mail": "done", "accounts.count": "skipped", "accounts.reminds": "done",
+    }  # fmt: skip
+    runs = [(run.handler.partition(".")[2], run.attempt, round(run.seconds, -1)) for run in result.runs]
+    assert runs == [
+        ("activate", 1, 0), ("reminds", 1, 0), ("activate", 2, 60), ("activate", 3, 120), ("mail", 1, 120),
+        ("reminds", 2, 259_200),
+    ]  # fmt: skip
+    assert [line["attempt_of_handler"] for line in result.logged if line["event"] == "activating"] == [1, 2, 3]
+    assert [call.path for call in result.calls].count("/consumer-onboarding/api/users") == 1
+    assert "activating" not in repr(result)
+
+
+def test_one_attempt_leaves_the_event_waiting() -> None:
+    result = run_event(EVENT, accounts, attempts=1)
+    assert (result.state, result.error) == ("waiting", "accounts.activate: ConnectionError")
+    assert result.handlers["accounts.mail"] == "waiting"
+
+
+def test_given_up_handler_ends_those_behind_it_and_calls_hooks() -> None:
+    plugin: Any = Handlers("x")
+    failures: list[FailedRun] = []
+
+    @plugin.on(COMPLETED)  # type: ignore[untyped-decorator]
+    def first(event: Any, context: Any) -> None:
+        raise GiveUp("closed")
+
+    @plugin.on(COMPLETED, after=first)  # type: ignore[untyped-decorator]
+    def second(event: Any, context: Any) -> None: ...
+
+    @plugin.on_give_up  # type: ignore[untyped-decorator]
+    def note(failure: FailedRun, context: Any) -> None:
+        failures.append(failure)
+
+    result = run_event(EVENT, plugin)
+    assert (result.state, result.error) == ("dead", "x.first: closed")
+    assert result.handlers == {"x.first": "dead", "x.second": "dead"}
+    assert [failure.handler for failure in failures] == ["x.first", "x.second"]
+
+    @plugin.on_error  # type: ignore[untyped-decorator]
+    def breaks(failure: FailedRun, context: Any) -> None:
+        raise KeyError("no DSN")
+
+    with pytest.raises(KeyError, match="no DSN"):
+        run_event(EVENT, plugin)
+
+
+def test_paused_platform_costs_no_attempt() -> None:
+    plugin: Any = Handlers("x")
+
+    @plugin.on(COMPLETED, retries=0)  # type: ignore[untyped-decorator]
+    async def creates(event: Any, context: Any) -> None:
+        if not context.progress.value:
+            await context.progress.save(1)
+            api.fail(429, retry_after=60)
+        await context.api.users.list()
+
+    api = FakeApi()
+    result = run_event(EVENT, plugin, api=api)
+    assert result.state == "done"
+    assert [run.attempt for run in result.runs] == [1, 1]
+    assert result.runs[1].seconds >= 60
+
+
+def test_event_that_no_handler_wants_is_unhandled() -> None:
+    result = run_event(event("openid4vc.issuance.failed"), accounts)
+    assert (result.state, result.handlers, result.runs) == ("unhandled", {}, ())
+
+
+stateful = Handlers[list[str]]("stateful")
+opened: list[str] = []
+
+
+@stateful.lifespan
+async def pool() -> AsyncIterator[list[str]]:
+    opened.append("opened")
+    yield opened
+    opened.append("closed")
+
+
+@stateful.on(COMPLETED)
+async def uses(event: FetchedEvent[Issuance], context: AsyncContext[list[str]]) -> None:
+    await asyncio.sleep(0)
+    context.state.append("used")
+
+
+def test_state_may_be_the_function_that_makes_it() -> None:
+    for kit in (lambda: run(uses, EVENT, state=pool), lambda: run_event(EVENT, stateful, state=pool)):
+        opened.clear()
+        kit()
+        assert opened == ["opened", "used", "closed"]
+    assert run(uses, EVENT, state=["given"]).outcome == "done"
+    opened.clear()
+    assert_idempotent(uses, EVENT, state=pool, effects=lambda: "used" in opened)
+    assert (opened[0], opened[-1], opened.count("closed")) == ("opened", "closed", 1)
+    with pytest.raises(ValueError, match="stateful has a start-up function: pass it, state=pool, or the state"):
+        run_event(EVENT, stateful)
+
+
+async def test_kit_runs_beside_a_loop() -> None:
+    """A notebook has a running loop in its thread."""
+    assert run(activate, EVENT, attempts="until settled").outcome == "done"
+    assert run_event(EVENT, accounts).state == "done"
+
+
+@pytest.mark.parametrize(("arguments", "options", "message"), [
+    ((COMPLETED, accounts), {}, r"a str is no event: make it with event\(type\)"),
+    ((EVENT,), {}, r"name the plugins, as in run_event\(event, handlers\)"),
+    ((EVENT, activate), {}, r"name the plugins, as in run_event\(event, handlers\)"),
+    ((EVENT, accounts), {"attempts": 0}, "attempts= should be a number from 1"),
+])  # fmt: skip
+def test_wrong_usage_of_run_event_is_refused(arguments: Any, options: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        run_event(*arguments, **options)
