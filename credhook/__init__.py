@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from credhook.worker.api.errors import *
     from credhook.worker.api.models import *
     from credhook.worker.api.operations import Elements, Page
-    from credhook.worker.attempt.retry import GiveUp, Retry
+    from credhook.worker.attempt.retry import GiveUp, Retry, WorkerDied
     from credhook.worker.handlers.registry import (
         AsyncContext,
         Context,
@@ -42,7 +42,7 @@ __all__ = [
     "OnboardingResult", "Options", "Page", "PlatformPaused", "Presentation", "PresentationError", "PresentedCredential",
     "Preset", "Retry", "SdJwtAttribute", "SdJwtPresetRequest", "SdJwtValidUntil", "Status", "SyncApi", "SyncContext",
     "Template", "TrustedDidRequest", "TrustedEntity", "TrustedEntityRequest", "Unauthorized", "Unavailable", "User",
-    "UserRequest", "WalletCredential",
+    "UserRequest", "WalletCredential", "WorkerDied",
 ]  # fmt: skip
 
 #: The modules that define these names, the cheapest imports first.
