@@ -5,6 +5,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import zipfile
 from pathlib import Path
@@ -97,3 +98,24 @@ def test_nothing_of_the_checkout_is_seen_there(project: Path) -> None:
         file.write_text(code + "\n")
         assert run(project, "python", "-P", "-c", program).stdout.split()[2] != build
         file.write_text(code)
+
+
+#: A handler with a lifespan and progress, run by the installed kit. There are no sites, so nothing is sent.
+TRY_OUT = """
+import os, sys
+sys.path.append(".")
+os.environ["ENROLMENT_SITES"] = " "
+import enrolment
+from credhook.testing import event, run, run_event
+
+made = event("openid4vc.issuance.completed")
+assert run(enrolment.enrol, made, state=enrolment.connected, progress=0).outcome == "done"
+result = run_event(made, enrolment.handlers, state=enrolment.connected)
+print(result.state, dict(result.handlers))
+"""
+
+
+def test_example_runs_with_the_installed_kit(project: Path) -> None:
+    shutil.copy(ROOT / "tests/examples/enrolment/enrolment.py", project)
+    done = run(project, project / ".venv/bin/python", "-P", "-c", TRY_OUT)
+    assert done.stdout == "done {'enrolment.enrol': 'done'}\n", done.stderr
