@@ -70,7 +70,8 @@ bench: $(DEV) ## measure receiver and worker beside their peers (half an hour; s
 
 browser: $(DEV) ## the pages of the console in a real browser, which Debian brings (as root)
 	apt-get update -q && apt-get install -y -q --no-install-recommends chromium chromium-driver
-	@CREDHOOK_BROWSER=1 $(BIN)/pytest tests/integration/console/test_browser.py
+	@CREDHOOK_BROWSER=1 CREDHOOK_PICTURES=dist/pictures $(BIN)/pytest tests/integration/console/test_browser.py
+	@echo "pictures of all pages are in dist/pictures"
 
 debian: ## what some tests want from Debian: proxies, a browser, a load generator, a database, promtool (as root)
 	apt-get update -q && apt-get install -y -q haproxy nginx-light caddy chromium chromium-driver wrk postgresql prometheus

@@ -2,6 +2,12 @@
 
 import io
 import sys
+from collections.abc import Sequence
+from typing import Final
+
+#: Heights of a column from 0 on, and what stands for them if the encoding lacks blocks.
+_BLOCKS: Final = "·▁▂▃▄▅▆▇█"
+_PLAIN_BLOCKS: Final = ".:-=+*#%@"
 
 
 def plain(text: str) -> str:
@@ -17,3 +23,15 @@ def accept_all_characters() -> None:
     """Let standard output escape characters that its encoding lacks. By default Python raises an error."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def blocks(values: Sequence[int]) -> str:
+    """Draw the values as a line of columns. The highest column is the largest value, and each value above 0 shows."""
+    try:
+        _BLOCKS.encode(sys.stdout.encoding)
+    except UnicodeEncodeError:
+        heights = _PLAIN_BLOCKS
+    else:
+        heights = _BLOCKS
+    largest = max(values, default=0) or 1
+    return "".join(heights[-(-value * (len(heights) - 1) // largest)] for value in values)

@@ -1,4 +1,4 @@
-"""Endpoints: what the platform has registered, the plan, and a button that applies it."""
+"""Endpoints: what the platform has registered, the plan, and buttons that apply it or delete an endpoint."""
 
 import asyncio
 from collections.abc import Sequence
@@ -17,6 +17,7 @@ from credhook.settings import EndpointSettings, HandlerSettings, PlatformSetting
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import ApiError
 from credhook.worker.api.models import Endpoint
+from credhook.worker.api.operations import Endpoints
 from credhook.worker.commands.api import RETRY_SECONDS
 from credhook.worker.commands.endpoints import Plan, apply, described, filter_of, lines, plan, shown
 from credhook.worker.handlers.loading import CannotLoad, load
@@ -60,9 +61,24 @@ async def _apply(request: Request) -> Response:
     return RedirectResponse("/endpoints", 303)
 
 
+async def _delete(request: Request) -> Response:
+    endpoint = (await read_form(request)).get("id", "")
+    try:
+        async with AsyncApi.from_settings(PlatformSettings(), retry_seconds=RETRY_SECONDS) as api:
+            log.info("console_endpoint_deleted", who=operator(request), endpoint=endpoint)
+            await api.send(Endpoints.delete(endpoint))
+    except _FAILURES as error:
+        return await _page(request, "\n".join(_reasons(error)))
+    return RedirectResponse("/endpoints", 303)
+
+
 def routes() -> list[Route]:
-    """Return the routes of the page and of its button."""
-    return [Route("/endpoints", _page), Route("/endpoints", _apply, methods=["POST"])]
+    """Return the routes of the page and of its buttons."""
+    return [
+        Route("/endpoints", _page),
+        Route("/endpoints", _apply, methods=["POST"]),
+        Route("/endpoints/delete", _delete, methods=["POST"]),
+    ]
 
 
 async def _plan(registered: Sequence[Endpoint]) -> Plan:

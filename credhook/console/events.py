@@ -13,9 +13,10 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from credhook.console.graphs import graphs
 from credhook.console.pages import page
 from credhook.events import EVENT_TYPES
-from credhook.store import State
+from credhook.store import HANDLER, State
 from credhook.store.history import entry_lines, event_with_history, heading, records, time_of
 from credhook.store.selection import (
     CAUSE_ID,
@@ -81,6 +82,15 @@ def in_words(selection: Selection) -> str:
     return ", ".join(f"{name} {value.removeprefix('openid4vc.')}" for name, value in query_of(selection)) or "all"
 
 
+def _name_of(chosen: Selection) -> str:
+    """Return the type or the handler that the page is about, as its counts name it; "" with other filters."""
+    filters = query_of(chosen)
+    if len(filters) != 1:
+        return ""
+    ((name, value),) = filters
+    return {"type": value, "handler": f"{HANDLER}{value}"}.get(name, "")
+
+
 def routes(store: SyncStore) -> list[Route]:
     """Return the routes of the list and of one event."""
 
@@ -98,7 +108,9 @@ def routes(store: SyncStore) -> list[Route]:
         else:
             events = read_page(store, replace(chosen, limit=_PAGE_EVENTS), most_read=_MOST_READ)
         same = [(name, value) for name, value in query if name != "after" and value]
+        name = _name_of(chosen)
         context: dict[str, Any] = {
+            "graphs": graphs(store, name=name) if name and not chosen.after else [],
             "rows": list(records(store, [event.webhook_id for event in events.events])),
             "narrowed": not chosen.is_empty,
             "address": query_of(chosen),

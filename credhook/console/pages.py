@@ -5,30 +5,41 @@ values; a missing value is an error.
 """
 
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlencode
 
+import structlog
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from rq.suspension import resume, suspend
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from credhook.console.auth import operator
+from credhook.console.graphs import graphs
 from credhook.ops.findings import age, elsewhere, look_at
 from credhook.ops.status import arriving, verdict
 from credhook.store.causes import READ_LIMIT, causes
 from credhook.store.history import written
 from credhook.store.store import SyncStore
 
+log = structlog.get_logger("credhook.console")
+
 #: Causes on the page, the latest failures first.
 _MAX_CAUSES: Final = 200
-#: The page that lists the events of a finding.
-_EVENTS_OF: Final = {
-    "events.dead": "/events?state=dead&state=data_gone",
-    "events.oldest_open": "/events?state=waiting&state=accepted",
-    "events.unhandled": "/events?state=unhandled",
-    "events.quarantined": "/events?state=quarantined",
-    "events.unreadable": "/events?state=unreadable",
+_CAUSES: Final = ("See the causes", "/causes")
+_PLAN: Final = ("See the plan", "/endpoints")
+#: Finding → the pages that help: the words of the link, and the address.
+_PAGES_OF: Final = {
+    "events.dead": (_CAUSES, ("See them", "/events?state=dead&state=data_gone")),
+    "events.oldest_open": (_CAUSES, ("See them", "/events?state=waiting&state=accepted")),
+    "events.unhandled": (("See them", "/events?state=unhandled"), _PLAN),
+    "events.quarantined": (("See them", "/events?state=quarantined"),),
+    "events.unreadable": (("See them", "/events?state=unreadable"),),
+    "fleet.silence": (_PLAN,),
+    "platform.endpoints": (_PLAN,),
 }
 
 
@@ -69,19 +80,29 @@ TEMPLATES.filters |= {
 
 
 def routes(store: SyncStore, address: str) -> list[Route]:
-    """Return the routes of the first page, and of the causes page: failures grouped by handler, error and place."""
+    """Return the routes of the first page with its switch for the workers, and of the causes page."""
 
     def show_fleet(request: Request) -> Response:
         fleet, findings = look_at(store, address)
-        context: dict[str, Any] = {"fleet": fleet, "arriving": fleet and arriving(fleet), "findings": findings}
+        context: dict[str, Any] = {"fleet": fleet, "arriving": fleet and arriving(fleet)}
+        context["graphs"] = graphs(store) if fleet and fleet.last_hour else []
         context["findings"], context["notes"] = (
             [finding for finding in findings if finding.needs_attention is needed] for needed in (True, False)
         )
-        return page(request, "now.html", title="Now", queue=store.queue, events_of=_EVENTS_OF, **context)
+        return page(request, "now.html", title="Now", queue=store.queue, pages_of=_PAGES_OF, **context)
 
     def show_causes(request: Request) -> Response:
         open_causes, complete = causes(store)
         context: dict[str, Any] = {"causes": open_causes[:_MAX_CAUSES], "complete": complete, "read_limit": READ_LIMIT}
         return page(request, "causes.html", title="Causes", **context)
 
-    return [Route("/", show_fleet), Route("/causes", show_causes)]
+    async def switch(request: Request, verb: str) -> Response:
+        log.info("console_" + verb, who=operator(request))
+        await run_in_threadpool(suspend if verb == "suspend" else resume, store.redis)
+        return RedirectResponse("/", 303)
+
+    return [
+        Route("/", show_fleet),
+        Route("/causes", show_causes),
+        *(Route(f"/{verb}", partial(switch, verb=verb), methods=["POST"]) for verb in ("suspend", "resume")),
+    ]

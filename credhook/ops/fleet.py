@@ -26,7 +26,7 @@ from credhook.store.announcements import (
 from credhook.store.arrivals import Arrivals, Silence
 from credhook.store.counts import EventCounts, counts_of
 from credhook.store.store import SyncStore
-from credhook.store.traffic import minute_of
+from credhook.store.traffic import HOUR, Column, minute_of, read_columns
 from credhook.worker.platform.circuit import Phase
 from credhook.worker.platform.limits import pause_of
 
@@ -73,6 +73,7 @@ class PlatformState(BaseModel):
 
     Attributes:
         open_breakers: processes whose circuit breaker is open or half open.
+        broken: seconds since the first of these opened; None without an open breaker.
         paused: seconds until the fleet calls again; 0 without a pause.
         cause: why the fleet pauses: a status, or a word for the error; "" without a pause.
         rate: `CREDHOOK_RATE`.
@@ -80,6 +81,7 @@ class PlatformState(BaseModel):
     """
 
     open_breakers: int
+    broken: float | None = None
     paused: float
     cause: str
     rate: float | None
@@ -105,6 +107,7 @@ class Fleet(BaseModel):
         missing: workers of this queue that fell silent within a day, and that no younger worker replaces.
         platforms: of the workers of this queue; more than one if they have different settings.
         last_delivery: seconds since the last delivery of this queue; None if none came within two weeks.
+        last_hour: what came in each of the last sixty minutes, and what became of it.
         silence: deliveries of this queue that usually come and are missing.
         outside: the last checks of public URL and endpoint; None if no worker has made them.
         outside_age: seconds since then.
@@ -122,6 +125,7 @@ class Fleet(BaseModel):
     missing: tuple[WorkerProcess, ...] = ()
     platforms: tuple[PlatformState, ...] = ()
     last_delivery: float | None = None
+    last_hour: tuple[Column, ...] = ()
     silence: Silence | None = None
     outside: Outside | None = None
     outside_age: float | None = None
@@ -182,6 +186,7 @@ def read_fleet(store: SyncStore, address: str, *, durability: str | None = "stri
         workers=tuple(sorted(workers, key=lambda worker: (worker.queue, worker.host))),
         missing=tuple(_worker(entry, queue, now) for entry in missing(workers_by_queue[queue], now * 1_000)),
         last_delivery=None if arrivals.last is None else 60.0 * max(0, minute - arrivals.last),
+        last_hour=read_columns(store, int(now * 1_000), [(HOUR, 1)])[0],
         silence=arrivals.silence(minute),
         outside=outside,
         outside_age=outside and max(0.0, now - outside.at / 1_000),
@@ -260,7 +265,12 @@ def queues_of(store: SyncStore) -> set[str]:
 
 def _platform(store: SyncStore, keys: PlatformKeys, workers: Sequence[WorkerProcess]) -> PlatformState:
     pause = pause_of(store, keys.key)
-    open_breakers = sum(worker.platform == keys and worker.breaker != Phase.CLOSED.value for worker in workers)
+    broken = [worker for worker in workers if worker.platform == keys and worker.breaker != Phase.CLOSED.value]
     return PlatformState(
-        open_breakers=open_breakers, paused=pause.seconds, cause=pause.cause, rate=keys.rate, passed=pause.passed
+        open_breakers=len(broken),
+        broken=max((worker.breaker_seconds for worker in broken), default=None),
+        paused=pause.seconds,
+        cause=pause.cause,
+        rate=keys.rate,
+        passed=pause.passed,
     )

@@ -12,7 +12,7 @@ from credhook.ops.fleet import Fleet, FleetProcess, RedisServer, WorkerProcess
 from credhook.ops.verdict import Finding
 from credhook.settings import StoreSettings
 from credhook.store.connection import BRIEFLY
-from credhook.terminal import plain
+from credhook.terminal import blocks, plain
 
 _MEBIBYTE: Final = 1 << 20
 
@@ -77,10 +77,14 @@ def arriving(fleet: Fleet) -> tuple[float, str]:
 
 
 def _rows(fleet: Fleet) -> Iterator[tuple[str, str]]:
-    counts = fleet.counts
+    counts, columns = fleet.counts, fleet.last_hour
     per_second, last = arriving(fleet)
+    yield "arriving", f"{per_second:.1f}/s, {last}"
+    if columns:
+        yield "last hour", blocks([column.arrived for column in columns])
+        arrived, done, failed, given_up = (sum(numbers) for numbers in list(zip(*columns, strict=True))[1:5])
+        yield "", f"{arrived} arrived, {done} done, {failed} failed attempts, {given_up} given up"
     yield from (
-        ("arriving", f"{per_second:.1f}/s, {last}"),
         ("queued", str(counts.queued)),
         ("in flight", str(counts.in_flight)),
         ("retrying", f"{counts.retrying}; `credhook causes` says why" if counts.retrying else "0"),
@@ -100,7 +104,8 @@ def _rows(fleet: Fleet) -> Iterator[tuple[str, str]]:
         rate = "no rate limit" if platform.rate is None else f"at most {platform.rate:g} requests/s"
         paused = f"paused for {age(platform.paused)} ({platform.cause})" if platform.paused else "not paused"
         passed = "" if platform.passed is None else f"; about {platform.passed:.1f} requests/s passed before a 429"
-        yield "platform", f"{paused}, {rate}{passed}"
+        broken = "" if platform.broken is None else f", breaker open for {age(platform.broken)}"
+        yield "platform", f"{paused}{broken}, {rate}{passed}"
     yield "public URL", _outside(fleet)
     yield "receivers", str(len(fleet.receivers)) if fleet.receivers else "none alive"
     for receiver in fleet.receivers:

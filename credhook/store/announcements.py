@@ -54,6 +54,7 @@ class WorkerAnnouncement(BaseModel, frozen=True):
         config_fingerprint: digests of the settings that all workers of a queue should share.
         credential_error: why the platform accepts no credential of the process, or "".
         breaker: phase of the process's circuit breaker: closed, open or half open.
+        breaker_seconds: seconds since it was closed last; 0 while it is closed.
         never_found: kinds of resources for which every fetch of the process got a 404.
         started: whether it has asked for a token, and its start-up functions have succeeded.
     """
@@ -68,6 +69,7 @@ class WorkerAnnouncement(BaseModel, frozen=True):
     config_fingerprint: dict[str, str]
     credential_error: str = ""
     breaker: str = "closed"
+    breaker_seconds: float = 0.0
     never_found: tuple[str, ...] = ()
     started: bool = False
 

@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from credhook.store.store import SyncStore
-from credhook.store.traffic import HOUR, minute_of
+from credhook.store.traffic import DAY, HOUR, minute_of
 
-DAY: Final = 24 * HOUR
 #: Hours whose sums are kept.
 _SUMS_KEPT: Final = 14 * 24
 #: Seconds that the sums of hours outlive the last one.

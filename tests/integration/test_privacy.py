@@ -228,6 +228,7 @@ def test_when_the_platform_fails_in_any_way(rig: FleetHarness) -> None:
         rig.reaches("gone", "data_gone")
         rig.accept(*((f"down_{number}", DATA, "pre_broken") for number in range(15)))
         until(lambda: '"platform_paused"' in worker.text, what="the breaker")
+        until(lambda: ", breaker open for " in credhook(rig, "status"), what="since when")
         shown = [credhook(rig, "events", "show", name) for name in (*names, "gone")]
         causes = credhook(rig, "causes")
         assert "DataGone" in causes

@@ -67,6 +67,8 @@ class ConcurrentWorker(BaseWorker):
     never_found: tuple[str, ...] = ()
     #: Phase of the circuit breaker. The heartbeat announces it.
     breaker: str = Phase.CLOSED.value
+    #: Seconds since it was closed last.
+    breaker_seconds: float = 0.0
     #: True once it takes events: it has asked for a token, and at least one plugin has started.
     _takes_events: bool = False
     #: When the grace time ends, in seconds of the loop. It includes waits for Redis: the supervisor waits no longer.
@@ -320,10 +322,14 @@ class ConcurrentWorker(BaseWorker):
     async def _watch_process(self, watch: Callable[[bool], None]) -> None:
         """Do the work due twice a second. Hung handlers can only be ended with their process."""
         runs = self._processor.runs
+        closed_at = self._breaker.clock()
         while True:
             watch(not self._takes_events)
             self.credential_error, phase = self._breaker.credential_error, self._breaker.phase
             self.breaker, self.never_found = phase.value, self._processor.lookups.never_found
+            now = self._breaker.clock()
+            closed_at = now if phase is Phase.CLOSED else closed_at
+            self.breaker_seconds = round(now - closed_at, 1)
             metrics.BREAKER.set(phase is not Phase.CLOSED)
             metrics.IN_FLIGHT.set(self.in_flight)
             metrics.HANDLERS_HUNG.set(runs.hung)

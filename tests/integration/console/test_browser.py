@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+from base64 import b64decode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,12 +17,14 @@ from credhook.store import State
 from support.console.browser import chromium, press, text
 from support.console.console import Console
 from support.redis.redis_server import MortalRedis
-from support.store.stored_events import HANDLED, plant, plant_many
+from support.store.stored_events import HANDLED, plant, plant_many, plant_traffic
 from support.store.stores import INDEX
 from support.waiting import until
 
+DESK = {"width": 1280, "height": 800, "deviceScaleFactor": 1, "mobile": False}
 PHONE = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
-PAGES = ("/", "/causes", "/events", "/events?state=dead", "/event?id=story", "/replay?state=dead", "/erase?state=dead",
+PAGES = ("/", "/causes", "/events", "/events?state=dead", "/events?handler=a.bad", "/event?id=story",
+         "/replay?state=dead", "/erase?state=dead",
          "/endpoints", "/jobs", "/nowhere")  # fmt: skip
 
 
@@ -33,10 +37,13 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
 @pytest.fixture(autouse=True)
 def eventful(redis_client: Redis) -> None:
     plant_many(redis_client, 300, State.DEAD)
-    told = json.dumps({"began": 1_700_000_000_000, "state": "dead", "error": "a.bad: ValueError"})
+    announce_processes(redis_client)
+    failed = {"who": "a.bad", "what": "ValueError", "at": "plugin.py:7 fail", "cause": "0123abcd", "ms": 12.0}
+    told = json.dumps({"began": 1_700_000_000_000, "state": "dead", "error": "a.bad: ValueError", "failures": [failed]})
     plant(redis_client, "story", State.DONE, ended=HANDLED)
+    plant_traffic(redis_client)
     redis_client.hset("credhook:credhook:event:story", "c:a.bad", "0123abcd")
-    redis_client.rpush("credhook:credhook:history:story", f"1700000000100 {told}")
+    redis_client.rpush("credhook:credhook:history:story", *(f"17000000{minute:02}100 {told}" for minute in range(30)))
     mapping: dict[Any, Any] = {
         "who": "a.bad",
         "what": "ValueError",
@@ -44,6 +51,25 @@ def eventful(redis_client: Redis) -> None:
         "first": 1_700_000_000_000,
     }
     redis_client.hset(INDEX.cause + "0123abcd", mapping=mapping)
+
+
+def colours(scheme: str) -> dict[str, Any]:
+    """Return what lets the browser prefer a dark or a light page."""
+    return {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+
+
+def announce_processes(redis: Redis) -> None:
+    """Leave the announcements of two workers with names of usual length, and of a receiver."""
+    now, version = redis.time()[0] * 1_000, "0.2.0rc1"
+    process: dict[str, Any] = {"version": version, "pid": 4_712, "config_fingerprint": {}}
+    handlers = ("accounts.open_account", "accounts.notify_customer_of_a_refusal", "reports.count", "risk.check_name")
+    worker = process | {"handlers": dict.fromkeys(handlers, ()), "slots": 100, "in_flight": 7, "started": True}
+    worker |= {"platform": {"key": "credhook:credhook:platform:0"}, "breaker": "open", "breaker_seconds": 740.0}
+    for name in ("worker-7f9c.1.4712", "worker-2b1d.1.4712"):
+        redis.hset(INDEX.announcements, name, f"{now - 9_000_000} {now} {json.dumps(worker)}")
+    receiver = process | {"queue": "credhook", "host": "inbox-1", "durability": "strict", "idle": 1}
+    receiver |= {"acknowledged": 740, "seconds": 10}
+    redis.hset(INDEX.receivers, "inbox-1:17", f"{now - 9_000_000} {now} {json.dumps(receiver)}")
 
 
 def logged_in(browser: Chrome, running: Console) -> Chrome:
@@ -93,6 +119,40 @@ def test_a_phone_scrolls_no_page_sideways(running: Console, browser: Chrome) -> 
     assert widths == dict.fromkeys(PAGES, 390)
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", ["desk", "phone"])
+def test_every_page_has_its_picture(running: Console, browser: Chrome, tmp_path: Path, width: str, scheme: str) -> None:
+    folder = Path(os.environ.get("CREDHOOK_PICTURES", tmp_path))
+    folder.mkdir(parents=True, exist_ok=True)
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", colours(scheme))
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", PHONE if width == "phone" else DESK)
+    try:
+        for path in shown(browser, running):
+            name = re.sub(r"\W+", "-", path).strip("-") or "now"
+            picture = browser.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True})["data"]
+            (folder / f"{name}-{width}-{scheme}.png").write_bytes(b64decode(picture))
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", colours("light"))
+    assert len(list(folder.glob(f"*-{width}-{scheme}.png"))) == len(PAGES)
+
+
+def test_event_with_a_long_history_fits_two_screens_of_a_phone(running: Console, browser: Chrome) -> None:
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", PHONE)
+    try:
+        logged_in(browser, running).get(f"{running.url}/event?id=story")
+        assert "25 earlier" in text(browser)
+        assert browser.execute_script("return document.documentElement.scrollHeight") <= 2 * PHONE["height"]
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_names_of_handlers_are_not_cut_off(running: Console, browser: Chrome) -> None:
+    logged_in(browser, running)
+    names = "[...document.querySelectorAll('.scroll')].every(table => table.scrollWidth <= table.clientWidth)"
+    assert browser.execute_script(f"return {names}")
+
+
 def test_a_live_page_goes_on_once_redis_is_back(browser: Chrome, tmp_path: Path) -> None:
     with MortalRedis(tmp_path) as server, Console(tmp_path, server.url) as running:
         logged_in(browser, running).get(f"{running.url}/causes")
@@ -130,8 +190,7 @@ def axe() -> str:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing(running: Console, browser: Chrome, axe: str, scheme: str) -> None:
-    preference = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", preference)
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", colours(scheme))
     violations = []
     for path in shown(browser, running):
         browser.execute_script(axe)

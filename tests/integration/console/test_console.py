@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from redis import Redis
+from rq.suspension import is_suspended
 
 from credhook.console.jobs import Job, Stage
 from credhook.sandbox.local.environment import free_port
@@ -22,7 +23,7 @@ from support import plain
 from support.console.console import Console, fields
 from support.process.commands import invoke, start
 from support.store.accepting import record
-from support.store.stored_events import HANDLED, plant, plant_many
+from support.store.stored_events import HANDLED, plant, plant_many, plant_traffic
 from support.store.stores import EVENT, INDEX, run_accept, store_on
 from support.waiting import until
 from support.worker.harness import COMPLETED, Harness
@@ -78,6 +79,48 @@ def test_the_first_page_shows_what_happens_and_where_to_look(ada: httpx.Client, 
     assert ">1\N{NARROW NO-BREAK SPACE}200</a>" in page
     for states in ("dead&amp;state=data_gone", "unhandled", "quarantined", "unreadable", "waiting&amp;state=accepted"):
         assert f'href="/events?state={states}">See them' in page
+
+
+def figures(page: str) -> list[list[tuple[str, str]]]:
+    """The numbers under the titles of the page's graphs."""
+    return [re.findall(r"([a-z, ]+) <b>([^<]*)", legend) for legend in re.findall(r'<p class="legend">(.*?)</p>', page)]
+
+
+def test_pages_draw_the_last_hour_and_the_last_day(ada: httpx.Client, redis_client: Redis) -> None:
+    plant_traffic(redis_client)
+    of_all, of_type = ada.get("/").text, ada.get("/events", params={"type": "issuance.completed"}).text
+    of_handler = ada.get("/events", params={"handler": "a.bad"}).text
+    hour, samples, day, _ = figures(of_all)
+    assert [name for name, _ in hour] == ["arrived", "done", "failed", "given up"]
+    assert samples == [("open, at most", "63"), ("the oldest at most", "92 s")]
+    assert day[2] == hour[2] == ("failed", "140")
+    assert figures(of_type) == [hour, day]
+    assert [figure[:2] for figure in figures(of_handler)] == [hour[1:3], day[1:3]]
+    for page, numbers in ((of_all, 4), (of_type, 2), (of_handler, 2)):
+        assert page.count('<svg role="img"') == page.count('aria-label="Last') - 2 == numbers
+        assert page.count("As a table") == 2
+    assert "<svg" not in ada.get("/events").text
+
+
+def test_workers_are_suspended_and_resumed(running: Console, ada: httpx.Client, redis_client: Redis) -> None:
+    assert 'action="/suspend"' in ada.get("/").text
+    suspended = ada.post("/suspend")
+    assert (suspended.url.path, is_suspended(redis_client)) == ("/", 1)
+    assert "stopped all workers</strong> <span>run `rq resume`</span> <form" in suspended.text
+    assert 'action="/suspend"' not in suspended.text
+    assert 'action="/suspend"' in ada.post("/resume").text
+    assert not is_suspended(redis_client)
+    for event in ("console_suspend", "console_resume"):
+        assert [line["who"] for line in running.told(event=event)] == ["ada"]
+
+
+def test_remedy_with_a_page_has_a_link(ada: httpx.Client, redis_client: Redis) -> None:
+    plant_many(redis_client, 2, State.DEAD)
+    plant(redis_client, "unhandled", State.UNHANDLED)
+    page = ada.get("/").text
+    assert (
+        page.count('<a href="/causes">See the causes</a>') == page.count('<a href="/endpoints">See the plan</a>') == 1
+    )
 
 
 def test_a_search_leads_to_an_event_or_to_those_of_a_resource(ada: httpx.Client, redis_client: Redis) -> None:
@@ -281,6 +324,17 @@ def test_endpoints_are_planned_and_made_so_once(
         assert "have changed since" in again.text
         (told,) = running.told(event="console_endpoints")
         assert (told["who"], told["create"], told["delete"]) == ("ada", 1, 1)
+
+
+def test_endpoint_is_deleted_after_a_question(tmp_path: Path, harness: Harness, api: httpx.Client, swept: None) -> None:
+    api.post("/me-creds/api/endpoints", json={"url": "https://old.example", "id": "old"}).raise_for_status()
+    with Console(tmp_path, harness.redis_url, **harness.environment) as running, running.operator() as ada:
+        form = fields(ada.get("/endpoints").text, "/endpoints/delete")
+        assert form == {"id": "old"}
+        assert "https://old.example" not in ada.post("/endpoints/delete", data=form).text
+        assert ada.post("/endpoints/delete", data=form).status_code == 409
+    assert api.get("/me-creds/api/endpoints").json() == []
+    assert [line["endpoint"] for line in running.told(event="console_endpoint_deleted")] == ["old", "old"]
 
 
 def test_handlers_that_want_no_type_are_no_reason_for_an_endpoint(

@@ -18,6 +18,7 @@ from support.receiver.floods import deliver
 from support.receiver.signing import body
 from support.redis.redis_server import configured
 from support.store.accepting import accept, everything
+from support.store.stored_events import plant_traffic
 from support.store.stores import INDEX, job_id, store_on
 from support.waiting import until
 from support.worker.harness import DATA, Harness
@@ -64,6 +65,24 @@ def test_a_fleet_that_is_well(harness: Harness, tmp_path: Path) -> None:
     assert (shown.returncode, shown.stderr) == (0, "")
     assert shown.stdout.endswith("\nall is well\n")
     assert "0/100 in flight  test.first" in shown.stdout
+
+
+def test_status_draws_the_last_hour(redis_client: Redis, redis_url: str) -> None:
+    plant_traffic(redis_client)
+    page = status(redis_url).stdout
+    drawn, sums = re.findall(r"^last hour {4}(\S{60})\n {13}(.*)$", page, re.MULTILINE)[0]
+    assert "█" in drawn
+    assert re.fullmatch(r"\d{4} arrived, \d{4} done, 140 failed attempts, 12 given up", sums)
+
+
+def test_platform_says_since_when_a_breaker_is_open(redis_client: Redis, redis_url: str) -> None:
+    now = int(redis_client.time()[0]) * 1_000
+    platform = {"key": platform_key("http://127.0.0.1:9", "credhook")}
+    for name, seconds in (("w1", 300.0), ("w2", 7.0)):
+        text = json.dumps(WORKER | {"platform": platform, "breaker": "open", "breaker_seconds": seconds})
+        redis_client.hset(INDEX.announcements, name, f"{now - 400_000} {now} {text}")
+    assert facts(redis_url)["platforms"][0]["broken"] == 300.0
+    assert "not paused, breaker open for 5 min, no rate limit" in status(redis_url).stdout
 
 
 def test_status_leaves_the_platform_of_another_queue_out(redis_client: Redis, redis_url: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from redis import Redis
 
 from credhook.store import FETCH, State
-from credhook.store.traffic import HOUR, minute_of
+from credhook.store.traffic import DAY, HOUR, Column, hour_key, minute_of, read_columns
 from credhook.worker.queue.claims import Settlement
 from credhook.worker.queue.failure import WORKER_DIED, Failure
 from support.redis.redis_server import configured
@@ -104,3 +104,46 @@ async def test_full_redis_settles_what_it_cannot_count(queue: EventQueue) -> Non
     claim = await queue.take_one()
     with configured(queue.redis, "maxmemory", "1"):
         assert (await queue.worker().settle(claim, Settlement(State.DONE)))[0]
+
+
+NOW = 500_000 * HOUR + 20  # In minutes.
+
+
+def columns(redis: Redis, span: int, step: int, name: str = "") -> dict[int, Column]:
+    """The columns of a graph in which something happened."""
+    (graph,) = read_columns(store_on(redis), NOW * 60_000, [(span, step)], name=name)
+    assert len(graph) == span // step
+    assert graph[-1].start <= NOW < graph[-1].start + step
+    return {column.start: column for column in graph if any(column[1:])}
+
+
+def write(redis: Redis, minute: int, **counts: int) -> None:
+    hour, of_hour = divmod(minute, HOUR)
+    fields: dict[Any, Any] = {f"{of_hour} {what.replace('__', ' ')}": count for what, count in counts.items()}
+    redis.hset(hour_key(INDEX, hour), mapping=fields)
+
+
+def test_columns_sum_the_counts_of_their_minutes_and_keep_the_highest_sample(redis_client: Redis) -> None:
+    write(redis_client, NOW, arrived__t=3, done__t=2, arrived__u=1, open=4, oldest=9)
+    write(redis_client, NOW - 7, failed__t=1, given_up__t=2, open=6, oldest=3)
+    write(redis_client, NOW - HOUR, arrived__t=50)
+    assert columns(redis_client, HOUR, 1) == {
+        NOW: Column(NOW, 4, 2, 0, 0, 4, 9),
+        NOW - 7: Column(NOW - 7, 0, 0, 1, 2, 6, 3),
+    }
+    assert columns(redis_client, HOUR, 30) == {NOW - 20: Column(NOW - 20, 4, 2, 1, 2, 6, 9)}
+    assert sum(column.arrived for column in columns(redis_client, DAY, 30).values()) == 54
+
+
+def test_columns_of_a_type_or_a_handler_have_no_others_counts(redis_client: Redis) -> None:
+    fields: dict[Any, Any] = {"20 done t": 2, "20 done u": 3, "20 done h:a.b": 5, "20 open": 7, "20 oldest": 7}
+    redis_client.hset(hour_key(INDEX, NOW // HOUR), mapping=fields)
+    assert columns(redis_client, HOUR, 1, name="t") == {NOW: Column(NOW, done=2)}
+    assert columns(redis_client, HOUR, 1, name="h:a.b") == {NOW: Column(NOW, done=5)}
+    assert columns(redis_client, HOUR, 1)[NOW].done == 5
+
+
+def test_columns_leave_out_what_others_have_written(redis_client: Redis) -> None:
+    fields: dict[Any, Any] = {"x": 1, "20": 1, "20 other t": 1, "-1 done t": 1, "20 done t": "many", "19 done t": 1}
+    redis_client.hset(hour_key(INDEX, NOW // HOUR), mapping=fields)
+    assert columns(redis_client, HOUR, 1) == {NOW - 1: Column(NOW - 1, done=1)}

@@ -1,5 +1,6 @@
 """Events planted in the store as receiver and worker leave them, and what is there afterwards."""
 
+import math
 import time
 from collections.abc import Mapping
 from itertools import count
@@ -9,7 +10,8 @@ from typing import Any
 from redis import Redis
 from redis.client import Pipeline
 
-from credhook.store import State
+from credhook.store import HANDLER, State
+from credhook.store.traffic import DAY, HOUR, hour_key, minute_of
 from support.store.accepting import everything
 from support.store.store_rules import LISTS, OPEN
 from support.store.stores import EVENT, INDEX
@@ -52,6 +54,23 @@ def plant(
         redis.zadd(INDEX.unhandled + kind, {webhook_id: now})
     if state in LISTS:
         redis.zadd(LISTS[state], {webhook_id: now})
+
+
+def plant_traffic(redis: Redis, handler: str = "a.bad") -> None:
+    """Leave counts of two days, as scripts and sweeper leave them: by day more than by night, and an outage."""
+    minute = minute_of(redis.time()[0] * 1_000)
+    pipeline = redis.pipeline(transaction=False)
+    for at in range(minute - 2 * DAY, minute + 1):
+        hour, of_hour = divmod(at, HOUR)
+        arrived = int(40 + 30 * math.sin(2 * math.pi * at / DAY) + 12 * math.sin(at / 7))
+        failed = 10 if minute - 40 < at < minute - 25 else 0
+        given_up = 4 if failed and at % 5 == 0 else 0
+        counts = {"arrived": arrived, "done": arrived - failed, "failed": failed, "given_up": given_up}
+        fields: dict[Any, Any] = {f"{of_hour} {what} {COMPLETED}": count for what, count in counts.items() if count}
+        fields |= {f"{of_hour} {what} {HANDLER}{handler}": counts[what] for what in ("done", "failed") if counts[what]}
+        fields |= {f"{of_hour} open": 3 + 6 * failed, f"{of_hour} oldest": 2 + 9 * failed}
+        pipeline.hset(hour_key(INDEX, hour), mapping=fields)
+    pipeline.execute()
 
 
 def list_event(redis: Redis, webhook_id: str, received: int, resource: str) -> str:

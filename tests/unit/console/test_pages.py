@@ -71,10 +71,22 @@ def test_an_invalid_value_is_named(query: list[tuple[str, str]], words: str) -> 
         selection(query, NOW)
 
 
+def first_page(fleet: Fleet, arriving: tuple[float, str]) -> str:
+    lists: dict[str, Any] = {"findings": (), "notes": (), "graphs": (), "pages_of": {}}
+    return shown("now.html", fleet=fleet, arriving=arriving, queue=fleet.queue, **lists)
+
+
 def tiles(fleet: Fleet) -> dict[str, tuple[str, str]]:
     """The numbers of the first page by their names, each with its tone."""
     page = shown(
-        "now.html", fleet=fleet, arriving=arriving(fleet), findings=(), notes=(), events_of={}, queue="credhook"
+        "now.html",
+        fleet=fleet,
+        arriving=arriving(fleet),
+        findings=(),
+        notes=(),
+        events_of={},
+        queue="credhook",
+        graphs=[],
     )
     pattern = r'<div class="tile (\w*)">\s*<dt>(.*)</dt>\s*<dd class="figure">(?:<a [^>]*>)?([^<]*)'
     return {name: (value, tone) for tone, name, value in re.findall(pattern, page)}
@@ -105,7 +117,7 @@ SHOWN: list[tuple[dict[str, Any], str]] = [
     ({"receivers": (RECEIVER.model_copy(update={"queue": "q", "pid": 4711}),)}, "h 4711 2.5/s 1 q 1 s strict"),
     ({"receivers": (RECEIVER,)}, "No worker has announced itself."),
     ({"others": {"typo": EventCounts(open=3, oldest_age=300)}}, "typo 3 events wait, the oldest since 5 min"),
-    ({"workers": (WORKER,)}, "h 4712 4/9 1 q 60 s a.f, b.f"),
+    ({"workers": (WORKER,)}, "h 4712 4/9 1 q 60 s a.f b.f"),
     (
         {"platforms": (PlatformState(open_breakers=2, paused=9, cause="429", rate=0.5, passed=0.4),)},
         "Pause paused for 9 s, cause 429 Open breakers 2 Passed before a 429 about 0.4/s Rate at most 0.5/s",
@@ -128,7 +140,7 @@ SHOWN: list[tuple[dict[str, Any], str]] = [
 def test_each_figure_of_the_fleet_is_in_its_place(parts: dict[str, Any], said: str) -> None:
     server = SERVER.model_copy(update={"used_memory": 5 << 20} | parts.get("server", {}))
     fleet = Fleet(**{"queue": "q", **parts, "server": server})
-    text = shown("now.html", fleet=fleet, arriving=(0, ""), findings=(), notes=(), queue="q", events_of={})
+    text = first_page(fleet, (0, ""))
     assert said in " ".join(re.sub(r"<[^>]*>", " ", text).split())
 
 

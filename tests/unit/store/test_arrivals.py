@@ -5,8 +5,8 @@ from typing import Final
 
 import pytest
 
-from credhook.store.arrivals import DAY, Arrivals, Silence
-from credhook.store.traffic import HOUR
+from credhook.store.arrivals import Arrivals, Silence
+from credhook.store.traffic import DAY, HOUR
 
 #: A Monday at midnight, in minutes since the epoch.
 MONDAY: Final = 4 * DAY + 2_900 * 7 * DAY
