@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from credhook.backoff import Backoff
     from credhook.events import EVENT_TYPES, Status
-    from credhook.worker.api.client import AsyncApi, SyncApi
+    from credhook.worker.api.client import Api, AsyncApi
     from credhook.worker.api.errors import *
     from credhook.worker.api.models import *
     from credhook.worker.api.operations import Elements, Page
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from credhook.worker.platform.circuit import PlatformPaused
 
 __all__ = [
-    "EVENT_TYPES", "ApiError", "AsyncApi", "AsyncContext", "Backoff", "CertificateRecord", "CertificateRequest",
+    "EVENT_TYPES", "Api", "ApiError", "AsyncApi", "AsyncContext", "Backoff", "CertificateRecord", "CertificateRequest",
     "CertificateSigner", "Context", "DidSigner", "Elements", "Endpoint", "EndpointRequest", "ErrorObject",
     "ExternalIdentifier", "FailedRun", "FetchedEvent", "Future", "GiveUp", "Handlers", "IdentityLink",
     "IdentityLinkRequest", "InvalidRequest", "InvalidResponse", "Issuance", "IssuedCredential", "ListedResource",
     "MdocAttribute", "MdocNamespace", "MdocPresetRequest", "MdocValidUntil", "NotFound", "OfferRequest",
     "OnboardingResult", "Options", "Page", "PlatformPaused", "Presentation", "PresentationError", "PresentedCredential",
-    "Preset", "Retry", "SdJwtAttribute", "SdJwtPresetRequest", "SdJwtValidUntil", "Status", "SyncApi", "SyncContext",
+    "Preset", "Retry", "SdJwtAttribute", "SdJwtPresetRequest", "SdJwtValidUntil", "Status", "SyncContext",
     "Template", "TrustedDidRequest", "TrustedEntity", "TrustedEntityRequest", "Unauthorized", "Unavailable", "User",
     "UserRequest", "WalletCredential", "WorkerDied",
 ]  # fmt: skip

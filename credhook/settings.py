@@ -504,6 +504,11 @@ class PlatformSettings(Settings):
         allow_inf_nan=False,
         description="Seconds that one request to the platform may take, an hour at most.",
     )
+    http_client: Literal["libcurl", "httpx"] = Field(
+        "libcurl",
+        description="What sends requests to the platform: `libcurl`, or `httpx` for its instrumentation. httpx opens a "
+        "connection for each request.",
+    )
     match_ids: bool = Field(
         True,
         description="`0` accepts details that carry another id than the requested id, "

@@ -15,7 +15,7 @@ from credhook.logs.places import authors_frames
 from credhook.settings import WorkerSettings
 from credhook.store.errors import STORE_ERRORS
 from credhook.store.store import AsyncStore
-from credhook.worker.api.client import AsyncApi, SyncApi, transport_from
+from credhook.worker.api.client import Api, AsyncApi, Sender, transport_from
 from credhook.worker.api.http.exchange import Transport
 from credhook.worker.api.token import ClientCredentials
 from credhook.worker.attempt.details import Snapshots
@@ -169,14 +169,14 @@ async def build_worker(
 
         attempt_tracer = AttemptTracer(tracer, queue=settings.queue)
         transport = TracedTransport(tracer, transport)
-    api = AsyncApi.from_settings(settings, auth=auth, transport=transport, guard=breaker.acquire)
+    sender = Sender.from_settings(settings, auth=auth, transport=transport, guard=breaker.acquire)
     lifespan = Lifespan(registry.plugins)
     processor = Processor(
         settings,
         claims,
         registry,
         breaker,
-        clients=Clients(api, SyncApi(api)),
+        clients=Clients(AsyncApi(sender), Api(sender, asyncio.get_running_loop())),
         snapshots=snapshots,
         states=lifespan.states,
         tracer=attempt_tracer,

@@ -14,7 +14,7 @@ from starlette.routing import Route
 from credhook.console.auth import operator, read_form
 from credhook.console.pages import page
 from credhook.settings import EndpointSettings, HandlerSettings, PlatformSettings, settings_errors
-from credhook.worker.api.client import AsyncApi
+from credhook.worker.api.client import AsyncApi, Sender
 from credhook.worker.api.errors import ApiError
 from credhook.worker.api.models import Endpoint
 from credhook.worker.api.operations import Endpoints
@@ -31,7 +31,7 @@ _FAILURES = (ApiError, CannotLoad, ValueError)
 async def _page(request: Request, problem: str = "") -> Response:
     context: dict[str, Any] = {"rows": [], "steps": None, "lines": [], "seen": "", "why": [], "problem": problem}
     try:
-        async with AsyncApi.from_settings(PlatformSettings(), retry_seconds=RETRY_SECONDS) as api:
+        async with AsyncApi(Sender.from_settings(PlatformSettings(), retry_seconds=RETRY_SECONDS)) as api:
             registered = await api.endpoints.list()
         # The end of the URL is hidden, since it can be a secret.
         context["rows"] = [
@@ -49,7 +49,7 @@ async def _page(request: Request, problem: str = "") -> Response:
 async def _apply(request: Request) -> Response:
     form = await read_form(request)
     try:
-        async with AsyncApi.from_settings(PlatformSettings(), retry_seconds=RETRY_SECONDS) as api:
+        async with AsyncApi(Sender.from_settings(PlatformSettings(), retry_seconds=RETRY_SECONDS)) as api:
             steps = await _plan(await api.endpoints.list())
             if form.get("seen") != digest(steps):
                 return await _page(request, "The endpoints have changed since this plan was shown. Look again.")

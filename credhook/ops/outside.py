@@ -21,9 +21,9 @@ from credhook.receiver import DOCTOR_AGENT
 from credhook.settings import WorkerSettings
 from credhook.store.announcements import WorkerAnnouncement, announced
 from credhook.store.store import SyncStore
-from credhook.worker.api.client import AsyncApi
+from credhook.worker.api.client import AsyncApi, Sender
 from credhook.worker.api.errors import ApiError, hint
-from credhook.worker.api.http.transport import shared_ssl_context
+from credhook.worker.api.http.environment import shared_ssl_context
 from credhook.worker.api.models import Endpoint
 from credhook.worker.commands.api import RETRY_SECONDS
 from credhook.worker.commands.endpoints import filter_of, is_at, shown
@@ -86,7 +86,7 @@ async def list_endpoints(settings: WorkerSettings) -> Sequence[Endpoint] | Findi
     """Return the registered endpoints, or why there is no answer."""
     soon = settings.model_copy(update={"fetch_timeout": min(settings.fetch_timeout, _ANSWER_SECONDS)})
     try:
-        async with AsyncApi.from_settings(soon, retry_seconds=RETRY_SECONDS) as api:
+        async with AsyncApi(Sender.from_settings(soon, retry_seconds=RETRY_SECONDS)) as api:
             return await api.endpoints.list()
     except ApiError as error:
         problem, remedy = split_remedy(str(error))

@@ -1,9 +1,7 @@
 """`FakeApi`: the worker's own API client, answered by a sandbox in this process, without a network."""
 
-import asyncio
 import functools
 import json
-import threading
 import time
 import weakref
 from typing import Any, Final, NamedTuple
@@ -14,7 +12,7 @@ from pydantic_core import to_json
 from credhook.events import resource_of
 from credhook.sandbox import certificates, deliveries, resources, templates, tenant, users
 from credhook.sandbox.app import assemble, load_fixtures
-from credhook.worker.api.client import AsyncApi, SyncApi
+from credhook.worker.api.client import Api, AsyncApi, Sender
 from credhook.worker.api.http.httpx_transport import HttpxTransport
 from credhook.worker.api.operations import Namespace
 from credhook.worker.api.token import ClientCredentials
@@ -70,11 +68,11 @@ class FakeApi(AsyncApi):
         self._failures: list[httpx.Response | httpx.ReadTimeout] = []
         #: Path → the answer in place of the sandbox's.
         self._answers: dict[str, bytes] = {}
-        transport = HttpxTransport(httpx.MockTransport(self._handle), 10.0)
+        client = httpx.AsyncClient(transport=httpx.MockTransport(self._handle), trust_env=False)
         credentials = ClientCredentials(_URL + tenant.TOKEN_PATH, tenant.CLIENT_ID, tenant.CLIENT_SECRET)
-        super().__init__(_URL, credentials, transport=transport)
+        super().__init__(Sender(_URL, credentials, HttpxTransport(client, 10.0)))
         #: The client for `async def` handlers. It has no method of this class, as in a worker.
-        self.plain = AsyncApi(_URL, credentials, transport=transport)
+        self.plain = AsyncApi(self._sender)
         for noun, operations in vars(self).items():  # Tests may patch these.
             if isinstance(operations, Namespace):
                 setattr(self.plain, noun, operations)
@@ -136,7 +134,7 @@ class FakeApi(AsyncApi):
     def know(self, event: FetchedEvent) -> None:
         """Answer fetches of the event's resource with its details. `run` calls this itself."""
         resource = resource_of(event.type)
-        path = self.paths.get(resource.name, resource.path).replace("{id}", event.resource_id)
+        path = self._sender.paths.get(resource.name, resource.path).replace("{id}", event.resource_id)
         written = event.details.model_dump_json(by_alias=True, exclude_unset=True)
         self._answers[path] = b'{"data": %s}' % written.encode()
 
@@ -151,13 +149,9 @@ class FakeApi(AsyncApi):
         }
 
     @functools.cached_property
-    def sync(self) -> SyncApi:
-        """Return the client for plain functions. Its calls run on an event loop in another thread."""
-
-        async def make() -> SyncApi:
-            return SyncApi(self)
-
-        return asyncio.run_coroutine_threadsafe(make(), _loop()).result()
+    def sync(self) -> Api:
+        """Return the client for plain functions."""
+        return Api(self._sender)
 
 
 def new_tenant() -> tenant.Tenant:
@@ -173,11 +167,3 @@ def _stable(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _stable(field) for name, field in value.items() if name not in _VOLATILE}
     return [_stable(entry) for entry in value] if isinstance(value, list) else value
-
-
-@functools.cache
-def _loop() -> asyncio.AbstractEventLoop:
-    """Return the event loop of all synchronous clients, which runs until the process ends."""
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, daemon=True, name="credhook.testing").start()
-    return loop

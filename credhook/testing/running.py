@@ -28,7 +28,7 @@ from credhook.logs.places import (
 )
 from credhook.settings import WorkerSettings
 from credhook.testing.fake_platform import ApiCall, FakeApi
-from credhook.worker.api.client import AsyncApi, SyncApi
+from credhook.worker.api.client import Api, AsyncApi
 from credhook.worker.api.errors import Unavailable
 from credhook.worker.attempt import running
 from credhook.worker.attempt.attempt import failure_of
@@ -296,7 +296,7 @@ class Trial:
 
     async def _call(self, handler: Handler, failure: FailedRun | None = None) -> Exception | None:
         """Call a handler, or a function of `on_error` or `on_give_up` with its failure, and return its error."""
-        api = self.api.plain if handler.is_async else SyncApi(self.api)
+        api = self.api.plain if handler.is_async else self.api.sync
         context = make_context(
             handler, self.event, api, stale=self.stale, state=self.state, capture=self._log, saved=self.progress
         )
@@ -339,7 +339,7 @@ def pause_after(error: Exception) -> float:
 def make_context(
     handler: Handler,
     event: FetchedEvent,
-    api: AsyncApi | SyncApi,
+    api: AsyncApi | Api,
     *,
     stale: bool = False,
     state: object = None,

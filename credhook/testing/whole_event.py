@@ -18,7 +18,6 @@ from credhook.store import GAVE_UP, State
 from credhook.store.store import AsyncStore
 from credhook.testing.fake_platform import ApiCall, FakeApi
 from credhook.testing.running import UNSET, noted_warnings, pause_after, run_on_new_loop, started
-from credhook.worker.api.client import SyncApi
 from credhook.worker.attempt.attempt import Attempt
 from credhook.worker.attempt.processor import Clients, Processor
 from credhook.worker.attempt.rehearsal import RehearsedClaims, RehearsedSnapshots
@@ -146,7 +145,7 @@ class _Processor(Processor):
         store: Any = AsyncStore  # Nothing asks it.
         breaker: Any = _Breaker()
         settings = WorkerSettings.model_construct(concurrency=max(1, len(registry.handlers)))
-        clients = Clients(api.plain, SyncApi(api))
+        clients = Clients(api.plain, api.sync)
         made = cls(settings, RehearsedClaims(), registry, breaker, clients, RehearsedSnapshots(store, None), states)
         made.noted = []
         return made

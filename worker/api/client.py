@@ -1,13 +1,14 @@
 """Call the platform's API, from an event loop or from threads.
 
-    async with AsyncApi.from_settings(settings) as api:
-        presentation = await api.presentations.get(event.resource_id)
+    async with AsyncApi.from_env() as api:
+        presentation = await api.presentations.get("…")
 
-`operations` holds the nouns and their operations and `responses` reads answers, both without
-input or output. Every failure is an `ApiError`.
+`AsyncApi` and `Api` are what authors see. `Sender` sends their calls. `operations` holds the nouns and their operations
+and `responses` reads answers, both without input or output. Every failure is an `ApiError`.
 """
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
@@ -22,11 +23,12 @@ from credhook.events import ISSUANCE, PRESENTATION
 from credhook.worker.api import responses
 from credhook.worker.api.errors import InvalidResponse, Unavailable, error_of, seconds_to_wait
 from credhook.worker.api.http.exchange import BodyRefused, Request, Response, Transport, Unanswered, Unsendable
-from credhook.worker.api.http.transport import CurlTransport
 from credhook.worker.api.operations import AsyncSender, Call, Elements, Method, Page, Platform, SyncSender, request
 from credhook.worker.api.token import ClientCredentials, Token
 
 if TYPE_CHECKING:
+    import httpx
+
     from credhook.settings import PlatformSettings
 
 R = TypeVar("R")
@@ -45,9 +47,18 @@ _BACKOFF: Final = Backoff(first=0.5, longest=30.0)
 REPEAT_SECONDS: Final = 0.5
 
 
-def transport_from(settings: "PlatformSettings") -> CurlTransport:
+def transport_from(settings: "PlatformSettings") -> Transport:
     """Build the transport of one event loop to the platform and its token endpoint, for all senders to share."""
-    return CurlTransport(settings.fetch_timeout, certfile=settings.client_certfile, keyfile=settings.client_keyfile)
+    timeout, files = settings.fetch_timeout, (settings.client_certfile, settings.client_keyfile)
+    if settings.http_client == "httpx":
+        import httpx
+
+        from credhook.worker.api.http.httpx_transport import HttpxTransport, Routes
+
+        return HttpxTransport(httpx.AsyncClient(transport=Routes(*files), trust_env=False), timeout)
+    from credhook.worker.api.http.transport import CurlTransport  # Handlers are imported in places that send nothing.
+
+    return CurlTransport(timeout, certfile=files[0], keyfile=files[1])
 
 
 #: Pages without an element that may follow each other in a list.
@@ -115,43 +126,45 @@ async def _unguarded(_: str) -> Permit:
     return Permit()
 
 
-class AsyncApi(Platform[AsyncSender]):
-    """The platform's API for an event loop.
+class Sender:
+    """Sends calls on one event loop, with a token, within the platform's limits.
 
     Args:
         api_url: Root of the API. Nothing is sent to another origin or above its path, but for the token request.
         auth: Our credentials. Share them among all senders of the loop, so that they share their token.
+        transport: Sends the requests. It is closed with the sender.
         issuance_path: Path of an issuance below the root, with `{id}`.
         presentation_path: Path of a presentation below the root, with `{id}`.
-        timeout: Seconds that one HTTP request may take as a whole.
         match_ids: Refuse an answer that carries another id than the one asked for.
-        transport: Sends the requests; by default one of our own. It is closed with the client.
         guard: Delays or refuses requests, and gives permits that hear of their ends.
         retry_seconds: How long a request is repeated whose refusal may pass. Specification: Errors, rule 3.
         repeat_after: Seconds after which a GET that got a 500 is sent once more; None: it is not.
+
+    Attributes:
+        paths: Resource → path of its details.
     """
 
     def __init__(
         self,
         api_url: str,
         auth: ClientCredentials,
+        transport: Transport,
         *,
         issuance_path: str = ISSUANCE.path,
         presentation_path: str = PRESENTATION.path,
-        timeout: float = 10.0,
         match_ids: bool = True,
-        transport: Transport | None = None,
         guard: Guard = _unguarded,
         retry_seconds: float = 0.0,
         repeat_after: float | None = None,
     ) -> None:
-        super().__init__(self, {ISSUANCE.name: issuance_path, PRESENTATION.name: presentation_path})
+        self.paths: Final = {ISSUANCE.name: issuance_path, PRESENTATION.name: presentation_path}
         self._base_url = api_url.rstrip("/")
         self._match_ids = match_ids
         self._auth = auth
-        self._transport = transport or CurlTransport(timeout)
+        self._transport = transport
         self._guard = guard
         self._retry_seconds, self._repeat_after = retry_seconds, repeat_after
+        self._is_closed = False
 
     @classmethod
     def from_settings(
@@ -167,31 +180,44 @@ class AsyncApi(Platform[AsyncSender]):
         return cls(
             settings.api_url,
             auth or ClientCredentials.from_settings(settings),
+            transport or transport_from(settings),
             issuance_path=settings.issuance_path,
             presentation_path=settings.presentation_path,
             match_ids=settings.match_ids,
-            transport=transport or transport_from(settings),
             guard=guard,
             retry_seconds=retry_seconds,
             repeat_after=None if retry_seconds else REPEAT_SECONDS,
         )
 
-    async def request(self, method: Method, path: str, json: Any = None) -> Any:
-        """Send a request for an operation that has no name here, and return the JSON of the answer, or None.
-
-        `path` begins with `/` and may have a query. Token, limits and errors are those of all operations.
+    @classmethod
+    def from_env(cls, http: "httpx.AsyncClient | httpx.Client | None" = None) -> Self:
+        """Build a sender from the environment, over our own connections or a client of httpx.
 
         Raises:
-            ApiError: It did not succeed.
+            ValueError: A setting is missing or wrong.
         """
-        return await self.send(request(method, path, json))
+        from pydantic import ValidationError
+
+        from credhook.settings import PlatformSettings, settings_errors
+
+        try:
+            settings = PlatformSettings()
+        except ValidationError as invalid:
+            raise ValueError("; ".join(settings_errors(invalid))) from None
+        if http is None:
+            return cls.from_settings(settings)
+        from credhook.worker.api.http.httpx_transport import HttpxTransport
+
+        return cls.from_settings(settings, transport=HttpxTransport(http, settings.fetch_timeout, is_ours=False))
 
     def send(self, call: Call[R]) -> Coroutine[Any, Any, R]:
         """Send a call, when awaited, and return its result; of a list, all pages.
 
         Raises:
             ApiError: It did not succeed.
+            RuntimeError: The sender is closed.
         """
+        self._check_open(call)
         if call.operation.is_list:
             sending = cast("Coroutine[Any, Any, R]", self._list(call))
         elif self._retry_seconds:
@@ -287,6 +313,7 @@ class AsyncApi(Platform[AsyncSender]):
         method, path = call.operation.method, call.operation.path
         request = Request(method, url, headers, call.body, repeatable=method == "GET", template=path)
         try:
+            self._check_open(call)  # It may have waited for a token or its turn.
             return await self._transport.send(request)
         except Unanswered as failure:
             permit.ended(None, cause=failure.cause or failure.kind)
@@ -300,32 +327,76 @@ class AsyncApi(Platform[AsyncSender]):
                 raise error_of(call.operation.name, failure) from None
             raise
 
+    def _check_open(self, call: Call[Any]) -> None:
+        if self._is_closed:
+            raise RuntimeError(f"{call.operation.name}: the client is closed: call it inside its `with` block")
+
     async def aclose(self) -> None:
-        """Close the connections. Another request opens new ones."""
+        """Close the connections. No call is sent any more."""
+        self._is_closed = True
         await self._transport.aclose()
+
+
+class AsyncApi(Platform[AsyncSender]):
+    """The platform's API for an event loop: `async with AsyncApi.from_env() as api`.
+
+    Args:
+        sender: Sends the calls; by default one with the settings of the environment.
+        http: Carries the calls in place of our own connections. It is not closed with this client.
+    """
+
+    def __init__(self, sender: Sender | None = None, *, http: "httpx.AsyncClient | None" = None) -> None:
+        self._sender = sender or Sender.from_env(http)
+        super().__init__(self._sender, self._sender.paths)
+
+    @classmethod
+    def from_env(cls) -> Self:
+        """Build a client from the worker's variables: CREDHOOK_API_URL and so on.
+
+        Raises:
+            ValueError: A variable is missing or wrong.
+        """
+        return cls()
+
+    async def request(self, method: Method, path: str, json: Any = None) -> Any:
+        """Send a request for an operation that has no name here, and return the JSON of the answer, or None.
+
+        `path` begins with `/` and may have a query. Token, limits and errors are those of all operations.
+
+        Raises:
+            ApiError: It did not succeed.
+        """
+        return await self._sender.send(request(method, path, json))
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
+        await self._sender.aclose()
 
 
-class SyncApi(Platform[SyncSender]):
-    """The platform's API for threads: each call is made on the event loop, and the thread waits for it.
+#: The loop of `background_loop`, by process: a forked child has no thread that runs its parent's.
+_LOOPS: Final[dict[int, asyncio.AbstractEventLoop]] = {}
 
-    Create it on that event loop.
-    """
 
-    def __init__(self, api: AsyncApi) -> None:
-        super().__init__(self, api.paths)
-        self._api = api
-        self._loop = asyncio.get_running_loop()
-        self._loops_thread = threading.get_ident()
+def background_loop() -> asyncio.AbstractEventLoop:
+    """Return an event loop in a thread of its own, which runs until the process ends."""
+    process = os.getpid()
+    if process not in _LOOPS:
+        loop = asyncio.new_event_loop()
+        if _LOOPS.setdefault(process, loop) is loop:
+            threading.Thread(target=loop.run_forever, daemon=True, name="credhook.api").start()
+        else:  # Another thread was quicker.
+            loop.close()
+    return _LOOPS[process]
 
-    def request(self, method: Method, path: str, json: Any = None) -> Any:
-        """Send a request as `AsyncApi.request` does, and wait for its result."""
-        return self.send(request(method, path, json))
+
+class _ThreadSender:
+    """Sends calls on an event loop, by default the one in the background, while the calling thread waits."""
+
+    def __init__(self, sender: Sender, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        self._sender, self._loop = sender, loop
+        self._loops_thread = threading.get_ident() if loop else None
 
     def send(self, call: Call[R]) -> R:
         """Send a call and wait for its result.
@@ -336,9 +407,9 @@ class SyncApi(Platform[SyncSender]):
         """
         if threading.get_ident() == self._loops_thread:
             raise RuntimeError(f"{call.operation.name}: called on the event loop: make the handler an `async def`")
-        sending = self._api.send(call)
+        sending = self._sender.send(call)
         try:
-            running = asyncio.run_coroutine_threadsafe(sending, self._loop)
+            running = asyncio.run_coroutine_threadsafe(sending, self._loop or background_loop())
         except RuntimeError:  # The loop has ended.
             sending.close()
             raise _stopping(call) from None
@@ -346,6 +417,50 @@ class SyncApi(Platform[SyncSender]):
             return running.result()
         except CancelledError:
             raise _stopping(call) from None
+
+    def close(self) -> None:
+        """Close the sender, and wait until its connections are closed."""
+        asyncio.run_coroutine_threadsafe(self._sender.aclose(), self._loop or background_loop()).result()
+
+
+class Api(Platform[SyncSender]):
+    """The platform's API for threads, scripts and notebooks: `with Api.from_env() as api`. Threads may share it.
+
+    Args:
+        sender: Sends the calls; by default one with the settings of the environment.
+        loop: The running event loop, if the calls are to be sent on it; by default a loop in the background.
+        http: Carries the calls in place of our own connections. It is not closed with this client.
+    """
+
+    def __init__(
+        self,
+        sender: Sender | None = None,
+        loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        http: "httpx.Client | None" = None,
+    ) -> None:
+        sender = sender or Sender.from_env(http)
+        self._sender = _ThreadSender(sender, loop)
+        super().__init__(self._sender, sender.paths)
+
+    @classmethod
+    def from_env(cls) -> Self:
+        """Build a client from the worker's variables: CREDHOOK_API_URL and so on.
+
+        Raises:
+            ValueError: A variable is missing or wrong.
+        """
+        return cls()
+
+    def request(self, method: Method, path: str, json: Any = None) -> Any:
+        """Send a request as `AsyncApi.request` does, and wait for its result."""
+        return self._sender.send(request(method, path, json))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._sender.close()
 
 
 def _stopping(call: Call[Any]) -> Unavailable:

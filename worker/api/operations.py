@@ -140,7 +140,7 @@ class Namespace(Generic[S]):
     """The operations of one noun, for one sender."""
 
     def __init__(self, sender: S) -> None:
-        self.sender = sender
+        self._sender = sender
 
 
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
@@ -187,7 +187,7 @@ class Operation(Generic[R, P]):
     @overload
     def __get__(self, namespace: Namespace[SyncSender], owner: object) -> Callable[P, R]: ...
     def __get__(self, namespace: Namespace[Any] | None, owner: object) -> Any:
-        return self if namespace is None else self.bound_to(namespace.sender)
+        return self if namespace is None else self.bound_to(namespace._sender)  # noqa: SLF001  Not for authors.
 
     def bound_to(self, sender: Any) -> Callable[..., Any]:
         """Return a function that sends this operation with its values."""
@@ -421,15 +421,13 @@ class Wallet(Namespace[S]):
 class Platform(Generic[S]):
     """The platform, noun by noun, for one sender. Each of `RESOURCES` is an attribute named after its namespace.
 
-    Attributes:
-        paths: Resource → path of its details, if that is not the default.
+    `paths`: resource → path of its details, if that is not the default.
     """
 
     issuances: Resources[S, models.Issuance]
     presentations: Resources[S, models.Presentation]
 
     def __init__(self, sender: S, paths: Mapping[str, str]) -> None:
-        self.paths: Final = paths
         for resource in RESOURCES:
             operations = reading(resource, paths.get(resource.name, ""))
             setattr(self, resource.namespace, Resources[S, Any](sender, operations))

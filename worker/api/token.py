@@ -126,7 +126,11 @@ class ClientCredentials:
         """
         if self._token is not None and self._clock() < self._token.renew_at:
             return self._token
-        if self._fetching is None or self._fetching.done():
+        if (
+            self._fetching is None
+            or self._fetching.done()
+            or self._fetching.get_loop() is not asyncio.get_running_loop()
+        ):
             if self._failure is not None and (pause := self._paused_until - self._clock()) > 0:
                 failure = copy(self._failure)
                 failure.retry_after = pause

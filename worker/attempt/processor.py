@@ -15,7 +15,7 @@ from credhook.settings import WorkerSettings
 from credhook.store import FETCH, GAVE_UP, LONGEST_WAIT, TOOK, WORKER, State
 from credhook.store.errors import STORE_ERRORS
 from credhook.worker import metrics
-from credhook.worker.api.client import AsyncApi, SyncApi
+from credhook.worker.api.client import Api, AsyncApi
 from credhook.worker.api.errors import NotFound, hint
 from credhook.worker.attempt import retry
 from credhook.worker.attempt.attempt import (
@@ -65,7 +65,7 @@ class Clients(NamedTuple):
     """The platform's client, for the loop and for threads."""
 
     api: AsyncApi
-    in_thread: SyncApi
+    in_thread: Api
 
 
 @dataclass(eq=False)

@@ -20,7 +20,7 @@ from pydantic_core import from_json
 
 from credhook.settings import PlatformSettings
 from credhook.terminal import plain
-from credhook.worker.api.client import AsyncApi
+from credhook.worker.api.client import AsyncApi, Sender
 from credhook.worker.api.errors import ApiError, InvalidRequest, Unavailable
 from credhook.worker.api.models import (
     CertificateRequest,
@@ -171,7 +171,7 @@ def accept_offer(offer: str) -> None:
     _print(lambda platform: platform.wallet.accept(credential_offer=credential_offer))
 
 
-class _ReportingApi(AsyncApi):
+class _ReportingSender(Sender):
     """Reports a POST whose answer was a 500. It may have worked, and is sent again."""
 
     async def _send(self, call: Call[T]) -> T:
@@ -189,7 +189,8 @@ def call(operation: Callable[[AsyncApi], Coroutine[Any, Any, T]]) -> T:
     """Return the platform's answer. A refusal is one line and exit code 1; a wrong call is one line and exit code 2."""
 
     async def run() -> T:
-        async with _ReportingApi.from_settings(PlatformSettings(), retry_seconds=RETRY_SECONDS) as platform:
+        sender = _ReportingSender.from_settings(PlatformSettings(), retry_seconds=RETRY_SECONDS)
+        async with AsyncApi(sender) as platform:
             return await operation(platform)
 
     try:

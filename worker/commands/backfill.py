@@ -29,7 +29,7 @@ from credhook.store.errors import StoreError
 from credhook.store.health import unanswered
 from credhook.store.job import accept_arguments
 from credhook.store.store import AsyncStore
-from credhook.worker.api.client import AsyncApi, pages, retried
+from credhook.worker.api.client import AsyncApi, Sender, pages, retried
 from credhook.worker.api.errors import ApiError
 from credhook.worker.api.models import ListedResource
 from credhook.worker.commands.bulk import bar
@@ -295,7 +295,7 @@ async def _run(
     try:
         with bar("listing and comparing") as progress:
             comparison.advance = progress.update
-            async with AsyncApi.from_settings(settings, guard=breaker.acquire) as api:
+            async with AsyncApi(Sender.from_settings(settings, guard=breaker.acquire)) as api:
                 await comparison.run(api, window, wanted, dry=dry_run)
     finally:
         await breaker.aclose()

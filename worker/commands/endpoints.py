@@ -98,7 +98,8 @@ async def apply(api: AsyncApi, steps: Plan) -> None:
     Raises:
         ApiError: The platform refused a step, or its list still differs from the plan afterwards.
     """
-    deletions = [Endpoints.delete(endpoint.id) for endpoint in steps.delete]  # An id that cannot be sent fails here.
+    for endpoint in steps.delete:
+        Endpoints.delete(endpoint.id)  # Nothing is sent yet: an id that cannot be sent fails here.
     if steps.keep is None:
         types = tuple(sorted(steps.wanted)) or None
         try:
@@ -110,9 +111,9 @@ async def apply(api: AsyncApi, steps: Plan) -> None:
                 for endpoint in await api.endpoints.list()
             ):
                 raise
-    for endpoint, deletion in zip(steps.delete, deletions, strict=True):
+    for endpoint in steps.delete:
         try:
-            await api.send(deletion)
+            await api.endpoints.delete(endpoint.id)
         except NotFound:
             continue
         except ApiError as error:

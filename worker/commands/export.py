@@ -10,7 +10,7 @@ import click
 from credhook.events import EVENT_TYPES, resource_of
 from credhook.settings import WorkerSettings
 from credhook.store.history import records
-from credhook.worker.api.client import AsyncApi
+from credhook.worker.api.client import AsyncApi, Sender
 from credhook.worker.api.errors import ApiError
 from credhook.worker.api.models import Issuance, Presentation, data_of
 from credhook.worker.attempt.details import Snapshots, from_bytes
@@ -59,7 +59,7 @@ async def _details(
         sealed = await Snapshots(store, settings.snapshot_key).find(webhook_id, resource_id)
     if sealed:
         return from_bytes(sealed, event_type, resource_id)
-    async with AsyncApi.from_settings(settings, retry_seconds=RETRY_SECONDS) as api:
+    async with AsyncApi(Sender.from_settings(settings, retry_seconds=RETRY_SECONDS)) as api:
         details: Issuance | Presentation = await getattr(api, resource_of(event_type).namespace).get(resource_id)
         return details
 

@@ -33,14 +33,14 @@ from typing_extensions import TypedDict, TypeVar, Unpack
 from credhook.backoff import Backoff
 from credhook.events import EVENT_TYPES, IssuanceType, PresentationType
 from credhook.logs.places import place
-from credhook.worker.api.client import AsyncApi, SyncApi
+from credhook.worker.api.client import Api, AsyncApi
 from credhook.worker.api.models import Issuance, Presentation
 
 Function = Callable[[Any, Any], Any]
 Details: TypeAlias = Issuance | Presentation
 
 D_co = TypeVar("D_co", bound=Details | None, covariant=True, default=Details)
-A_co = TypeVar("A_co", bound=AsyncApi | SyncApi, covariant=True, default=AsyncApi)
+A_co = TypeVar("A_co", bound=AsyncApi | Api, covariant=True, default=AsyncApi)
 S_co = TypeVar("S_co", covariant=True, default=None)
 D = TypeVar("D", bound=Details)
 OfDetails = TypeVar("OfDetails", bound=Details, default=Details)
@@ -99,7 +99,7 @@ class Progress(Generic[A_co]):
     @overload
     def save(self: "Progress[AsyncApi]", value: Any) -> Coroutine[Any, Any, None]: ...
     @overload
-    def save(self: "Progress[SyncApi]", value: Any) -> None: ...
+    def save(self: "Progress[Api]", value: Any) -> None: ...
     def save(self: "Progress[Any]", value: Any) -> Coroutine[Any, Any, None] | None:
         """Save a JSON value of up to 8,192 bytes in place of the last one. It is stored once this returns.
 
@@ -177,7 +177,7 @@ class FailedRun:
 #: The context of an `async def` handler.
 AsyncContext: TypeAlias = Context[AsyncApi, S_co]
 #: The context of a plain function.
-SyncContext: TypeAlias = Context[SyncApi, S_co]
+SyncContext: TypeAlias = Context[Api, S_co]
 
 
 #: Unit of a rate → its seconds.
@@ -453,13 +453,13 @@ S = TypeVar("S")
 State = TypeVar("State", default=None)
 
 AsyncFunction: TypeAlias = Callable[[FetchedEvent[D], Context[AsyncApi, S]], Coroutine[Any, Any, None]]
-PlainFunction: TypeAlias = Callable[[FetchedEvent[D], Context[SyncApi, S]], None]
+PlainFunction: TypeAlias = Callable[[FetchedEvent[D], Context[Api, S]], None]
 AsyncStartup: TypeAlias = Callable[[], Awaitable[S]]
 PlainStartup: TypeAlias = Callable[[], S]
 AsyncLifespan: TypeAlias = Callable[[], AsyncIterator[S]]
 ManagedLifespan: TypeAlias = Callable[[], AbstractAsyncContextManager[S]]
 AsyncHook: TypeAlias = Callable[[FailedRun, Context[AsyncApi, S]], Coroutine[Any, Any, None]]
-PlainHook: TypeAlias = Callable[[FailedRun, Context[SyncApi, S]], None]
+PlainHook: TypeAlias = Callable[[FailedRun, Context[Api, S]], None]
 AsyncShutdown: TypeAlias = Callable[[S], Awaitable[None]]
 PlainShutdown: TypeAlias = Callable[[S], None]
 

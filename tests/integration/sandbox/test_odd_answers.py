@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from credhook.settings import PlatformSettings
-from credhook.worker.api.client import AsyncApi
+from credhook.worker.api.client import AsyncApi, Sender
 from support import plain
 from support.platform.sandbox_api import CREDS, FORM, TOKEN, data
 from support.process.serving import Platform
@@ -70,7 +70,7 @@ async def test_our_client_reads_what_is_optional(sandbox: Platform) -> None:
     offered = sandbox.make("openid4vc.issuance.offered")
     sandbox.faults(allLinks=True, meta=True, errorSource=True, noIss=True, pageSize=2)
     environment = {name: value for name, value in sandbox.environment.items() if "WEBHOOK" not in name}
-    async with AsyncApi.from_settings(PlatformSettings.model_validate(environment)) as api:
+    async with AsyncApi(Sender.from_settings(PlatformSettings.model_validate(environment))) as api:
         listed = await api.issuances.list()
         assert [each.id for each in listed][-4:] == [*ids, offered]
         assert listed.raw["meta"] == META

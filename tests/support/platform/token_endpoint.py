@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from credhook.events import RESOURCES
-from credhook.worker.api.client import AsyncApi, Permit
+from credhook.worker.api.client import AsyncApi, Permit, Sender
 from credhook.worker.api.http.exchange import Transport
 from credhook.worker.api.http.httpx_transport import HttpxTransport
 from credhook.worker.api.operations import Namespace, Operation, reading
@@ -93,11 +93,11 @@ def credentials(clock: Clock | None = None) -> CountedCredentials:
 
 def behind(platform: Any) -> HttpxTransport:
     """A transport to the platform, which is whatever `httpx.MockTransport` takes."""
-    return HttpxTransport(httpx.MockTransport(platform), 10.0)
+    return HttpxTransport(httpx.AsyncClient(transport=httpx.MockTransport(platform)), 10.0)
 
 
 def client(platform: Any, auth: ClientCredentials, *, url: str = API_URL, **options: Any) -> AsyncApi:
-    return AsyncApi(url, auth, transport=behind(platform), **options)
+    return AsyncApi(Sender(url, auth, behind(platform), **options))
 
 
 class Book(Permit):

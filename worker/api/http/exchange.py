@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from errno import ECONNABORTED, ECONNREFUSED, ECONNRESET, EPIPE, ETIMEDOUT
 from typing import Final, Protocol
 
 #: Maximum bytes of a successful response. A page of presentations has some hundred kilobytes.
@@ -11,6 +12,30 @@ LONGEST_REFUSAL: Final = 64 * 1024
 
 #: Headers of every request. Compression costs more than it saves for responses of a few kilobytes.
 HEADERS: Final = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "credhook"}
+
+#: The word of `Unanswered` for an error of the operating system; for others it is `unreachable`.
+BY_ERRNO: Final = {
+    ECONNREFUSED: "refused",
+    ETIMEDOUT: "timeout",
+    ECONNRESET: "reset",
+    ECONNABORTED: "reset",
+    EPIPE: "reset",
+}
+#: The word for a verdict of OpenSSL, a number of `X509_V_ERR_…`. 1 stands where libcurl found another name. Without a
+#: word here, the certificate is unfit.
+BY_VERDICT: Final = {
+    **dict.fromkeys((0, 2, 19, 20, 21, 27), "certificate"),
+    **dict.fromkeys((1, 62, 64), "certificate_name"),
+    **dict.fromkeys((10, 12), "certificate_expired"),
+    **dict.fromkeys((9, 11), "certificate_early"),
+    **dict.fromkeys((24, 25, 32, 79), "certificate_authority"),
+    18: "certificate_self_signed",
+}
+
+
+def is_of_tls(word: str) -> bool:
+    """Return True for a word about TLS: a proxy passes such errors through."""
+    return word == "tls" or word.startswith("certificate")
 
 
 # Not frozen: a frozen object takes three times as long to make, and each fetch makes one of each.

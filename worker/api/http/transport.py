@@ -13,7 +13,6 @@ import math
 import os
 import re
 import socket
-import ssl
 import termios
 import time
 import urllib.request
@@ -21,22 +20,23 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from errno import ECONNABORTED, ECONNREFUSED, ECONNRESET, EPIPE, ETIMEDOUT
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
-import certifi
 import pycurl
 
+from credhook.worker.api.http.environment import authorities, proxy_for
 from credhook.worker.api.http.exchange import (
+    BY_ERRNO,
+    BY_VERDICT,
     HEADERS,
     LONGEST_REFUSAL,
     Request,
     Response,
     Unanswered,
     Unsendable,
+    is_of_tls,
 )
 
 #: Seconds for which an idle connection is kept: servers close theirs after 5 s and more.
@@ -51,9 +51,6 @@ _MAX_SOCKETS: Final = 4_000
 _ORIGIN: Final = re.compile(r"https?://[^/?#@\s\\]+(?=[/?#]|\Z)", re.IGNORECASE)
 #: The answer of FIONREAD if nothing has come.
 _NOTHING: Final = bytes(4)
-#: A host of NO_PROXY with a port.
-_HOST_AND_PORT: Final = re.compile(r"(\[[^]]+\]|[^:]+):(\d+)")
-
 #: The word for an error code of libcurl, unless `_cause_of` knows more.
 _CAUSES: Final = {
     pycurl.E_UNSUPPORTED_PROTOCOL: "protocol",  # HTTP/0.9.
@@ -74,67 +71,30 @@ _CAUSES: Final = {
     97: "proxy",  # CURLE_PROXY: a SOCKS proxy refused.
     100: "protocol",  # CURLE_TOO_LARGE: a head or trailers over their bound.
 }
-#: The word for an error of the operating system, where libcurl met one.
-_BY_ERRNO: Final = {
-    ECONNREFUSED: "refused",
-    ETIMEDOUT: "timeout",
-    ECONNRESET: "reset",
-    ECONNABORTED: "reset",
-    EPIPE: "reset",
-}
 #: Reading a member of an enumeration takes 1 us in Python 3.11.
 _PROXY_REFUSED: Final = HTTPStatus.PROXY_AUTHENTICATION_REQUIRED
-#: Errors of TLS: a proxy passes them through.
-_OF_TLS: Final = re.compile("tls|certificate.*")
-#: The word for a verdict of OpenSSL, a number of `X509_V_ERR_…`. 1 stands where libcurl found another name. Without a
-#: word here, the certificate is unfit.
-_BY_VERDICT: Final = {
-    **dict.fromkeys((0, 2, 19, 20, 21, 27), "certificate"),
-    **dict.fromkeys((1, 62, 64), "certificate_name"),
-    **dict.fromkeys((10, 12), "certificate_expired"),
-    **dict.fromkeys((9, 11), "certificate_early"),
-    **dict.fromkeys((24, 25, 32, 79), "certificate_authority"),
-    18: "certificate_self_signed",
-}
 #: OpenSSL's words for its verdict, in libcurl's message. They quote nothing of the certificate.
 _VERDICT: Final = re.compile(r"OpenSSL verify result: ([A-Za-z0-9 ,'-]{1,100}) \(\d+\)")
 
 
 def proxy_options(origin: str) -> dict[int, Any]:
-    """Return libcurl's options for the proxy that HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY name.
-
-    By itself, libcurl ignores HTTP_PROXY, takes port 1080, and knows neither ports nor `*.` in NO_PROXY. This machine
-    needs no proxy, as in Go.
+    """Return libcurl's options for the proxy of this origin. By itself, libcurl takes port 1080.
 
     Raises:
         ValueError: The origin is none.
     """
-    parts = urlsplit(origin)
-    port = parts.port or {"http": 80, "https": 443}[parts.scheme]
-    variables = urllib.request.getproxies_environment()
-    exceptions = ["localhost", "127.0.0.0/8", "::1"]
-    for exception in variables.get("no", "").replace(",", " ").split():
-        match = _HOST_AND_PORT.fullmatch(exception)
-        if match is None or int(match[2]) == port:
-            exceptions.append((match[1] if match else exception).strip("[]").removeprefix("*."))
-    proxy = variables.get(parts.scheme) or variables.get("all") or ""
+    proxy = proxy_for(origin)
     scheme = proxy.lower().partition("://")[0] if "://" in proxy else "http"
     return {
         pycurl.PROXY: os.fsencode(proxy),
         pycurl.PROXYPORT: 80 if scheme == "http" else 0,
-        pycurl.NOPROXY: os.fsencode("*" if "*" in exceptions else ",".join(exceptions)),
+        pycurl.NOPROXY: b"",  # Otherwise libcurl would read NO_PROXY itself.
     }
 
 
-def _authorities() -> tuple[str | None, str | None]:
-    """Return the file and the folder of the authorities that we trust: SSL_CERT_FILE and SSL_CERT_DIR, or certifi's."""
-    file, folder = os.environ.get("SSL_CERT_FILE") or None, os.environ.get("SSL_CERT_DIR") or None
-    return file if file or folder else certifi.where(), folder
-
-
 def _trust_options() -> dict[int, Any]:
-    """Return libcurl's options for these authorities, for the platform and for the proxy. None removes an option."""
-    file, folder = (place and os.fsencode(place) for place in _authorities())
+    """Return libcurl's options for our authorities, for the platform and for the proxy. None removes an option."""
+    file, folder = (place and os.fsencode(place) for place in authorities())
     return {pycurl.CAINFO: file, pycurl.CAPATH: folder, pycurl.PROXY_CAINFO: file, pycurl.PROXY_CAPATH: folder}
 
 
@@ -330,13 +290,19 @@ class CurlTransport:
         self._ready: defaultdict[str, list[_Handle]] = defaultdict(list)
         self._sockets = _Sockets()
         self._multi: pycurl.AsyncCurlMulti | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._used_at = 0.0
         #: Until when closing may wait for the resolver, which would block the event loop.
         self._resolving_until = 0.0
         _TRANSPORTS.add(self)
 
     async def send(self, request: Request) -> Response:
-        """See `Transport`."""
+        """See `Transport`.
+
+        Raises:
+            RuntimeError: The first request was sent on another event loop.
+        """
+        self._bind(asyncio.get_running_loop())
         origin = _ORIGIN.match(request.url)
         if origin is None:
             raise Unsendable("ValueError")
@@ -370,6 +336,12 @@ class CurlTransport:
         handle.answer.clear()
         ready.append(handle)
         return response
+
+    def _bind(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._loop is not loop:
+            if self._loop is not None:
+                raise RuntimeError("AsyncApi belongs to another event loop: make one on each loop, or use Api")
+            self._loop = loop
 
     async def aclose(self) -> None:
         """Close the connections. Requests that are under way over them fail."""
@@ -422,6 +394,7 @@ class CurlTransport:
         if self._multi is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._multi))
             self._multi = None
+        self._loop = None
 
 
 _TRANSPORTS: Final = weakref.WeakSet[CurlTransport]()
@@ -439,27 +412,16 @@ def _cause_of(curl: pycurl.Curl, code: int) -> str:
     """Return the word for an error of libcurl."""
     word, errno = _CAUSES.get(code, ""), curl.getinfo(pycurl.OS_ERRNO)
     if code == pycurl.E_COULDNT_CONNECT and errno:
-        word = _BY_ERRNO.get(errno, "unreachable")
+        word = BY_ERRNO.get(errno, "unreachable")
     elif code == pycurl.E_COULDNT_CONNECT and not urllib.request.getproxies_environment():
         word = "socket"
     elif code in {pycurl.E_SSL_CONNECT_ERROR, pycurl.E_SEND_ERROR, pycurl.E_RECV_ERROR}:
-        if _BY_ERRNO.get(errno) == "reset":
+        if BY_ERRNO.get(errno) == "reset":
             word = "reset"
         elif curl.getinfo(pycurl.APPCONNECT_TIME) and not curl.getinfo(pycurl.RESPONSE_CODE):
             word = "tls"  # Servers refuse our certificate after the handshake.
     elif code == pycurl.E_PEER_FAILED_VERIFICATION:
         verdict = curl.getinfo(pycurl.SSL_VERIFYRESULT) or curl.getinfo(pycurl.PROXY_SSL_VERIFYRESULT)
-        word = _BY_VERDICT.get(verdict, "certificate_unfit")
+        word = BY_VERDICT.get(verdict, "certificate_unfit")
     is_past_proxy = curl.getinfo(pycurl.REQUEST_SIZE) or curl.getinfo(pycurl.HTTP_CONNECTCODE) == HTTPStatus.OK
-    return "proxy" if curl.getinfo(pycurl.USED_PROXY) and not is_past_proxy and not _OF_TLS.fullmatch(word) else word
-
-
-@functools.cache
-def shared_ssl_context() -> ssl.SSLContext:
-    """Return the same trust for Python's own TLS.
-
-    Raises:
-        OSError: A file cannot be read.
-    """
-    file, folder = _authorities()
-    return ssl.create_default_context(cafile=file, capath=folder)
+    return "proxy" if curl.getinfo(pycurl.USED_PROXY) and not is_past_proxy and not is_of_tls(word) else word

@@ -4,11 +4,11 @@ import time
 
 import pytest
 
-from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.token import ClientCredentials
 from support.cancellation import TurningLoop, cancelled_after, on_turning_loop
 from support.platform.scripted_server import PRESENTATION, TOKEN, answering, presentation
 from support.platform.token_endpoint import Book
+from support.platform.transports import api_over
 
 
 def late(target: str, _: int) -> bytes:
@@ -19,14 +19,14 @@ def late(target: str, _: int) -> bytes:
 
 
 @pytest.mark.parametrize("kept", [False, True], ids=["over a new connection", "over a kept one"])
-def test_a_call_can_be_cancelled_after_any_turn_of_the_loop(kept: bool) -> None:
+def test_a_call_can_be_cancelled_after_any_turn_of_the_loop(kept: bool, carrier: str) -> None:
     """It ends, its permit hears of it, and the next call gets its own answer."""
 
     async def work(loop: TurningLoop) -> int:
         guard = Book()
         auth = ClientCredentials(server.url + TOKEN, "me", "s3cret")
         for turns in range(1_000):
-            async with AsyncApi(server.url, auth, timeout=60.0, guard=guard) as api:
+            async with api_over(carrier, server.url, auth, timeout=60.0, guard=guard) as api:
                 if kept:
                     await api.presentations.get("before")
                 task, was_asked = await cancelled_after(turns, api.presentations.get(f"p{turns}"), loop)

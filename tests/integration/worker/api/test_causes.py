@@ -13,11 +13,11 @@ from socketserver import BaseRequestHandler
 import pytest
 import trustme
 
-from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import Unavailable, hint
 from credhook.worker.api.token import ClientCredentials
 from support.in_thread import Server, in_thread
 from support.platform.scripted_server import RESET, TOKEN, answering, not_listening, presentation, silent, tls_for
+from support.platform.transports import api_over
 
 
 @contextmanager
@@ -74,13 +74,20 @@ HINTS = {
     ],
 )
 async def test_error_names_the_cause_and_the_setting(
-    operation: str, named: str, other: str, cause: str, authority: trustme.CA, ca: Path, monkeypatch: pytest.MonkeyPatch
+    carrier: str,
+    operation: str,
+    named: str,
+    other: str,
+    cause: str,
+    authority: trustme.CA,
+    ca: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(ca))
     with answering(lambda *_: presentation("p")) as well, TROUBLES[cause](authority) as url:
         api_url, token_url = (well.url, url + PATH) if operation == "token" else (url + PATH, well.url + TOKEN)
         auth = ClientCredentials(token_url, "me", "s3cret")
-        async with AsyncApi(api_url, auth, timeout=0.3 if cause == "timeout" else 5.0) as api:
+        async with api_over(carrier, api_url, auth, timeout=0.3 if cause == "timeout" else 5.0) as api:
             with pytest.raises(Unavailable) as caught:
                 await api.presentations.get("p")
         assert well.targets == []

@@ -10,9 +10,9 @@ from urllib.parse import parse_qs
 import pytest
 from authlib.oauth2.rfc6749 import ClientAuthentication, InvalidClientError
 
-from credhook.worker.api.client import AsyncApi, SyncApi
 from credhook.worker.api.token import ClientCredentials, TokenAuth
 from support.in_thread import Asked, http_server
+from support.platform.transports import api_over, for_threads
 
 CLIENT_ID, SECRET = "me:the worker", "p%41+ /~:"
 
@@ -48,8 +48,8 @@ def serving_oauth(method: str) -> Iterator[tuple[list[dict[str, str]], str]]:
 async def test_authlib_grants_a_token_to_either_way_of_proving_who_we_are(method: TokenAuth) -> None:
     with serving_oauth(f"client_secret_{method}") as (granted, url):
         auth = ClientCredentials(f"{url}/token", CLIENT_ID, SECRET, method=method, scope="read", audience="https://a")
-        async with AsyncApi(url, auth) as api:
+        async with api_over("libcurl", url, auth) as api:
             assert (await api.presentations.get("p")).id == "p"
-            assert (await asyncio.to_thread(SyncApi(api).presentations.get, "p")).id == "p"
+            assert (await asyncio.to_thread(for_threads(api).presentations.get, "p")).id == "p"
         (form,) = granted
     assert (form["grant_type"], form["scope"], form["audience"]) == ("client_credentials", "read", "https://a")

@@ -13,10 +13,10 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import Unavailable, hint
 from credhook.worker.api.token import ClientCredentials
 from support.platform.scripted_server import TOKEN, answering, presentation
+from support.platform.transports import api_over
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def tls(chain: Sequence[Certified], folder: Path) -> ssl.SSLContext:
 
 @pytest.mark.parametrize("case", CASES)
 async def test_error_tells_what_is_wrong_with_the_certificate(
-    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    case: str, carrier: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chain, cause, reason, advice = CASES[case]
     trusted = tmp_path / "trusted.pem"
@@ -103,7 +103,7 @@ async def test_error_tells_what_is_wrong_with_the_certificate(
     monkeypatch.setenv("SSL_CERT_FILE", str(trusted))
     with answering(lambda *_: presentation("p"), tls(chain, tmp_path)) as server:
         url = server.url.replace("127.0.0.1", "localhost")
-        async with AsyncApi(url, ClientCredentials(url + TOKEN, "me", "s3cret"), timeout=5.0) as api:
+        async with api_over(carrier, url, ClientCredentials(url + TOKEN, "me", "s3cret"), timeout=5.0) as api:
             if not cause:
                 assert (await api.presentations.get("p")).id == "p"
                 return
@@ -117,12 +117,12 @@ async def test_error_tells_what_is_wrong_with_the_certificate(
 
 
 async def test_an_authority_that_is_trusted_may_be_the_servers_own_certificate(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    carrier: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trusted = tmp_path / "trusted.pem"
     trusted.write_bytes(SELF_SIGNED.pem)
     monkeypatch.setenv("SSL_CERT_FILE", str(trusted))
     with answering(lambda *_: presentation("p"), tls([SELF_SIGNED], tmp_path)) as server:
         url = server.url.replace("127.0.0.1", "localhost")
-        async with AsyncApi(url, ClientCredentials(url + TOKEN, "me", "s3cret"), timeout=5.0) as api:
+        async with api_over(carrier, url, ClientCredentials(url + TOKEN, "me", "s3cret"), timeout=5.0) as api:
             assert (await api.presentations.get("p")).id == "p"

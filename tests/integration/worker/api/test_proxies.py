@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -11,10 +12,8 @@ from typing import Any
 import pytest
 import trustme
 
-from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import InvalidResponse, Unavailable, hint
 from credhook.worker.api.http.exchange import Request, Unanswered
-from credhook.worker.api.http.transport import CurlTransport
 from credhook.worker.api.token import ClientCredentials
 from support.platform.http_proxy import REFUSED, proxying
 from support.platform.scripted_server import (
@@ -28,6 +27,7 @@ from support.platform.scripted_server import (
     tls_for,
 )
 from support.platform.socks_proxy import socks_proxy
+from support.platform.transports import api_over, transport_of
 
 #: No name server knows it, so only a proxy gets there.
 HOST = "platform.test"
@@ -54,7 +54,7 @@ def basic(credentials: str) -> bytes:
 @pytest.mark.parametrize("scheme", ["http", "https"])
 @pytest.mark.parametrize("credentials", ["", "me:s3cret of the proxy's", "a%40b:c%3Ad%2F"])
 async def test_requests_go_through_the_proxy_and_its_credentials_no_further(
-    scheme: str, credentials: str, encrypted: bool, authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
+    carrier: str, scheme: str, credentials: str, encrypted: bool, authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = credentials.replace("%40", "@").replace("%3A", ":").replace("%2F", "/")
     of_proxy = tls_for(authority) if encrypted else None
@@ -62,11 +62,11 @@ async def test_requests_go_through_the_proxy_and_its_credentials_no_further(
     with answering(well, of_platform) as server, proxying(server.url, credentials=plain, tls=of_proxy) as proxy:
         monkeypatch.setenv(f"{scheme}_proxy".upper(), proxy.url.replace(plain, credentials.replace(" ", "%20")))
         url = f"{scheme}://{HOST}"
-        async with AsyncApi(url, auth(url)) as api:
+        async with api_over(carrier, url, auth(url)) as api:
             for name in ("p", "q"):
                 assert (await api.presentations.get(name)).id == name
         assert proxy.lines == (
-            [f"CONNECT {HOST}:443"]  # One connection for all of them.
+            [f"CONNECT {HOST}:443"] * (1 if carrier == "libcurl" else 3)  # httpx opens one for each request.
             if scheme == "https"
             else [f"POST {url}{TOKEN}", f"GET {url}{PRESENTATION}p", f"GET {url}{PRESENTATION}q"]
         )
@@ -113,12 +113,12 @@ NOWHERE, NOWHERE_IPV6 = "224.0.0.7", "[ff02::7]"
     ],
 )
 async def test_no_proxy_names_hosts_suffixes_ranges_and_ports(
-    no_proxy: str, url: str, is_proxied: bool, monkeypatch: pytest.MonkeyPatch
+    carrier: str, no_proxy: str, url: str, is_proxied: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with proxying("http://127.0.0.1:1", says=REFUSED) as proxy:
         monkeypatch.setenv("ALL_PROXY", proxy.url)
         monkeypatch.setenv("NO_PROXY", no_proxy)
-        transport = CurlTransport(60.0)
+        transport = transport_of(carrier, 60.0)
         with pytest.raises(Unanswered) as caught:
             await transport.send(Request("GET", url, {}, repeatable=True))
         await transport.aclose()
@@ -126,40 +126,49 @@ async def test_no_proxy_names_hosts_suffixes_ranges_and_ports(
         assert (caught.value.cause == "proxy") is is_proxied
 
 
+@pytest.mark.parametrize("carrier", ["libcurl"])
 @pytest.mark.parametrize("scheme", ["http", "https"])
 async def test_requests_go_through_a_socks_proxy(
-    scheme: str, authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
+    carrier: str, scheme: str, authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of_platform = tls_for(authority, HOST) if scheme == "https" else None
     with answering(well, of_platform) as server, socks_proxy(server.url) as proxy:
         monkeypatch.setenv("ALL_PROXY", f"socks5h://{proxy.address}")
         url = f"{scheme}://{HOST}"
-        async with AsyncApi(url, auth(url)) as api:
+        async with api_over(carrier, url, auth(url)) as api:
             assert (await api.presentations.get("p")).id == "p"
         assert proxy.hosts == [(HOST, 443 if scheme == "https" else 80)]
         assert len(server.heads) == 2
 
 
+async def test_socks_over_httpx_names_the_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALL_PROXY", "socks5h://127.0.0.1:1")
+    monkeypatch.setitem(sys.modules, "socksio", None)
+    assert "a SOCKS proxy needs the package socksio" in str(await error_of("httpx", f"http://{HOST}", credentials()))
+
+
 @pytest.mark.parametrize("scheme", ["http", "https"])
-async def test_socks_proxy_that_refuses_is_named_as_the_cause(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_socks_proxy_that_refuses_is_named_as_the_cause(
+    carrier: str, scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with answering(well) as server, socks_proxy(server.url) as proxy:
         proxy.is_refusing = True
         monkeypatch.setenv("ALL_PROXY", f"socks5h://{proxy.address}")
-        error = await error_of(f"{scheme}://{HOST}", credentials())
+        error = await error_of(carrier, f"{scheme}://{HOST}", credentials())
     assert error.cause == "proxy"
 
 
 async def test_details_of_another_id_end_the_connection_through_the_proxy(
-    authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
+    carrier: str, authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = iter([presentation("stranger"), presentation("mine")])
     with answering(lambda *_: next(answers), tls_for(authority, HOST)) as server, proxying(server.url) as proxy:
         monkeypatch.setenv("HTTPS_PROXY", proxy.url)
-        async with AsyncApi(f"https://{HOST}", auth(f"https://{HOST}")) as api:
+        async with api_over(carrier, f"https://{HOST}", auth(f"https://{HOST}")) as api:
             with pytest.raises(InvalidResponse):
                 await api.presentations.get("mine")
             assert (await api.presentations.get("mine")).id == "mine"
-        assert proxy.lines == [f"CONNECT {HOST}:443"] * 2
+        assert proxy.lines == [f"CONNECT {HOST}:443"] * (2 if carrier == "libcurl" else 3)
 
 
 @contextmanager
@@ -195,14 +204,14 @@ OF_TUNNELS = TROUBLES | {
     ("scheme", "trouble"), [*(("http", each) for each in TROUBLES), *(("https", each) for each in OF_TUNNELS)]
 )
 async def test_a_proxy_that_does_not_help_is_named_as_the_cause(
-    operation: str, scheme: str, trouble: str, monkeypatch: pytest.MonkeyPatch
+    carrier: str, operation: str, scheme: str, trouble: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with answering(well) as here, OF_TUNNELS[trouble]() as proxy_url:
         monkeypatch.setenv("ALL_PROXY", proxy_url)
         there = f"{scheme}://{HOST}"
         api_url, token_url = (here.url, there) if operation == "token" else (there, here.url)
         with_token = credentials() if operation != "token" else auth(token_url)
-        error = await error_of(api_url, with_token, timeout=0.5 if trouble == "says nothing" else 60.0)
+        error = await error_of(carrier, api_url, with_token, timeout=0.5 if trouble == "says nothing" else 60.0)
         assert here.targets == []
     assert (error.operation, error.cause, error.status) == (operation, "proxy", None)
     for text in (hint(error), str(error)):
@@ -211,36 +220,39 @@ async def test_a_proxy_that_does_not_help_is_named_as_the_cause(
         assert "NO_PROXY" in text
 
 
-async def error_of(url: str, auth: ClientCredentials, **options: Any) -> Unavailable:
-    async with AsyncApi(url, auth, **options) as api:
+async def error_of(carrier: str, url: str, auth: ClientCredentials, **options: Any) -> Unavailable:
+    async with api_over(carrier, url, auth, **options) as api:
         with pytest.raises(Unavailable) as caught:
             await api.presentations.get("p")
     return caught.value
 
 
-async def test_proxy_does_not_make_a_platform_trusted(authority: trustme.CA, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_proxy_does_not_make_a_platform_trusted(
+    carrier: str, authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its certificate is for another name, and the proxy is not to blame."""
     with answering(well, tls_for(authority, "other.test")) as server, proxying(server.url) as proxy:
         monkeypatch.setenv("HTTPS_PROXY", proxy.url)
         with answering(well) as tokens:
-            error = await error_of(f"https://{HOST}", auth(tokens.url))
+            error = await error_of(carrier, f"https://{HOST}", auth(tokens.url))
         assert proxy.lines == [f"CONNECT {HOST}:443"]
         assert server.targets == []
     assert error.cause == "certificate_name"
 
 
+@pytest.mark.parametrize("carrier", ["libcurl"])
 async def test_socks_proxy_is_not_blamed_for_the_platforms_certificate(
-    authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
+    carrier: str, authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with answering(well, tls_for(authority, "other.test")) as server, socks_proxy(server.url) as proxy:
         monkeypatch.setenv("HTTPS_PROXY", f"socks5h://{proxy.address}")
         with answering(well) as tokens:
-            error = await error_of(f"https://{HOST}", auth(tokens.url))
+            error = await error_of(carrier, f"https://{HOST}", auth(tokens.url))
     assert error.cause == "certificate_name"
 
 
 async def test_a_platform_that_takes_too_long_is_not_taken_for_the_proxy(
-    authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
+    carrier: str, authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     over = threading.Event()
 
@@ -251,7 +263,7 @@ async def test_a_platform_that_takes_too_long_is_not_taken_for_the_proxy(
     with answering(stuck, tls_for(authority, HOST)) as server, proxying(server.url) as proxy:
         monkeypatch.setenv("HTTPS_PROXY", proxy.url)
         for seconds in (1.0, 5.0, 30.0):  # As many as it takes to get there.
-            error = await error_of(f"https://{HOST}", credentials(), timeout=seconds)
+            error = await error_of(carrier, f"https://{HOST}", credentials(), timeout=seconds)
             assert await asyncio.to_thread(proxy.hung_up.acquire, timeout=60)  # Although the platform says nothing yet.
             if server.targets:
                 break

@@ -19,13 +19,14 @@ from anyio.from_thread import start_blocking_portal
 from pydantic import TypeAdapter, ValidationError
 
 from credhook.worker.api import models, operations
-from credhook.worker.api.client import AsyncApi, SyncApi
+from credhook.worker.api.client import Api
 from credhook.worker.api.errors import InvalidRequest
 from credhook.worker.api.http.exchange import Request, Response
 from credhook.worker.api.http.transport import CurlTransport
 from credhook.worker.api.token import ClientCredentials
 from support import plain
 from support.platform.presets import FUTURE, MDOC, SD_JWT
+from support.platform.transports import api_over, for_threads, sender_of
 from support.process.serving import Platform
 
 TYPES = (
@@ -65,7 +66,7 @@ class Recording(CurlTransport):
 class Bench:
     """A client, the platform that it calls, and what went between them."""
 
-    def __init__(self, platform: Platform, api: SyncApi, wire: Recording) -> None:
+    def __init__(self, platform: Platform, api: Api, wire: Recording) -> None:
         self.platform, self.api, self.wire = platform, api, wire
 
     @property
@@ -95,9 +96,9 @@ def client(sandbox: Platform) -> Iterator[Bench]:
     auth = ClientCredentials(sandbox.environment["CREDHOOK_TOKEN_URL"], "sandbox", "sandbox")
 
     @asynccontextmanager
-    async def opened() -> AsyncIterator[SyncApi]:
-        async with aclosing(wire), aclosing(auth), AsyncApi(sandbox.url, auth, transport=wire) as api:
-            yield SyncApi(api)
+    async def opened() -> AsyncIterator[Api]:
+        async with aclosing(wire), aclosing(auth), api_over(wire, sandbox.url, auth) as api:
+            yield for_threads(api)
 
     options = {"use_uvloop": True}
     with start_blocking_portal(backend_options=options) as portal, portal.wrap_async_context_manager(opened()) as api:
@@ -461,7 +462,11 @@ def test_a_field_holds_what_the_specification_says(
     allowed, reader, operation, names = REQUESTS[request_]
     document = written(allowed, field, value)
     if may:
-        shown = bench.api.send(operation(reader.validate_python(document))).model_dump(mode="json", exclude_unset=True)
+        shown = (
+            sender_of(bench.api)
+            .send(operation(reader.validate_python(document)))
+            .model_dump(mode="json", exclude_unset=True)
+        )
         assert json.loads(bench.answer.request.content) == document
         assert request_ == "user" or all(shown[name] == sent for name, sent in document.items() if name != "type")
     else:
@@ -469,7 +474,7 @@ def test_a_field_holds_what_the_specification_says(
             reader.validate_python(document)
         call = operation(*names, reader.validate_python(allowed))
         with pytest.raises(InvalidRequest) as caught:
-            bench.api.send(replace(call, body=json.dumps(document).encode()))
+            sender_of(bench.api).send(replace(call, body=json.dumps(document).encode()))
         assert (caught.value.status, caught.value.errors[0].code) == (400, "VALIDATION_ERROR")
 
 
@@ -477,7 +482,7 @@ def test_refused_attributes_name_only_the_template(bench: Bench) -> None:
     happen = operations.Operation[Any]("sandbox.events", "POST", "/sandbox/events", Any)
     event = {"eventType": TYPES[0], "templateId": "sandbox:membership", "attributes": {"shoeSize": 44}}
     with pytest.raises(InvalidRequest) as caught:
-        bench.api.send(operations.Call(happen, happen.path, body=json.dumps(event).encode()))
+        sender_of(bench.api).send(operations.Call(happen, happen.path, body=json.dumps(event).encode()))
     (error,) = caught.value.errors
     assert (error.status, error.code, error.title) == ("400", "VALIDATION_ERROR", "Validation Failed")
     assert "sandbox:membership" in (error.detail or "")

@@ -19,14 +19,25 @@ from urllib.parse import urlsplit
 import pytest
 import trustme
 
-from credhook.worker.api.http.exchange import LONGEST_REFUSAL, BodyRefused, Request, Response, Unanswered, Unsendable
+from credhook.worker.api.http.exchange import (
+    LONGEST_REFUSAL,
+    BodyRefused,
+    Request,
+    Response,
+    Transport,
+    Unanswered,
+    Unsendable,
+)
 from credhook.worker.api.http.transport import KEPT, CurlTransport
 from support.platform.scripted_server import answering, ok, tls_for
+from support.platform.transports import ALL, BOTH, transport_of
 from support.waiting import until_async
 
 HELLO = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX-A: 1\r\n\r\nhello"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2;x=y\r\nlo\r\n0\r\nX-Trailer: 1\r\n\r\n"
 EARLY = b"HTTP/1.1 103 Early Hints\r\nX-A: 2\r\n\r\n"
+
+over_all = pytest.mark.parametrize("carrier", ALL)
 
 
 class Server:
@@ -70,12 +81,12 @@ class Server:
 
 @asynccontextmanager
 async def serving(
-    *pieces: bytes, close: bool = False, limit: float = 5.0, **options: Any
-) -> AsyncIterator[tuple[Server, CurlTransport]]:
+    *pieces: bytes, close: bool = False, carrier: str = "libcurl", limit: float = 5.0, **options: Any
+) -> AsyncIterator[tuple[Server, Transport]]:
     server = Server(*pieces, close=close)
     listening = await asyncio.start_server(server.client, "127.0.0.1", 0)
     server.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
-    transport = CurlTransport(limit, **options)
+    transport = CurlTransport(limit, **options) if options else transport_of(carrier, limit)
     try:
         yield server, transport
     finally:
@@ -87,7 +98,7 @@ async def serving(
                 await writer.wait_closed()
 
 
-async def get(transport: CurlTransport, url: str, **headers: str) -> Response:
+async def get(transport: Transport, url: str, **headers: str) -> Response:
     return await transport.send(Request("GET", url, headers, repeatable=True))
 
 
@@ -96,6 +107,7 @@ def compressed(body: bytes, encoding: str) -> bytes:
     return head.encode() + body
 
 
+@over_all
 @pytest.mark.parametrize(
     ("sent", "connections"),
     [
@@ -109,12 +121,14 @@ def compressed(body: bytes, encoding: str) -> bytes:
         (HELLO + HELLO, 3),  # More than was asked for.
     ],
 )
-async def test_answers_of_each_form_are_read_and_a_good_connection_is_used_again(sent: bytes, connections: int) -> None:
-    async with serving(sent) as (server, transport):
+async def test_answers_of_each_form_are_read_and_a_good_connection_is_used_again(
+    carrier: str, sent: bytes, connections: int
+) -> None:
+    async with serving(sent, carrier=carrier) as (server, transport):
         for _ in range(3):
             response = await get(transport, server.url.upper() + "/a%20b?c=%C3%A9")
             assert (response.status, response.body) == (200, b"hello")
-        assert server.connections == connections
+        assert server.connections == (connections if carrier == "libcurl" else 3)
     head, *lines = server.requests[0].split(b"\r\n")
     assert head == b"GET /a%20b?c=%C3%A9 HTTP/1.1"
     assert f"Host: {urlsplit(server.url).netloc}".encode() in lines
@@ -175,8 +189,9 @@ async def test_request_after_aclose_opens_a_new_connection() -> None:
         assert server.connections == 2
 
 
-async def test_aclose_fails_requests_under_way_and_cancels_no_task() -> None:
-    async with serving() as (server, transport):
+@pytest.mark.parametrize("carrier", BOTH)
+async def test_aclose_fails_requests_under_way_and_cancels_no_task(carrier: str) -> None:
+    async with serving(carrier=carrier) as (server, transport):
         request = asyncio.create_task(get(transport, server.url))
         await until_async(lambda: bool(server.requests))
         await transport.aclose()
@@ -216,6 +231,7 @@ async def test_hang_up_ends_connections_after_their_answers() -> None:
         assert server.connections == 2
 
 
+@over_all
 @pytest.mark.parametrize(
     ("sent", "cause"),
     [
@@ -235,19 +251,23 @@ async def test_hang_up_ends_connections_after_their_answers() -> None:
         (compressed(b"hello", "gzip"), "protocol"),
     ],
 )
-async def test_an_answer_that_is_none_or_not_whole_is_an_error(sent: bytes, cause: str) -> None:
-    async with serving(sent, close=True) as (server, transport):
+async def test_an_answer_that_is_none_or_not_whole_is_an_error(carrier: str, sent: bytes, cause: str) -> None:
+    async with serving(sent, close=True, carrier=carrier) as (server, transport):
         with pytest.raises(Unanswered) as failure:
             await get(transport, server.url)
-        assert failure.value.cause == cause
+        # httpx reads on for the rest, where libcurl sees that there is none.
+        assert failure.value.cause in ({cause} if carrier == "libcurl" else {cause, "closed"})
         server.pieces, server.close = (HELLO,), False
         assert (await get(transport, server.url)).body == b"hello"
 
 
+@over_all
 @pytest.mark.parametrize("status", [500, 407])  # No proxy is on the way.
-async def test_a_refusal_is_read_up_to_its_bound_and_takes_its_connection_along(status: int) -> None:
+async def test_a_refusal_is_read_up_to_its_bound_and_takes_its_connection_along(carrier: str, status: int) -> None:
     body = b"x" * 50_000_000
-    async with serving(b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n" % (status, len(body)), body) as served:
+    async with serving(
+        b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n" % (status, len(body)), body, carrier=carrier
+    ) as served:
         server, transport = served
         response = await get(transport, server.url)
         assert (response.status, len(response.body)) == (status, LONGEST_REFUSAL)
@@ -256,9 +276,10 @@ async def test_a_refusal_is_read_up_to_its_bound_and_takes_its_connection_along(
         assert server.connections == 2
 
 
+@over_all
 @pytest.mark.parametrize("value", ["a\r\nX-B: 2", "a\nb", "a\rb", "a\0b"])
-async def test_no_value_becomes_another_header(value: str) -> None:
-    async with serving(HELLO) as (server, transport):
+async def test_no_value_becomes_another_header(carrier: str, value: str) -> None:
+    async with serving(HELLO, carrier=carrier) as (server, transport):
         with pytest.raises(Unsendable):
             await get(transport, server.url, **{"X-A": value})
         assert server.requests == []
@@ -276,9 +297,10 @@ async def test_a_connection_that_the_server_has_ended_meanwhile_costs_no_attempt
         assert server.connections == 2
 
 
+@over_all
 @pytest.mark.parametrize(("method", "cause"), [("POST", "closed"), ("GET", "timeout")])
-async def test_unsafe_requests_are_not_sent_twice(method: str, cause: str) -> None:
-    async with serving(HELLO, limit=1.5) as (server, transport):
+async def test_unsafe_requests_are_not_sent_twice(carrier: str, method: str, cause: str) -> None:
+    async with serving(HELLO, limit=1.5, carrier=carrier) as (server, transport):
         request = Request(method, server.url, {}, repeatable=method == "GET")
         await transport.send(request)
         server.pieces, server.close = (), cause == "closed"
@@ -288,25 +310,28 @@ async def test_unsafe_requests_are_not_sent_twice(method: str, cause: str) -> No
         assert len(server.requests) == 2
 
 
-async def test_a_task_that_was_cancelled_before_may_ask() -> None:
-    async with serving(HELLO) as (server, transport):
+@over_all
+async def test_a_task_that_was_cancelled_before_may_ask(carrier: str) -> None:
+    async with serving(HELLO, carrier=carrier) as (server, transport):
         asyncio.current_task().cancel()  # type: ignore[union-attr]
         with suppress(asyncio.CancelledError):
             await asyncio.sleep(60)
         assert (await get(transport, server.url)).body == b"hello"
 
 
+@over_all
 @pytest.mark.parametrize("url", ["http://127.0.0.1:99999/", "http://127.0.0.1:1/\x7f", "http:///a", "ftp://a.example"])
-async def test_a_url_that_is_none_is_not_sent(url: str) -> None:
+async def test_a_url_that_is_none_is_not_sent(carrier: str, url: str) -> None:
     with pytest.raises(Unsendable):
-        await get(CurlTransport(5.0), url)
+        await get(transport_of(carrier, 5.0), url)
 
 
+@over_all
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
-async def test_a_bomb_is_refused_by_what_it_becomes(encoding: str) -> None:
+async def test_a_bomb_is_refused_by_what_it_becomes(carrier: str, encoding: str) -> None:
     compressor = zlib.compressobj(wbits=zlib.MAX_WBITS | (16 if encoding == "gzip" else 0))
     body = b"".join([*(compressor.compress(bytes(1_000_000)) for _ in range(200)), compressor.flush()])
-    async with serving(compressed(body, encoding)) as (server, transport):
+    async with serving(compressed(body, encoding), carrier=carrier) as (server, transport):
         before = peak()
         with pytest.raises(BodyRefused):
             await get(transport, server.url)

@@ -15,8 +15,9 @@ from urllib.request import urlopen
 import pytest
 import trustme
 
+from credhook.worker.api.http.environment import ssl_context
 from credhook.worker.api.http.exchange import Request, Unanswered
-from credhook.worker.api.http.transport import CurlTransport, shared_ssl_context
+from credhook.worker.api.http.transport import CurlTransport
 from support.platform.platform_settings import leading_to
 from support.platform.scripted_server import Answering, answering, presentation, tls_for
 from support.process import commands
@@ -65,7 +66,7 @@ def test_ssl_cert_file_names_the_authorities(
             done = commands.invoke("doctor", environment=environment(server, SSL_CERT_FILE=file))
             assert f"SSL_CERT_FILE: {file} should be" in done.stdout
     monkeypatch.setenv("SSL_CERT_FILE", str(trusted))
-    assert shared_ssl_context.__wrapped__().cert_store_stats()["x509_ca"] == 1  # None of certifi's.
+    assert ssl_context().cert_store_stats()["x509_ca"] == 1  # None of certifi's.
     with platform(trustme.CA()) as another:
         assert re.match(
             NO_TOKEN + r"certificate, unable to get local issuer certificate\)", asked(another, SSL_CERT_FILE=trusted)
@@ -84,7 +85,7 @@ def test_ssl_cert_dir_holds_the_authorities(
     with platform(authority) as server:
         assert asked(server, SSL_CERT_DIR=folder) == ANSWERED
         monkeypatch.setenv("SSL_CERT_DIR", str(folder))
-        trust = shared_ssl_context.__wrapped__()
+        trust = ssl_context()
         with urlopen(f"{server.url}/{ANSWERED}", context=trust):
             assert trust.cert_store_stats()["x509_ca"] == 1  # None of certifi's.
     with platform(trustme.CA()) as another:

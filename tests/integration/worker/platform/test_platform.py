@@ -12,7 +12,6 @@ from structlog.testing import capture_logs
 
 from credhook.store.connection import open_redis
 from credhook.store.store import AsyncStore
-from credhook.worker.api.client import AsyncApi, SyncApi
 from credhook.worker.api.errors import ApiError, Unauthorized, Unavailable
 from credhook.worker.api.models import Presentation
 from credhook.worker.api.token import ClientCredentials
@@ -21,6 +20,7 @@ from credhook.worker.platform.circuit_breaker import PROBE_RETRY_SECONDS, Circui
 from credhook.worker.platform.limits import FleetLimits, pause_of, platform_key
 from credhook.worker.queue.claims import Claims, Taken
 from support.platform.scripted_server import credentials
+from support.platform.transports import api_over, for_threads, sender_of
 from support.redis.redis_server import MortalRedis, configured
 from support.store.stores import run_accept, store_on
 from support.waiting import until_async
@@ -37,8 +37,8 @@ class Member:
     def __init__(self, store: AsyncStore, url: str, rate: float | None) -> None:
         self.breaker = CircuitBreaker(store, api_url=url, rate=rate, timeout=5.0)
         self.claims = Claims(store, lease=60.0, worker="w")
-        self.api = AsyncApi(url, credentials(), guard=self.breaker.acquire, timeout=60.0)
-        self.in_thread = SyncApi(self.api)
+        self.api = api_over("libcurl", url, credentials(), guard=self.breaker.acquire, timeout=60.0)
+        self.in_thread = for_threads(self.api)
 
     async def take(self, wanted: int, *, unfetched: int = 0) -> Taken:
         """Claim events as a worker does."""
@@ -71,7 +71,7 @@ async def member(redis_url: str, url: str, *, rate: float | None = None) -> Asyn
             yield one
         finally:
             await one.breaker.aclose()
-            await one.api.aclose()
+            await sender_of(one.api).aclose()
 
 
 @asynccontextmanager
@@ -299,7 +299,10 @@ async def test_resource_that_is_refused_pauses_nobody(redis_url: str, stub: Stub
     refusals = {"bad": Answer(401), "forbidden": Answer(403)}
     stub.answer = lambda call: refusals.get(call.resource, WELL)
     auth = ClientCredentials(f"{stub.url}/token", "me", "s3cret")
-    async with member(redis_url, stub.url) as one, AsyncApi(stub.url, auth, guard=one.breaker.acquire) as api:
+    async with (
+        member(redis_url, stub.url) as one,
+        api_over("libcurl", stub.url, auth, guard=one.breaker.acquire) as api,
+    ):
 
         async def refused(resource: str, times: int) -> None:
             for _ in range(times):

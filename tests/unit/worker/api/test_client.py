@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from credhook.settings import PlatformSettings
-from credhook.worker.api.client import MOST_PAGES, AsyncApi, SyncApi, transport_from
+from credhook.worker.api.client import MOST_PAGES, Api, AsyncApi, Sender, transport_from
 from credhook.worker.api.errors import ApiError, InvalidRequest, InvalidResponse, Unavailable
 from credhook.worker.api.http.exchange import LONGEST_BODY, Request, Response
 from credhook.worker.api.http.httpx_transport import HttpxTransport
@@ -32,6 +32,7 @@ from support.platform.token_endpoint import (
     every_operation,
     with_tokens,
 )
+from support.platform.transports import BOTH, api_over, for_threads
 from support.virtual_time import in_own_time
 from support.waiting import until
 
@@ -61,7 +62,7 @@ async def outcome_of(call: Awaitable[object]) -> Any:
 )
 async def test_errors_of_httpx_become_api_errors(failure: Exception, error: type[ApiError]) -> None:
     async with async_api(Mock(side_effect=failure)) as api:
-        in_thread = asyncio.to_thread(SyncApi(api).presentations.get, "p")
+        in_thread = asyncio.to_thread(for_threads(api).presentations.get, "p")
         outcomes = [await outcome_of(in_thread), await outcome_of(api.presentations.get("p"))]
     for outcome in outcomes:
         assert (type(outcome), outcome.operation) == (error, "presentations.get")
@@ -90,26 +91,26 @@ async def test_a_sender_is_built_from_settings() -> None:
 
     inner = httpx.MockTransport(remember)
     inner.aclose = closed = AsyncMock()  # type: ignore[method-assign]
-    transport = HttpxTransport(inner, 10.0)
+    transport = HttpxTransport(httpx.AsyncClient(transport=inner), 10.0)
     auth = ClientCredentials.from_settings(told())
-    async with AsyncApi.from_settings(told(), auth=auth, transport=transport) as api:
+    async with AsyncApi(Sender.from_settings(told(), auth=auth, transport=transport)) as api:
         await api.presentations.get("p")
-    async with AsyncApi.from_settings(told(), transport=transport) as other:
-        await asyncio.to_thread(SyncApi(other).issuances.get, "p")
+    other = Sender.from_settings(told(), transport=behind(remember))
+    await asyncio.to_thread(Api(other).issuances.get, "p")
     assert seen[::2] == [TOKEN_URL] * 2
     assert [url.path for url in seen[1::2]] == ["/x/shown/p", "/x/issued/p"]
-    assert transport_from(told()).timeout == 2.5
-    assert vars(AsyncApi("https://api.example", auth, timeout=1.5))["_transport"].timeout == 1.5
-    assert closed.await_count == 2
+    for name in BOTH:
+        assert vars(transport_from(told(CREDHOOK_HTTP_CLIENT=name)))["timeout"] == 2.5
+    assert closed.await_count == 1
 
 
 async def test_the_settings_decide_if_ids_must_match() -> None:
     answers = iter([GOOD, GOOD, {"status": "verified"}, {"error": "x"}])
     transport = behind(with_tokens(lambda _: httpx.Response(200, json=next(answers))))
-    async with AsyncApi.from_settings(told(), transport=transport) as api:
-        with pytest.raises(InvalidResponse, match="another id than the one asked for"):
-            await api.presentations.get("q")
-    async with AsyncApi.from_settings(told(CREDHOOK_MATCH_IDS="0"), transport=transport) as api:
+    api = AsyncApi(Sender.from_settings(told(), transport=transport))
+    with pytest.raises(InvalidResponse, match="another id than the one asked for"):
+        await api.presentations.get("q")
+    async with AsyncApi(Sender.from_settings(told(CREDHOOK_MATCH_IDS="0"), transport=transport)) as api:
         assert [(await api.presentations.get("q")).id for _ in range(2)] == ["p", "q"]
         with pytest.raises(InvalidResponse, match="an error in place of data"):
             await api.presentations.get("q")
@@ -142,7 +143,7 @@ class Pages:
 async def test_a_list_is_all_of_its_pages_for_either_sender(noun: str) -> None:
     platform = Pages(2, **LISTED[noun])
     async with async_api(platform) as api:
-        found = [await getattr(api, noun).list(), await asyncio.to_thread(getattr(SyncApi(api), noun).list)]
+        found = [await getattr(api, noun).list(), await asyncio.to_thread(getattr(for_threads(api), noun).list)]
     assert [[one.id for one in items] for items in found] == [["i0", "i1", "i2"]] * 2
     assert len(set(platform.asked)) == 1  # Of a link, only the query is followed.
 
@@ -182,9 +183,12 @@ async def test_a_request_without_a_name_is_sent_and_read_like_any_other() -> Non
             repeatable.add((request.method, request.repeatable))
             return await super().send(request)
 
-    transport, repeatable = Noting(httpx.MockTransport(with_tokens(answer)), 10.0), set[tuple[str, bool]]()
-    async with AsyncApi(ROOT, credentials(), transport=transport) as api:
-        sync = SyncApi(api)
+    transport, repeatable = (
+        Noting(httpx.AsyncClient(transport=httpx.MockTransport(with_tokens(answer))), 10.0),
+        set[tuple[str, bool]](),
+    )
+    async with api_over(transport, ROOT, credentials()) as api:
+        sync = for_threads(api)
         assert await api.request("POST", "/x/offers", {"a": [1, None], "b": None}) == {"data": {"id": 1}, "links": {}}
         assert await api.request("POST", "/x", UserRequest(email="a@b.example"))
         assert await asyncio.to_thread(sync.request, "POST", "/x", {})
@@ -255,7 +259,7 @@ async def test_on_the_loop_itself_it_is_a_mistake_with_a_remedy() -> None:
     platform = Platform()
     async with client(platform, credentials()) as api:
         with pytest.raises(RuntimeError, match=r"^presentations\.get: .*make the handler an `async def`"):
-            SyncApi(api).presentations.get("p")
+            for_threads(api).presentations.get("p")
         await asyncio.sleep(0)
     assert platform.token_requests == platform.api_requests == []
 
@@ -263,8 +267,8 @@ async def test_on_the_loop_itself_it_is_a_mistake_with_a_remedy() -> None:
 def test_after_the_loop_has_ended_it_is_for_later() -> None:
     platform = Platform()
 
-    async def made() -> SyncApi:
-        return SyncApi(client(platform, credentials()))
+    async def made() -> Api:
+        return for_threads(client(platform, credentials()))
 
     facade = asyncio.run(made())
     with ThreadPoolExecutor(1) as threads:
@@ -284,7 +288,7 @@ def test_a_call_that_the_end_of_the_loop_breaks_off_is_for_later() -> None:
         raise AssertionError
 
     async def live() -> None:
-        facades.append(SyncApi(client(never, credentials())))
+        facades.append(for_threads(client(never, credentials())))
         await asyncio.to_thread(asked.wait)  # And with that it ends, and cancels whatever is under way.
 
     with ThreadPoolExecutor(2) as threads:
@@ -339,4 +343,4 @@ ENDS = {"broken off": httpx.ReadError("x"), "reset": ConnectionResetError(), "st
 def test_an_answer_without_the_rest_of_its_body_is_none(end: Exception | None, status: int) -> None:
     failed = in_own_time(outcome(lambda _: httpx.Response(status, stream=BrokenBody(end))))
     assert (type(failed), failed.status) == (Unavailable, None)
-    assert failed.cause == ("" if end else "timeout")
+    assert failed.cause == ("timeout" if end is None else "closed" if isinstance(end, httpx.ReadError) else "")

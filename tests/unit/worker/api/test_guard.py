@@ -56,7 +56,7 @@ async def call(answer: Answer, book: Book, *, granted: int = 2) -> None:
         (lambda _: httpx.Response(429, headers={"retry-after": "20"}), (429, 20.0)),
         (lambda _: httpx.Response(429, headers={"retry-after": "soon"}), (429, None)),
         (lambda _: httpx.Response(503), (503, None)),
-        (lambda _: httpx.Response(200, stream=BrokenBody(httpx.ReadError("x"))), ("ReadError",)),
+        (lambda _: httpx.Response(200, stream=BrokenBody(httpx.ReadError("x"))), ("closed",)),
         (Mock(side_effect=httpx.ConnectError("x")), ("ConnectError",)),
         (Mock(side_effect=httpx.ReadTimeout("x")), ("timeout",)),
         (Mock(side_effect=ConnectionResetError("x")), ("ConnectionResetError",)),

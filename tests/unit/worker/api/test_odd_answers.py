@@ -11,11 +11,11 @@ import pytest
 from credhook import InvalidResponse
 from credhook.events import ISSUANCE, PRESENTATION
 from credhook.worker.api import models
-from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.http.exchange import Response
 from credhook.worker.api.operations import Presets, Templates, Users, Wallet, reading
 from credhook.worker.api.responses import read
 from support.platform.token_endpoint import behind, credentials, with_tokens
+from support.platform.transports import api_over
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 TEXT = "eyJhbGciOiJFUzI1NiJ9." + 50 * "e30." + "x"
@@ -157,7 +157,7 @@ async def test_a_link_of_any_form_leads_to_the_next_page_and_to_no_other_host(li
         links = {"next": link} if len(asked) == 1 else {}
         return httpx.Response(200, json={"data": [{"id": str(len(asked)), "status": "x"}], "links": links})
 
-    async with AsyncApi(ROOT, credentials(), transport=behind(with_tokens(answer))) as api:
+    async with api_over(behind(with_tokens(answer)), ROOT, credentials()) as api:
         assert [each.id for each in await api.presentations.list()] == ["1", "2"]
     assert asked == [ROOT + PATH, ROOT + second]
 

@@ -16,6 +16,7 @@ from credhook.worker.api.errors import ApiError, InvalidRequest
 from credhook.worker.api.models import CertificateRequest, IdentityLinkRequest, UserRequest, path_segment
 from credhook.worker.api.operations import Endpoints, Templates, Users
 from support.platform.token_endpoint import async_api, every_operation
+from support.platform.transports import sender_of
 
 #: How a test calls the platform.
 Made = Coroutine[Any, Any, object]
@@ -151,7 +152,7 @@ async def leads_nowhere_else(value: str) -> None:
         before, after = re.split(r"{\w+}", f"/tenant{operation.path}")
         requests.clear()
         with pytest.raises(ApiError) as caught:
-            await operation.bound_to(api)(value, *([REST[operation.name]] if operation.name in REST else []))
+            await operation.bound_to(sender_of(api))(value, *([REST[operation.name]] if operation.name in REST else []))
         if not requests:
             assert (type(caught.value), caught.value.operation) == (InvalidRequest, operation.name)
             continue
