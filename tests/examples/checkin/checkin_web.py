@@ -4,16 +4,18 @@ import json
 import os
 import secrets
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from html import escape
 from typing import Any, Final
 
-import httpx
 from checkin import OUTCOME, SECONDS
 from redis.asyncio import Redis
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
+
+from credhook import AsyncApi
 
 #: Each waiting page holds a connection. redis-py would allow 100, and wait 5 s for an answer.
 REDIS: Final[Any] = Redis.from_url(
@@ -28,10 +30,16 @@ WAIT: Final = """<a href="LINK">Open your wallet</a><script>
 })();</script>"""
 
 
-async def request_presentation() -> tuple[str, str]:
+@asynccontextmanager
+async def lifespan(_: Starlette) -> AsyncIterator[dict[str, AsyncApi]]:
+    """Share one client of the platform among all requests of the process."""
+    async with AsyncApi.from_env() as api:
+        yield {"api": api}
+
+
+async def request_presentation(api: AsyncApi) -> tuple[str, str]:
     """Return a new presentation's id and the wallet's link. The specification has no operation for it: use yours."""
-    async with httpx.AsyncClient(timeout=10) as client:
-        data = (await client.post(os.environ["CHECKIN_REQUEST_URL"])).raise_for_status().json()["data"]
+    data = (await api.request("POST", os.environ["CHECKIN_REQUEST_PATH"], {}))["data"]
     return data["id"], data["authorizationRequestUri"]
 
 
@@ -49,9 +57,9 @@ async def page(request: Request) -> Response:
     return HTMLResponse(f"<!doctype html><title>Check in</title>{shown}", headers={"cache-control": "no-store"})
 
 
-async def begin(_: Request) -> Response:
+async def begin(request: Request) -> Response:
     """Request a presentation, and bind it to this browser."""
-    presentation, link = await request_presentation()
+    presentation, link = await request_presentation(request.state.api)
     token, begun = secrets.token_urlsafe(), {"presentation": presentation, "link": link}
     await REDIS.set(f"checkin:session:{token}", json.dumps(begun), ex=SECONDS)
     response = RedirectResponse("/", 303)
@@ -75,4 +83,5 @@ async def news(request: Request) -> AsyncIterator[str]:
     yield "data: look\n\n"
 
 
-app = Starlette(routes=[Route("/", page), Route("/begin", begin, methods=["POST"]), Route("/stream", stream)])
+ROUTES: Final = [Route("/", page), Route("/begin", begin, methods=["POST"]), Route("/stream", stream)]
+app = Starlette(routes=ROUTES, lifespan=lifespan)

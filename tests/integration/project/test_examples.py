@@ -143,12 +143,15 @@ def test_outcome_reaches_the_waiting_page_alone(dev: Dev, module_redis: str, tmp
     refused: list[str] = []
     urls = [f"http://127.0.0.1:{port}" for port in ports]
     settings = {"CHECKIN_REDIS_URL": module_redis, "PYTHONPATH": str(EXAMPLES / "checkin")}
+    settings |= {name: value for name, value in dev.environment.items() if name.startswith("CREDHOOK_")}
+    settings["CHECKIN_REQUEST_PATH"] = "/requests"
 
     def answer(asked: Asked) -> tuple[int, dict[str, str], bytes]:
         """Answer as a platform that is asked to request a presentation, or as a proxy with no process behind it."""
         if asked.method == "GET":
             refused.append(asked.path)
             return 502, {}, b""
+        assert (asked.path, asked.headers["authorization"][:7]) == ("/requests", "Bearer ")
         begun.extend(dev.happens(REQUESTED))
         return 200, {}, json.dumps({"data": {"id": begun[-1], "authorizationRequestUri": link}}).encode()
 
@@ -159,7 +162,7 @@ def test_outcome_reaches_the_waiting_page_alone(dev: Dev, module_redis: str, tmp
         return process
 
     redis: Any = Redis.from_url(module_redis, decode_responses=True)
-    with http_server(answer) as settings["CHECKIN_REQUEST_URL"], chromium(tmp_path) as browser, redis:
+    with http_server(answer) as settings["CREDHOOK_API_URL"], chromium(tmp_path) as browser, redis:
         with start(0), start(1) as second:
             stranger = {"cookie": plain.post(f"{urls[0]}/begin").headers["set-cookie"].partition(";")[0]}
             browser.get(urls[0])

@@ -16,6 +16,8 @@ TOP = """# API reference
 Everything that `from credhook import …` offers; `make reference` writes this page. A field in brackets may be left out
 or be None. Handlers are explained in [README.md](README.md).
 """
+CLIENT = "from_env(), http; the calls below"
+METHODS = {"Api": CLIENT, "AsyncApi": CLIENT, "Handlers": "name; on(…), on_error, on_give_up, lifespan, startup, shutdown"}
 #: They have no docstring of their own.
 ALIASES = {
     "AsyncContext": "The `Context` of an `async def` handler.",
@@ -42,8 +44,8 @@ def fields(name: str) -> str:
         return ", ".join([*names, *own, *["is_(…)"] * hasattr(found, "is_")])
     if name in {"Backoff", "Context", "FailedRun", "FetchedEvent", "Options", "Page"}:
         return ", ".join(found.__annotations__)
-    if name == "Handlers":
-        return "name; on(…), on_error, on_give_up, lifespan, startup, shutdown"
+    if name in METHODS:
+        return METHODS[name]
     if name in {"ApiError", "GiveUp", "Retry"}:
         return ", ".join(one for one in inspect.signature(found).parameters if one != "message")
     return ""
