@@ -15,7 +15,9 @@ import pytest
 from credhook.cli import COMMANDS
 from credhook.store.announcements import version
 from support.checkout import ROOT
+from support.platform.sandbox_api import USERS, authorized
 from support.process.other_version import make_environment, site
+from support.process.serving import Platform
 from support.project import release
 
 #: What a project may well have of its own. Whoever imports it instead of ours is told.
@@ -44,10 +46,10 @@ def project(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(folder: Path, *arguments: str | Path, path: str = "") -> "subprocess.CompletedProcess[str]":
+def run(folder: Path, *arguments: str | Path, path: str = "", **settings: str) -> "subprocess.CompletedProcess[str]":
     path = path or f"{folder / '.venv/bin'}:{os.environ['PATH']}"
     return subprocess.run(
-        arguments, cwd=folder, env={"PATH": path, "HOME": str(folder)},
+        arguments, cwd=folder, env={"PATH": path, "HOME": str(folder)} | settings,
         capture_output=True, text=True, check=False, timeout=200,
     )  # fmt: skip
 
@@ -80,6 +82,15 @@ for command in {list(COMMANDS)}:
     for command in COMMANDS:
         assert f"Usage: credhook {command} " in done.stdout
         assert f"\n{command} has ended with 0\n" in done.stdout
+
+
+def test_script_outside_handlers_calls_the_platform(project: Path, tmp_path: Path) -> None:
+    script = ROOT / "tests/examples/onboarding/list_users.py"
+    with Platform(tmp_path) as sandbox, authorized(sandbox) as api:
+        api.post(USERS, json={"username": "ada"}).raise_for_status()
+        user = api.get(USERS).raise_for_status().json()["data"][0]
+        done = run(project, "python", "-W", "error", "-P", script, **sandbox.environment)
+    assert (done.stdout, done.stderr) == (f"{user['id']} ada\n", "")
 
 
 def test_nothing_of_the_checkout_is_seen_there(project: Path) -> None:
