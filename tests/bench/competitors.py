@@ -138,5 +138,11 @@ BULLMQ: Final = Competitor(
     unfinished=tuple(f"bull:events:{state}" for state in ("wait", "active", "delayed", "prioritized", "failed")),
 )
 OURS_CROWDED: Final = replace(OURS, name=f"credhook-{_CROWD}", title=f"credhook, {_CROWD} at once", slots=_CROWD)
+OURS_BY_HTTPX: Final = replace(
+    OURS,
+    name="credhook-httpx",
+    title="credhook, by httpx",
+    settings={**OURS.settings, "CREDHOOK_HTTP_CLIENT": "httpx"},
+)
 
-WORKERS: Final = {each.name: each for each in (OURS, OURS_CROWDED, BULLMQ, DRAMATIQ)}
+WORKERS: Final = {each.name: each for each in (OURS, OURS_CROWDED, OURS_BY_HTTPX, BULLMQ, DRAMATIQ)}

@@ -65,6 +65,8 @@ def test_nothing_is_loaded_before_it_is_used() -> None:
         ("credhook.receiver.command", {"pycurl", "httpx", "rq"}),
         ("credhook.worker.commands.worker", {"pycurl", "httpx", "redis", "rq"}),  # The supervisor.
         ("credhook.worker.process.main", {"httpx"}),  # It is for those who bring a transport of its own.
+        ("credhook.worker.api.client", {"pycurl", "httpx", "redis"}),
+        ("credhook.worker.handlers.registry", {"pycurl", "httpx", "redis"}),
         ("credhook.worker.commands.api", {"httpx", "rq"}),
         (
             "credhook.testing.plugin",
