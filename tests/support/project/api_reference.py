@@ -17,7 +17,11 @@ Everything that `from credhook import …` offers; `make reference` writes this 
 or be None. Handlers are explained in [README.md](README.md).
 """
 CLIENT = "from_env(), http; the calls below"
-METHODS = {"Api": CLIENT, "AsyncApi": CLIENT, "Handlers": "name; on(…), on_error, on_give_up, lifespan, startup, shutdown"}
+METHODS = {
+    "Api": CLIENT,
+    "AsyncApi": CLIENT,
+    "Handlers": "name; on(…), on_error, on_give_up, lifespan, startup, shutdown",
+}
 #: They have no docstring of their own.
 ALIASES = {
     "AsyncContext": "The `Context` of an `async def` handler.",
