@@ -64,7 +64,7 @@ async def _apply(request: Request) -> Response:
 async def _delete(request: Request) -> Response:
     endpoint = (await read_form(request)).get("id", "")
     try:
-        async with AsyncApi.from_settings(PlatformSettings(), retry_seconds=RETRY_SECONDS) as api:
+        async with AsyncApi(Sender.from_settings(PlatformSettings(), retry_seconds=RETRY_SECONDS)) as api:
             log.info("console_endpoint_deleted", who=operator(request), endpoint=endpoint)
             await api.send(Endpoints.delete(endpoint))
     except _FAILURES as error:
