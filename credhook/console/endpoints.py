@@ -17,7 +17,6 @@ from credhook.settings import EndpointSettings, HandlerSettings, PlatformSetting
 from credhook.worker.api.client import AsyncApi, Sender
 from credhook.worker.api.errors import ApiError
 from credhook.worker.api.models import Endpoint
-from credhook.worker.api.operations import Endpoints
 from credhook.worker.commands.api import RETRY_SECONDS
 from credhook.worker.commands.endpoints import Plan, apply, described, filter_of, lines, plan, shown
 from credhook.worker.handlers.loading import CannotLoad, load
@@ -66,7 +65,7 @@ async def _delete(request: Request) -> Response:
     try:
         async with AsyncApi(Sender.from_settings(PlatformSettings(), retry_seconds=RETRY_SECONDS)) as api:
             log.info("console_endpoint_deleted", who=operator(request), endpoint=endpoint)
-            await api.send(Endpoints.delete(endpoint))
+            await api.endpoints.delete(endpoint)
     except _FAILURES as error:
         return await _page(request, "\n".join(_reasons(error)))
     return RedirectResponse("/endpoints", 303)
