@@ -47,45 +47,45 @@ DAMAGES = [
 
 @pytest.mark.parametrize("how", DAMAGES)
 async def test_an_unreadable_event_is_set_aside_mended_and_erased(queue: EventQueue, events: Run, how: str) -> None:
-    await queue.accept("bad", "good")
-    whole: Any = queue.redis.hgetall(EVENT + "bad")
-    damage(queue.redis, "bad", how)
+    await queue.accept("broken", "good")
+    whole: Any = queue.redis.hgetall(EVENT + "broken")
+    damage(queue.redis, "broken", how)
     assert await take(queue) == ["good"]
     with capture_logs() as logs:
         for _ in range(2):
             lose_all(queue)
             assert queue.sweep() == 1
     (line,) = [line for line in logs if line["event"] == "events_unreadable"]
-    assert list(line["events"]) == ["bad"]
+    assert list(line["events"]) == ["broken"]
     assert await take(queue) == ["good"]
-    assert queue.redis.zrange(INDEX.unreadable, 0, -1) == [b"bad"]
-    assert queue.redis.zscore(INDEX.open, "bad") is None
-    assert 0 < queue.redis.ttl(EVENT + "bad") <= 3_600
-    assert sorted(listed(events("list", "--json"))) == ["bad", "good"]
-    assert "bad" in events("list").stdout
+    assert queue.redis.zrange(INDEX.unreadable, 0, -1) == [b"broken"]
+    assert queue.redis.zscore(INDEX.open, "broken") is None
+    assert 0 < queue.redis.ttl(EVENT + "broken") <= 3_600
+    assert sorted(listed(events("list", "--json"))) == ["broken", "good"]
+    assert "broken" in events("list").stdout
     (shown,) = map(json.loads, events("list", "--json", "--state", "unreadable").stdout.splitlines())
     assert shown.pop("cursor")
-    assert json.loads(events("show", "bad", "--json").stdout) == {**shown, "history": [], "conflicts": []}
-    assert events("show", "bad").stdout.startswith("event      bad  (times in UTC)\n")
-    assert "\nreceived   " in events("show", "bad").stdout
+    assert json.loads(events("show", "broken", "--json").stdout) == {**shown, "history": [], "conflicts": []}
+    assert events("show", "broken").stdout.startswith("event      broken  (times in UTC)\n")
+    assert "\nreceived   " in events("show", "broken").stdout
     assert shown["state"] == "unreadable"
     assert shown["error"].startswith("Unreadable: ")
     # Setting it aside has mended what every state has for itself.
     if how.partition("=")[0] not in {"without state", "state", "due", "lapses", "fence"}:
         left = "replayed 0, left 1 (1 whose record cannot be read)\n"
         assert events("replay", "--state", "unreadable").stdout == left
-    queue.redis.delete(EVENT + "bad")
-    queue.redis.hset(EVENT + "bad", mapping=whole)
-    events("replay", "--id", "bad")
+    queue.redis.delete(EVENT + "broken")
+    queue.redis.hset(EVENT + "broken", mapping=whole)
+    events("replay", "--id", "broken")
     assert not queue.redis.exists(INDEX.unreadable)
     lose_all(queue)
     queue.sweep()
-    assert await take(queue) == ["bad", "good"]
-    damage(queue.redis, "bad", how)
+    assert await take(queue) == ["broken", "good"]
+    damage(queue.redis, "broken", how)
     lose_all(queue)
     queue.sweep()
     assert events("erase", "--state", "unreadable", "--yes").stdout == "erased 1\n"
-    assert "bad" not in everything(queue.redis)
+    assert "broken" not in everything(queue.redis)
 
 
 async def test_a_delivery_of_a_damaged_record_is_refused_alone(async_redis: AsyncRedis, redis_client: Redis) -> None:

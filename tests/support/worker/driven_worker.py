@@ -87,6 +87,9 @@ class PlannedBreaker:
         self.unfetched: list[int] = []
         self.claims: list[tuple[int, Allowance]] = []
 
+    def clock(self) -> float:
+        return asyncio.get_running_loop().time()
+
     def allows(self, wanted: int, *, unfetched: int) -> int:
         self.unfetched.append(unfetched)
         self.refusals -= 1
