@@ -27,10 +27,14 @@ log = structlog.get_logger("credhook.console")
 _FAILURES = (ApiError, CannotLoad, ValueError)
 
 
+def _client() -> AsyncApi:
+    return AsyncApi(Sender.from_settings(PlatformSettings(), retry_seconds=RETRY_SECONDS))
+
+
 async def _page(request: Request, problem: str = "") -> Response:
     context: dict[str, Any] = {"rows": [], "steps": None, "lines": [], "seen": "", "why": [], "problem": problem}
     try:
-        async with AsyncApi(Sender.from_settings(PlatformSettings(), retry_seconds=RETRY_SECONDS)) as api:
+        async with _client() as api:
             registered = await api.endpoints.list()
         # The end of the URL is hidden, since it can be a secret.
         context["rows"] = [
@@ -48,7 +52,7 @@ async def _page(request: Request, problem: str = "") -> Response:
 async def _apply(request: Request) -> Response:
     form = await read_form(request)
     try:
-        async with AsyncApi(Sender.from_settings(PlatformSettings(), retry_seconds=RETRY_SECONDS)) as api:
+        async with _client() as api:
             steps = await _plan(await api.endpoints.list())
             if form.get("seen") != digest(steps):
                 return await _page(request, "The endpoints have changed since this plan was shown. Look again.")
@@ -63,7 +67,7 @@ async def _apply(request: Request) -> Response:
 async def _delete(request: Request) -> Response:
     endpoint = (await read_form(request)).get("id", "")
     try:
-        async with AsyncApi(Sender.from_settings(PlatformSettings(), retry_seconds=RETRY_SECONDS)) as api:
+        async with _client() as api:
             log.info("console_endpoint_deleted", who=operator(request), endpoint=endpoint)
             await api.endpoints.delete(endpoint)
     except _FAILURES as error:

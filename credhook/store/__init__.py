@@ -130,6 +130,8 @@ REPLAYED: Final = "~"
 HISTORY_ENTRIES: Final = 30
 #: Seconds that a handler may ask to wait at most. Causes and histories are remembered for as long at least.
 LONGEST_WAIT: Final = 604_800
+#: Hours for which counts by minute are kept: two days and the current hour.
+TRAFFIC_HOURS: Final = 49
 #: Ms by which Redis's clock must jump to count as a step.
 CLOCK_STEP_MS: Final = 2_000
 #: Ms by which a time may lie ahead of Redis's clock without being mended.

@@ -21,19 +21,17 @@ The minute is the one in the hour, from 0 to 59, by Redis's clock.
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from credhook.store import HANDLER, Keys
+from credhook.store import HANDLER, TRAFFIC_HOURS, Keys
 from credhook.store.counts import EventCounts
 from credhook.store.store import SyncStore
 
 HOUR: Final = 60
-#: Hours before the current one whose counts are kept.
-HOURS_KEPT: Final = 48
 DAY: Final = 24 * HOUR
 _OPEN: Final = "open"
 _OLDEST: Final = "oldest"
 #: What is counted, as the fields name it.
 _OUTCOMES: Final = ("arrived", "done", "failed", "given_up")
-_LASTS_SECONDS: Final = 3_600 * (HOURS_KEPT + 1)
+_LASTS_SECONDS: Final = 3_600 * TRAFFIC_HOURS
 
 
 class Column(NamedTuple):

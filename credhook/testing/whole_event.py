@@ -20,9 +20,8 @@ from credhook.testing.fake_platform import ApiCall, FakeApi
 from credhook.testing.running import UNSET, noted_warnings, pause_after, run_on_new_loop, started
 from credhook.worker.attempt.attempt import Attempt
 from credhook.worker.attempt.processor import Clients, Processor
-from credhook.worker.attempt.rehearsal import RehearsedClaims, RehearsedSnapshots
+from credhook.worker.attempt.rehearsal import RehearsedClaims, RehearsedSnapshots, first_claim
 from credhook.worker.handlers.registry import Context, FetchedEvent, Handler, Handlers, Registry
-from credhook.worker.queue.claims import Claim
 
 #: pytest shows the author's lines and not ours.
 __tracebackhide__ = True
@@ -154,18 +153,8 @@ class _Processor(Processor):
         self, event: FetchedEvent[Any], attempts: int
     ) -> tuple[str, Mapping[str, str], tuple[EventRun, ...], str]:
         """Make up to so many attempts. Return state, ends of handlers, runs and error of an `EventResult`."""
-        claim = Claim(
-            event_id=event.webhook_id,
-            type=event.type,
-            resource_id=event.resource_id,
-            received_at=event.received_at,
-            now=_ms(event.received_at),
-            lapses=0,
-            fence=1,
-            first=True,
-            latest=(0, 0),
-            job="",
-        )
+        received = event.received_at
+        claim = first_claim(event.webhook_id, event.type, event.resource_id, received, _ms(received))
         claims: Any = self.claims
         for _ in range(attempts):
             attempt = Attempt(claim)

@@ -1,12 +1,29 @@
 """In place of the store: `credhook events run` and the test kit make attempts that write nothing."""
 
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Any
 
 from credhook.store import FETCH, Schedule, ending
 from credhook.worker.attempt.details import Snapshots
 from credhook.worker.queue.claims import Claim, Claims, Settlement
 from credhook.worker.queue.failure import Failure
+
+
+def first_claim(event_id: str, event_type: str, resource_id: str, received_at: datetime, now: int) -> Claim:
+    """Return a claim that no store knows, of an event that no worker has had. `now`: ms since the epoch."""
+    return Claim(
+        event_id=event_id,
+        type=event_type,
+        resource_id=resource_id,
+        received_at=received_at,
+        now=now,
+        lapses=0,
+        fence=1,
+        first=True,
+        latest=(0, 0),
+        job="",
+    )
 
 
 class RehearsedClaims(Claims):

@@ -15,6 +15,7 @@ from credhook.store import State
 from credhook.store.history import records
 from credhook.worker.attempt import running
 from credhook.worker.attempt.attempt import Attempt
+from credhook.worker.attempt.rehearsal import first_claim
 from credhook.worker.commands.events import print_table
 from credhook.worker.commands.options import AN_ID, open_store
 from credhook.worker.handlers.loading import load
@@ -67,19 +68,9 @@ def run(*, webhook_id: str, names: tuple[str, ...], take: bool, debug: bool) -> 
 def _claim_of(record: dict[str, Any], names: tuple[str, ...]) -> Claim:
     """Return a claim that no store knows, for all handlers of the event or for these."""
     received = datetime.fromisoformat(record["received_at"])
-    return Claim(
-        event_id=record["webhook_id"],
-        type=record["type"],
-        resource_id=record["resource_id"],
-        received_at=received,
-        now=int(datetime.now(received.tzinfo).timestamp() * 1_000),
-        lapses=0,
-        fence=0,
-        first=True,
-        latest=(0, 0),
-        job="",
-        only=frozenset(names),
-    )
+    now = int(datetime.now(received.tzinfo).timestamp() * 1_000)
+    claim = first_claim(record["webhook_id"], record["type"], record["resource_id"], received, now)
+    return claim._replace(only=frozenset(names))
 
 
 def _run_here(

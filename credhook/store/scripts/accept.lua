@@ -56,7 +56,7 @@ local any_seen = redis.call('EXISTS', unpack(keys)) > 0
 for i = first, #ARGV, each do
     local id, type, resource, job = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
     local key = keys[#outcomes + 1]
-    count('arrived ', known_types[type] and type or 'unknown')  -- A sender may invent any number of types.
+    if not is_backfill then count('arrived ', known_types[type] and type or 'unknown') end  -- A sender may invent types.
     local seen = fresh[id] or not any_seen and {} or if_hash('HMGET', key, 'type', 'resource')
     local outcome
     if was_erased(type, resource) then
@@ -115,6 +115,6 @@ for _, record in ipairs(records) do
     publish(record.id, record[3], record[5], record[7], {backfilled = is_backfill or nil})
 end
 
-if not is_backfill then write_counts() end
+write_counts()
 
 return outcomes

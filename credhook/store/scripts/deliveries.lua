@@ -6,16 +6,14 @@
 --! include keys.lua
 --! include expiring.lua
 
-local MOST_HOURS = 49  -- Hours for which counts by minute are kept.
-
 local reply, hour = if_hash('HGETALL', prefix .. 'arrivals') or {}, math.floor(now / 3600000)
-local first = hour - MOST_HOURS + 1
+local first = hour - $TRAFFIC_HOURS + 1
 for i = 1, #reply, 2 do
     local summed = tonumber(string.match(reply[i], '%d+$'))
     if summed and summed < hour then first = math.max(first, summed + 1) end
 end
 for later = first, hour do
-    local fields, of_minute = if_hash('HGETALL', prefix .. 'traffic:' .. later) or {}, {}
+    local fields, of_minute = if_hash('HGETALL', TRAFFIC .. later) or {}, {}
     for i = 1, #fields, 2 do
         local minute = string.match(fields[i], '^(%d+) arrived ')
         if minute then

@@ -16,6 +16,7 @@ local unhandled, CAUSE = prefix .. 'unhandled:', prefix .. 'cause:'
 local urgent, isolated, blocked = prefix .. 'urgent', prefix .. 'isolated', prefix .. 'blocked:'
 local refused, backfilled = prefix .. 'refused:', prefix .. 'backfilled'
 local erasures = prefix .. 'erasures'
+local TRAFFIC = prefix .. 'traffic:'
 local jobs, intermediate = 'rq:queue:' .. queue, 'rq:queue:' .. queue .. ':intermediate'
 local scheduled, started, failed = 'rq:scheduled:' .. queue, 'rq:wip:' .. queue, 'rq:failed:' .. queue
 -- The id of a job begins with one of these; the event's id follows, as it is or in hexadecimal.

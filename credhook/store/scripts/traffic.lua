@@ -4,7 +4,7 @@
 --! include keys.lua
 --! include expiring.lua
 
-local TRAFFIC_LASTS = 176400000  -- Ms that an hour's counts are kept: two days and the hour itself.
+local TRAFFIC_LASTS = 3600000 * $TRAFFIC_HOURS  -- Ms that an hour's counts are kept.
 local counts = {}
 
 -- Count events of a type, or runs of a handler, whose name follows $HANDLER.
@@ -16,7 +16,7 @@ end
 -- Write what this script has counted, with one command for each type and handler.
 local function write_counts()
     local minute = math.floor(now / 60000)
-    local key, at = prefix .. 'traffic:' .. math.floor(minute / 60), minute % 60 .. ' '
+    local key, at = TRAFFIC .. math.floor(minute / 60), minute % 60 .. ' '
     for field, events in pairs(counts) do
         local total = redis.pcall('HINCRBY', key, at .. field, events)
         if total == events then redis.pcall('PEXPIRE', key, TRAFFIC_LASTS) end  -- The first of its minute.
