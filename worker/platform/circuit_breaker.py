@@ -112,14 +112,20 @@ class CircuitBreaker:
         now = self.clock()
         return max(self._circuit.pause(now), self._held_until - now, TOKEN_POLL_SECONDS * self._lacks_token)
 
+    def return_unused(self, *, unfetched: int) -> None:
+        """Let the next claim give back the tokens of claimed events that have ended without a fetch.
+
+        `unfetched`: claimed events that may still fetch their details.
+        """
+        unused = max(0, self._fetches_due - unfetched)
+        self._fetches_due -= unused
+        self._unused += unused
+
     def allows(self, wanted: int, *, unfetched: int) -> int:
         """Return how many of `wanted` events may be claimed: 0 if the circuit is open, 1 if it is half open.
 
         Slow start may allow fewer than wanted. `unfetched`: claimed events that may still fetch their details.
         """
-        unused = max(0, self._fetches_due - unfetched)
-        self._fetches_due -= unused
-        self._unused += unused
         now = self.clock()
         phase = self._circuit.phase(now)
         if phase is Phase.OPEN or self._lacks_token or now < self._held_until:

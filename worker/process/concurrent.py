@@ -195,6 +195,7 @@ class ConcurrentWorker(BaseWorker):
             try:
                 group = min(self._room(), max(1, self._settings.concurrency // GROUPS))
                 unfetched = sum(not attempt.calls_platform for attempt in self._attempts)
+                self._breaker.return_unused(unfetched=unfetched)
                 allowed = self._breaker.allows(group, unfetched=unfetched)
                 if allowed == 0:
                     await self._until_freed(max(0.01, min(self._breaker.retry_in(), IDLE_SECONDS)))

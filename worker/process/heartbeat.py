@@ -116,9 +116,10 @@ class Heartbeat:
         with self._beating:
             self._left = True
             try:
-                known, now = list(announcements.announced(redis.hgetall(keys.announcements))), self._store.clock()
-                others, missed = [one for one in known if one.name != self._name], announcements.missing(known, now)
-                replaced = (one.name for one in announcements.missing(others, now) if one not in missed)
+                announced, now = list(announcements.announced(redis.hgetall(keys.announcements))), self._store.clock()
+                others = [process for process in announced if process.name != self._name]
+                missed, missed_without_us = (announcements.missing(listed, now) for listed in (announced, others))
+                replaced = (process.name for process in missed_without_us if process not in missed)
                 redis.hdel(keys.announcements, self._name, *replaced)
                 redis.zrem(keys.heartbeats, self._name)
             except STORE_ERRORS as error:
@@ -137,6 +138,7 @@ class Heartbeat:
             if not is_ours and redis.zrem(key, name):
                 log.warning("worker_missed", silent=self._silence, hint="its host is down, or out of reach of Redis")
                 reclaim(self._store, name.decode(), "host")
-                known = announcements.announced(redis.hgetall(self._store.keys.announcements))
-                if lapsed := [one.name for one in known if now - one.renewed > announcements.MISSED_SECONDS * 1_000]:
+                announced = announcements.announced(redis.hgetall(self._store.keys.announcements))
+                lasts_ms = announcements.MISSED_SECONDS * 1_000
+                if lapsed := [process.name for process in announced if now - process.renewed > lasts_ms]:
                     redis.hdel(self._store.keys.announcements, *lapsed)

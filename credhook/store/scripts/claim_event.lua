@@ -30,7 +30,8 @@ local function claim(id, job, worker)
     if state ~= $ACCEPTED and state ~= $WAITING then return 'settled' end
     local locked_by = lock_of(resource)
     local holder = claimed[resource] or locked_by and holder_of(resource)
-    if claimed[resource] == id or (fence or locked_by == id) and has_lease(id) then return 'held' end
+    local is_held = claimed[resource] == id or (fence or locked_by == id) and has_lease(id)
+    if is_held then return 'held' end
     if state == $WAITING and record.due and tonumber(record.due) > now + EARLY then return 'early' end
     local killed = tonumber(record.killed or 0)
     local poison_candidate = killed > 0 or tonumber(record.deaths or 0) >= COMMON_DEATHS

@@ -1,7 +1,7 @@
 -- Note that a worker process has died, and let go of the events that it held, so that they can be put back.
 --
 -- If the process held one event only, this event has killed it. If there were several, each of them may have: no lapse is
--- counted, and after a few such deaths an event is worked on alone.
+-- death_field, and after a few such deaths an event is worked on alone.
 --
 -- ARGV: the worker's name; how it died: 'own' if the process ended by itself, 'ended' if it was ended from outside, 'host'
 --   if it may have gone down with its host, or 'look' to change nothing; the death as a failure, in JSON as causes.lua
@@ -25,15 +25,15 @@ end
 
 if how == 'look' then return held end
 
--- The field in which the death is counted, if it speaks against the events: not if the host went down.
-local counted = how ~= 'host' and (number > 1 and 'deaths' or how == 'own' and 'killed')
+-- The field in which the death is counted. The death of a host does not speak against its events.
+local death_field = how ~= 'host' and (number > 1 and 'deaths' or how == 'own' and 'killed')
 
 local function explain(id)
-    if counted then
+    if death_field then
         describe(death, retention)
         call('HSET', EVENT .. id, $BLAMED .. death.who, death.id)
     end
-    append(id, cjson.encode({died = how, beside = number - 1, cause = counted and death.id or nil}))
+    append(id, cjson.encode({died = how, beside = number - 1, cause = death_field and death.id or nil}))
 end
 
 for _, id in ipairs(held) do
@@ -42,8 +42,8 @@ for _, id in ipairs(held) do
     local resource = call('HGET', key, 'resource')
     if ends and lock_of(resource) == id then call('HSET', locks, resource, id .. ' 0 0 ' .. ends) end
     call('HDEL', key, 'holder')  -- Before anything is counted, so that nothing is counted twice.
-    if counted then call('HINCRBY', key, counted, 1) end
-    if counted == 'deaths' then call('HINCRBY', key, 'lapses', -1) end
+    if death_field then call('HINCRBY', key, death_field, 1) end
+    if death_field == 'deaths' then call('HINCRBY', key, 'lapses', -1) end
     call('ZADD', leases, 'XX', now, id)
     pcall(explain, id)
 end

@@ -122,6 +122,25 @@ local function is_needed(resource, settled_id)
     return false
 end
 
+-- Record how handlers ended under a claim that no longer stands. Return 1 if an earlier run of this settlement was written and
+-- only its reply was lost, else 0.
+local function settle_lost_claim(id, fence, last_fence, record, state, records, details)
+    local schedules, failed, has_ended, pending = details.schedules or {}, {}, {[$FETCH] = true}, {}
+    for _, failure in ipairs(details.failures or {}) do failed[failure.who] = cjson.encode(failure) end
+    for i = 1, #records, 2 do has_ended[records[i]] = true end
+    for name in pairs(schedules) do if not has_ended[name] then pending[#pending + 1] = name end end
+    for i = 1, #records, 2 do
+        local name = records[i]
+        local attempts = (schedules[name] or {1})[1]
+        write.record(id, fence, name, records[i + 1], attempts, table.concat(pending, ' '), failed[name] or '')
+    end
+    -- The earlier run has left this state, and a fence that is one higher. No claim has come since.
+    local next_fence = string.format('%.0f', fence + 1)
+    local unclaimed = not last_fence or (last_fence == next_fence and not call('ZSCORE', leases, id))
+    local same = record.state == state and is_of(fence, record.received, record.replayed)
+    return unclaimed and same and 1 or 0
+end
+
 -- Write down how an attempt ended:
 --   state     the event's new state
 --   latest    rank and `updatedAt` of the resource's latest state that handlers have seen, or ''
@@ -134,22 +153,7 @@ function write.settle(id, fence, job, state, latest, follow, sealed, rest, ...)
     local record = by_field(call('HGETALL', key))
     local last_fence, lapses, locked
     if record.resource then last_fence, lapses, locked = last_claim(id, record) end
-    if last_fence ~= fence then
-        local schedules, failed, has_ended, pending = details.schedules or {}, {}, {[$FETCH] = true}, {}
-        for _, failure in ipairs(details.failures or {}) do failed[failure.who] = cjson.encode(failure) end
-        for i = 1, #records, 2 do has_ended[records[i]] = true end
-        for name in pairs(schedules) do if not has_ended[name] then pending[#pending + 1] = name end end
-        for i = 1, #records, 2 do
-            local name = records[i]
-            local attempts = (schedules[name] or {1})[1]
-            write.record(id, fence, name, records[i + 1], attempts, table.concat(pending, ' '), failed[name] or '')
-        end
-        -- If it has this state and was not claimed since, an earlier run settled it and the reply was lost.
-        local next_fence = string.format('%.0f', fence + 1)
-        local unclaimed = not last_fence or (last_fence == next_fence and not call('ZSCORE', leases, id))
-        local same = record.state == state and is_of(fence, record.received, record.replayed)
-        return {unclaimed and same and 1 or 0}
-    end
+    if last_fence ~= fence then return {settle_lost_claim(id, fence, last_fence, record, state, records, details)} end
     local is_open = state == $WAITING or state == $ACCEPTED
     local set, unset = {key, 'state', state}, {}
     local function put(field, value) set[#set + 1], set[#set + 2] = field, value end

@@ -7,6 +7,7 @@ import ssl
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -221,10 +222,11 @@ OFFERS = {
 def test_offer_of_another_protocol_is_ignored(server: Receiver, offer: tuple[str, ...]) -> None:
     content = b'{"eventType":"openid4vc.issuance.offered","payload":{"openId4VcIssuanceId":"iss_1"}}'
     whole = request(*offer, *signed(f"offer-{offer[0]}-{len(offer)}", content=content), content=content)
-    for parts in ([whole], [whole[:-1], whole[-1:]], [whole[: -len(content)], content], [whole[:40], whole[40:]]):
-        received = answers(server.port, *parts)
-        assert received.count(b"HTTP/1.1 ") == 1
-        assert received.startswith(b"HTTP/1.1 202"), received
+    sendings = ([whole], [whole[:-1], whole[-1:]], [whole[: -len(content)], content], [whole[:40], whole[40:]])
+    with ThreadPoolExecutor(len(sendings)) as pool:  # An idle connection is kept for five seconds.
+        for received in pool.map(lambda parts: answers(server.port, *parts), sendings):
+            assert received.count(b"HTTP/1.1 ") == 1
+            assert received.startswith(b"HTTP/1.1 202"), received
 
 
 @pytest.mark.parametrize("encoding", ["length", "chunks"])

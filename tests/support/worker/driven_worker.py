@@ -90,8 +90,11 @@ class PlannedBreaker:
     def clock(self) -> float:
         return asyncio.get_running_loop().time()
 
-    def allows(self, wanted: int, *, unfetched: int) -> int:
+    def return_unused(self, *, unfetched: int) -> None:
         self.unfetched.append(unfetched)
+
+    def allows(self, wanted: int, *, unfetched: int) -> int:
+        assert unfetched == self.unfetched[-1]
         self.refusals -= 1
         return 0 if self.refusals >= 0 else wanted
 

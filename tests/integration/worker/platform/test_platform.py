@@ -42,6 +42,7 @@ class Member:
 
     async def take(self, wanted: int, *, unfetched: int = 0) -> Taken:
         """Claim events as a worker does."""
+        self.breaker.return_unused(unfetched=unfetched)
         if not (allowed := self.breaker.allows(wanted, unfetched=unfetched)):
             return Taken((), None)
         taken = await self.claims.take(allowed, platform=self.breaker.for_claims())

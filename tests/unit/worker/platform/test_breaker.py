@@ -203,6 +203,7 @@ class Bench:
 
     def claims(self, wanted: int, *, unfetched: int = 0, found: int = 1_000, allowance: Allowance | None = None) -> int:
         """Claim events as a worker does, and return how many."""
+        self.breaker.return_unused(unfetched=unfetched)
         allowed = self.breaker.allows(wanted, unfetched=unfetched)
         if allowed:
             self.breaker.claimed(min(found, allowed), allowance or Allowance())
@@ -253,7 +254,7 @@ async def test_claimed_fetch_needs_no_second_token() -> None:
 def test_unused_tokens_are_given_back_with_the_next_claim() -> None:
     bench = Bench(rate=5)
     bench.claims(4, allowance=Allowance(limited=True))
-    bench.breaker.allows(1, unfetched=1)  # The other three have ended without a fetch.
+    bench.breaker.return_unused(unfetched=1)  # The other three have ended without a fetch.
     assert bench.breaker.for_claims()[-1] == 3
     bench.breaker.claimed(0, Allowance(limited=True))
     assert bench.breaker.for_claims()[-1] == 0
