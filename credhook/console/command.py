@@ -76,13 +76,16 @@ def console(*, host: str, port: int) -> None:
     )
     server = Server(config)
     stop_on(server.handle_exit)
-    server.run(sockets=[listener])
-    app.state.jobs.stop()
+    app.state.jobs.start()
+    try:
+        server.run(sockets=[listener])
+    finally:
+        app.state.jobs.stop()
     log.info("console_stopped")
 
 
 def create_console(settings: ConsoleSettings, password: str) -> Starlette:
-    """Assemble the console. The caller stops `state.jobs` at the end."""
+    """Assemble the console. The caller starts `state.jobs`, and stops them at the end."""
     store = settings.open_store_sync(**BRIEFLY)
     queue = jobs.Jobs(store)
     app = Starlette(

@@ -1,20 +1,22 @@
-"""Replay and erase of many events: count first, then a job in a thread, followed on a page of its own.
+"""Replay and erase of many events: count first, then a job, followed on a page of its own.
 
-A job continues when the browser leaves, and ends with the console.
+A job stands in Redis for a day, and every console of the queue shows it. One of them, which holds a lock, runs the jobs
+one after the other. If that console ends, another console, or the next, continues its job.
 """
 
 import secrets
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import structlog
+from pydantic import TypeAdapter
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -27,14 +29,30 @@ from credhook.console.pages import page
 from credhook.store import State
 from credhook.store.bulk import BATCH, batched, sentence
 from credhook.store.erase import ERASED, NOT_ERASED, Erasure
+from credhook.store.errors import STORE_ERRORS
+from credhook.store.health import unanswered
 from credhook.store.replay import NOT_REPLAYED, REPLAYED, How, Replay, Settled
-from credhook.store.selection import EventSummary, Selection, UnknownCause, fingerprint, read_page
+from credhook.store.selection import Cursor, EventSummary, Selection, UnknownCause, fingerprint, read_page
 from credhook.store.store import SyncStore
 
 log = structlog.get_logger("credhook.console")
 
 #: Finished jobs that are kept.
 _MAX_FINISHED: Final = 50
+#: For how long a job is kept after its request, and is continued.
+_KEPT: Final = timedelta(days=1)
+#: Seconds between two looks for jobs.
+_ROUND_SECONDS: Final = 1.0
+#: Ms that the lock lasts: three rounds.
+_LOCK_MS: Final = 3_000
+#: Outcome of the events of a batch that was worked on while its console ended.
+_INTERRUPTED: Final = {"interrupted": "as a console ended"}
+#: A place before all events.
+_BEFORE_ALL: Final = Cursor(-1)
+#: Stands for an id in the selection of an erasure that has ended.
+_ERASED_ID: Final = "…"
+#: Follows the id of a job in the name of the field that stops it.
+_STOP: Final = ":stop"
 
 #: Works on a batch of events, and returns the outcome of each.
 Step = Callable[[Sequence[EventSummary]], Sequence[bytes]]
@@ -42,6 +60,10 @@ Step = Callable[[Sequence[EventSummary]], Sequence[bytes]]
 
 class EventsChanged(Exception):
     """The selection matches other events than when it was counted."""
+
+
+class Interrupted(Exception):
+    """This console may work on no further batch: it ends, or another console has the lock."""
 
 
 class Stage(StrEnum):
@@ -74,69 +96,37 @@ class Verb(NamedTuple):
 
 
 VERBS: Final = {
-    "replay": Verb("replayed", _replay, REPLAYED, NOT_REPLAYED),
-    "erase": Verb("erased", _erase, ERASED, NOT_ERASED),
+    "replay": Verb("replayed", _replay, REPLAYED | _INTERRUPTED, NOT_REPLAYED),
+    "erase": Verb("erased", _erase, ERASED | _INTERRUPTED, NOT_ERASED),
 }
 
 
 @dataclass(slots=True)
 class Job:
-    """One replay or erasure. A thread works on it while pages read it, so attributes are replaced as a whole.
+    """One replay or erasure, as it stands in Redis.
 
     Attributes:
         verb: `replay` or `erase`.
-        counted: the fingerprint of the events that the operator was shown.
+        counted: the fingerprint of the events after `begun` that the operator was shown.
         total: events found.
+        begun: place of the last event of the batch that was begun last. The oldest events come first.
+        finished: place of the last event that has an outcome.
         error: the class of the error that ended the job, or "".
     """
 
     verb: str
     chosen: Selection
     operator: str
-    counted: str = ""
+    counted: int
     id: str = field(default_factory=lambda: secrets.token_hex(6))
     requested: datetime = field(default_factory=lambda: datetime.now(UTC))
     stage: Stage = Stage.WAITING
     total: int = 0
+    begun: Cursor = _BEFORE_ALL
+    finished: Cursor = _BEFORE_ALL
     error: str = ""
     ended: datetime | None = None
     outcomes: Counter[str] = field(default_factory=Counter)
-    #: Set to end the job between two batches.
-    stopped: threading.Event = field(default_factory=threading.Event)
-
-    def run(self, store: SyncStore) -> None:
-        """Work until the job is done, stopped or failed. Raise nothing, since other jobs wait behind it."""
-        try:
-            self.stage = self._work(store)
-        except Exception as error:  # noqa: BLE001
-            # The messages of these errors name no event. Other messages may.
-            is_shown = isinstance(error, UnknownCause | EventsChanged)
-            self.error = str(error) if is_shown else type(error).__name__
-            self.stage = Stage.FAILED
-        self.ended = datetime.now(UTC)
-        done = sum(self.outcomes[name] for name in VERBS[self.verb].done)
-        outcome = {"ended": str(self.stage), "events": self.total, "done": done}
-        if self.error:
-            outcome["error"] = self.error
-        log.info("console_job_ended", who=self.operator, job=self.id, verb=self.verb, **outcome)
-
-    def _work(self, store: SyncStore) -> Stage:
-        if self.stopped.is_set():
-            return Stage.STOPPED
-        self.stage = Stage.RUNNING
-        events = read_page(store, self.chosen).events[::-1]  # The oldest first.
-        if fingerprint(events) != self.counted:
-            raise EventsChanged("the events have changed since they were counted: count them again")
-        self.total = len(events)
-        step = VERBS[self.verb].begin(store, self)
-        for batch in batched(events, BATCH):
-            self.outcomes = self.outcomes + Counter(outcome.decode() for outcome in step(batch))
-            if self.stopped.is_set() and self.worked < self.total:
-                return Stage.STOPPED
-        if isinstance(step, Erasure):
-            late = Counter(outcome.decode() for outcome in step.finish(events))
-            self.outcomes, self.total = self.outcomes + late, self.total + late.total()
-        return Stage.DONE
 
     @property
     def worked(self) -> int:
@@ -155,37 +145,154 @@ class Job:
         return sentence(self.outcomes, verb.past, verb.done, verb.not_done)
 
 
+_JOB: Final = TypeAdapter(Job)
+
+
 class Jobs:
-    """The jobs of this console. One thread runs them one after the other."""
+    """The jobs of a queue, in Redis. The console that has the lock runs them."""
 
     def __init__(self, store: SyncStore) -> None:
         self._store = store
-        self._jobs: dict[str, Job] = {}
-        self._thread = ThreadPoolExecutor(max_workers=1)
+        self._name = secrets.token_hex(8)
+        self._ends, self._wakes = threading.Event(), threading.Event()
+        self._watcher = threading.Thread(target=self._watch)
+        self._worker = ThreadPoolExecutor(max_workers=1)
+
+    def start(self) -> None:
+        """Run jobs until `stop` is called."""
+        self._watcher.start()
+
+    def stop(self) -> None:
+        """Wait for the end of the running batch. Another console continues its job."""
+        self._ends.set()
+        self._wakes.set()
+        self._watcher.join()
+        self._worker.shutdown()
 
     def add(self, job: Job) -> None:
-        """Run the job after all earlier jobs."""
-        for job_id in [job.id for job in self._jobs.values() if job.ended][:-_MAX_FINISHED]:
-            del self._jobs[job_id]
-        self._jobs[job.id] = job
+        """Let the job run after all earlier jobs. Forget the oldest that have ended."""
+        jobs = self.all()
+        kept = {job.id for job in [*(job for job in jobs if job.ended)][:_MAX_FINISHED]}
+        kept |= {job.id for job in jobs if not job.ended}
+        self._write(job, forgotten=[name for name in self._fields() if name.removesuffix(_STOP) not in kept])
         log.info("console_" + job.verb, who=job.operator, events=job.which, job=job.id)
-        self._thread.submit(job.run, self._store)
+        self._wakes.set()
 
     def get(self, id_: str) -> Job:
         """Return the job, or raise a 404 if it is unknown or forgotten."""
-        if id_ not in self._jobs:
-            raise HTTPException(404, "There is no such job. Jobs of an earlier console are in its log.")
-        return self._jobs[id_]
+        for job in self.all():
+            if job.id == id_:
+                return job
+        raise HTTPException(404, "There is no such job. Jobs of earlier days are in the consoles' logs.")
 
     def all(self) -> list[Job]:
         """Return the kept jobs, newest first."""
-        return list(self._jobs.values())[::-1]
+        oldest = datetime.now(UTC) - _KEPT
+        jobs = [_JOB.validate_json(text) for name, text in self._fields().items() if not name.endswith(_STOP)]
+        return sorted((job for job in jobs if job.requested > oldest), key=lambda job: job.requested, reverse=True)
 
-    def stop(self) -> None:
-        """Stop all jobs between two batches, and wait for the running batch."""
-        for job in self.all():
-            job.stopped.set()
-        self._thread.shutdown()
+    def end(self, job: Job) -> None:
+        """Let the job stop before its next batch."""
+        self._store.redis.hset(self._store.keys.console_jobs, job.id + _STOP, "1")
+
+    def _fields(self) -> dict[str, bytes]:
+        fields = cast(dict[bytes, bytes], self._store.redis.hgetall(self._store.keys.console_jobs))
+        return {name.decode(): value for name, value in fields.items()}
+
+    def _write(self, job: Job, *, forgotten: Sequence[str] = ()) -> None:
+        key, pipeline = self._store.keys.console_jobs, self._store.redis.pipeline()
+        pipeline.hset(key, job.id, _JOB.dump_json(job))
+        pipeline.pexpire(key, _KEPT)
+        if forgotten:
+            pipeline.hdel(key, *forgotten)
+        pipeline.execute()
+
+    def _has_lock(self) -> bool:
+        """Take or renew the lock, and return True if this console has it."""
+        return bool(self._store.run("process_lock", ["console", self._name, _LOCK_MS]))
+
+    def _watch(self) -> None:
+        """Renew the lock while a job runs, and begin the next job when none does."""
+        running, problem = Future[None](), ""
+        running.set_result(None)
+        while not self._ends.is_set():
+            try:
+                waiting = [job for job in self.all() if not job.ended]
+                if waiting and self._has_lock() and running.done():
+                    running = self._worker.submit(self._run, waiting[-1])
+                problem = ""
+            except STORE_ERRORS as error:
+                if not problem:
+                    log.warning("console_jobs_wait", reason=unanswered(error))
+                problem = str(error)
+            self._wakes.wait(_ROUND_SECONDS)
+            self._wakes.clear()
+
+    def _run(self, job: Job) -> None:
+        """Work until the job is done, stopped or failed, or this console must leave it."""
+        try:
+            job.stage = self._work(job)
+        except Interrupted:
+            return
+        except Exception as error:  # noqa: BLE001
+            # The messages of these errors name no event. Other messages may.
+            is_shown = isinstance(error, UnknownCause | EventsChanged)
+            job.error = str(error) if is_shown else type(error).__name__
+            job.stage = Stage.FAILED
+        job.ended = datetime.now(UTC)
+        if job.verb == "erase":  # Redis keeps no id of what it has erased.
+            ids, resource = job.chosen.ids and (_ERASED_ID,), job.chosen.resource and _ERASED_ID
+            job.chosen = replace(job.chosen, ids=ids, resource=resource)
+        try:
+            self._write(job)
+        except STORE_ERRORS:  # The job has not ended, as Redis has it. It is continued once Redis answers.
+            return
+        done = sum(job.outcomes[name] for name in VERBS[job.verb].done)
+        outcome: dict[str, Any] = {"ended": str(job.stage), "events": job.total, "done": done}
+        if job.error:
+            outcome["error"] = job.error
+        log.info("console_job_ended", who=job.operator, job=job.id, verb=job.verb, **outcome)
+        self._wakes.set()
+
+    def _work(self, job: Job) -> Stage:
+        """Work on the events that have no outcome yet, and return how the job ended."""
+        store = self._store
+        if self._is_stopped(job):
+            return Stage.STOPPED
+        job.stage = Stage.RUNNING
+        self._write(job)
+        events = [event for event in read_page(store, job.chosen).events[::-1] if event.cursor > job.finished]
+        is_first = job.begun == _BEFORE_ALL
+        if fingerprint(event for event in events if event.cursor > job.begun) != job.counted or (
+            not is_first and len(events) > job.total - job.worked
+        ):
+            raise EventsChanged("the events have changed since they were counted: count them again")
+        if is_first:
+            job.total = len(events)
+        else:
+            job.outcomes["interrupted"] += job.total - job.worked - len(events)
+            log.info("console_job_continued", who=job.operator, job=job.id, worked=job.worked)
+        step, job.counted = VERBS[job.verb].begin(store, job), fingerprint(events)
+        for batch in batched(events, BATCH):
+            if self._is_stopped(job):
+                return Stage.STOPPED
+            job.begun, job.counted = batch[-1].cursor, job.counted ^ fingerprint(batch)
+            self._write(job)
+            job.outcomes += Counter(outcome.decode() for outcome in step(batch))
+            job.finished = job.begun
+        if isinstance(step, Erasure):
+            late = Counter(outcome.decode() for outcome in step.finish(events))
+            job.outcomes, job.total = job.outcomes + late, job.total + late.total()
+        return Stage.DONE
+
+    def _is_stopped(self, job: Job) -> bool:
+        """Return True if an operator has stopped the job. Raise Interrupted if this console must leave it."""
+        if not self._has_lock():
+            raise Interrupted
+        if self._ends.is_set():
+            self._write(job)  # The outcome of its last batch.
+            raise Interrupted
+        return bool(self._store.redis.hexists(self._store.keys.console_jobs, job.id + _STOP))
 
 
 def routes(store: SyncStore, jobs: Jobs) -> list[Route]:
@@ -218,22 +325,25 @@ def routes(store: SyncStore, jobs: Jobs) -> list[Route]:
         if verb == "erase" and form.get("typed", "").replace(" ", "") != form.get("total"):
             problem = "Type the number of events exactly as it is shown."
             return await run_in_threadpool(confirm, request, verb, chosen, problem)
-        job = Job(verb, chosen, operator(request), form.get("counted", ""))
-        jobs.add(job)
+        counted = form.get("counted", "")
+        if not counted.isdecimal():
+            raise HTTPException(400, "Count the events first.")
+        job = Job(verb, chosen, operator(request), int(counted))
+        await run_in_threadpool(jobs.add, job)
         return RedirectResponse(f"/jobs/{job.id}", 303)
 
-    async def show_all(request: Request) -> Response:
+    def show_all(request: Request) -> Response:
         return page(request, "jobs.html", title="Jobs", jobs=jobs.all())
 
-    async def show(request: Request) -> Response:
+    def show(request: Request) -> Response:
         job = jobs.get(request.path_params["id"])
         return page(request, "job.html", title=f"{job.verb.capitalize()} {job.id}", job=job)
 
     async def stop(request: Request) -> Response:
         await read_form(request)
-        job = jobs.get(request.path_params["id"])
+        job = await run_in_threadpool(jobs.get, request.path_params["id"])
         log.info("console_job_stopped", who=operator(request), job=job.id)
-        job.stopped.set()
+        await run_in_threadpool(jobs.end, job)
         return RedirectResponse(f"/jobs/{job.id}", 303)
 
     return [

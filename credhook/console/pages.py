@@ -17,9 +17,10 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from credhook.console.auth import operator
+from credhook.console.auth import operator, read_form
 from credhook.console.graphs import graphs
 from credhook.ops.findings import age, elsewhere, look_at
+from credhook.ops.fleet import forget
 from credhook.ops.status import arriving, verdict
 from credhook.store.causes import READ_LIMIT, causes
 from credhook.store.history import written
@@ -80,7 +81,7 @@ TEMPLATES.filters |= {
 
 
 def routes(store: SyncStore, address: str) -> list[Route]:
-    """Return the routes of the first page with its switch for the workers, and of the causes page."""
+    """Return the routes of the first page with its buttons, and of the causes page."""
 
     def show_fleet(request: Request) -> Response:
         fleet, findings = look_at(store, address)
@@ -101,8 +102,17 @@ def routes(store: SyncStore, address: str) -> list[Route]:
         await run_in_threadpool(suspend if verb == "suspend" else resume, store.redis)
         return RedirectResponse("/", 303)
 
+    async def acknowledge(request: Request) -> Response:
+        seen = set((await read_form(request)).getlist("worker"))
+        log.info("console_acknowledge", who=operator(request), workers=sorted(seen))
+        fleet, _ = await run_in_threadpool(look_at, store, address)
+        missing = [worker for worker in fleet.missing if worker.name in seen] if fleet else []
+        await run_in_threadpool(forget, store, missing)
+        return RedirectResponse("/", 303)
+
     return [
         Route("/", show_fleet),
+        Route("/acknowledge", acknowledge, methods=["POST"]),
         Route("/causes", show_causes),
         *(Route(f"/{verb}", partial(switch, verb=verb), methods=["POST"]) for verb in ("suspend", "resume")),
     ]

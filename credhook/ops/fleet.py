@@ -3,7 +3,7 @@
 Times are in seconds; ages end at that moment.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from pydantic import BaseModel
@@ -250,6 +250,12 @@ def _worker(entry: Announced, queue: str, now: float) -> WorkerProcess:
     return WorkerProcess(
         **worker.model_dump(), name=entry.name, host=host_of(entry.name), queue=queue, age=age, silent=silent
     )
+
+
+def forget(store: SyncStore, missing: Iterable[WorkerProcess]) -> None:
+    """Report these missing workers no longer."""
+    if names := [worker.name for worker in missing]:
+        store.redis.hdel(store.keys.announcements, *names)
 
 
 def queues_of(store: SyncStore) -> set[str]:

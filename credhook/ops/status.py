@@ -8,7 +8,7 @@ from typing import Final
 import click
 
 from credhook.ops.findings import age, elsewhere, label, look_at
-from credhook.ops.fleet import Fleet, FleetProcess, RedisServer, WorkerProcess
+from credhook.ops.fleet import Fleet, FleetProcess, RedisServer, WorkerProcess, forget
 from credhook.ops.verdict import Finding
 from credhook.settings import StoreSettings
 from credhook.store.connection import BRIEFLY
@@ -30,8 +30,8 @@ def status(*, as_json: bool, acknowledge: bool) -> None:
     store = settings.open_store_sync(**BRIEFLY)
     with store.redis:
         fleet, findings = look_at(store, settings.redis_address)
-        if acknowledge and fleet and fleet.missing:
-            store.redis.hdel(store.keys.announcements, *(worker.name for worker in fleet.missing))
+        if acknowledge and fleet:
+            forget(store, fleet.missing)
             fleet, findings = look_at(store, settings.redis_address)
     if as_json:
         shown = fleet.as_json() if fleet else {"queue": settings.queue}

@@ -79,6 +79,8 @@ this table:
     announcements       1 d
     receivers           1 min
     sweeper             3 rounds
+    console             3 s
+    console_jobs        1 d
     clock               15 min
     vanished            3 d
     losses              3 d
@@ -210,6 +212,10 @@ class Keys:
     cause = _Key(PREFIX, ":cause:")
     #: The lock of the process that runs the sweeper.
     sweeper_lock = _Key(PREFIX, ":sweeper")
+    #: The lock of the console that runs the jobs.
+    console_lock = _Key(PREFIX, ":console")
+    #: Hash of the replays and erasures that consoles were asked for, by id; see credhook/console/jobs.py.
+    console_jobs = _Key(PREFIX, ":console_jobs")
     #: Hash of the last step of Redis's clock: when it was noticed, and how far it went, both in ms.
     clock = _Key(PREFIX, ":clock")
     #: Sorted set of events whose records have vanished, by when they were missed, in ms; see vanished.lua.

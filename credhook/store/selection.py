@@ -4,6 +4,7 @@ import difflib
 import functools
 import itertools
 import json
+import operator
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -73,11 +74,15 @@ class EventSummary(NamedTuple):
     cursor: Cursor = Cursor(0)
 
 
-def fingerprint(events: Iterable[EventSummary]) -> str:
-    """Return what differs if other events are selected, or if one of them is settled otherwise. Open is open."""
+def fingerprint(events: Iterable[EventSummary]) -> int:
+    """Return a number that differs if other events are selected, or if one of them is settled otherwise. Open is open.
+
+    The number of all events is the exclusive or of the numbers of their parts.
+    """
     states: dict[str, str] = {State.ACCEPTED: "open", State.WAITING: "open"}
-    lines = sorted(f"{event.webhook_id} {states.get(event.state, event.state)}" for event in events)
-    return blake2b("\n".join(lines).encode(), digest_size=6).hexdigest()
+    lines = (f"{event.webhook_id} {states.get(event.state, event.state)}" for event in events)
+    digests = (blake2b(line.encode(), digest_size=8).digest() for line in lines)
+    return functools.reduce(operator.xor, map(int.from_bytes, digests), 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from credhook.store import Keys, lua
 #: The scripts, each in a file of this name in credhook/store/scripts.
 Script: TypeAlias = Literal[
     "accept", "announce", "arrived", "bring_forward", "claim", "clock_step", "deliveries", "emptied", "erase", "errors",
-    "keep", "lift", "list", "pause", "permit", "put_back", "reclaim", "replay", "select", "semaphore", "sweep",
-    "sweeper_lock", "take", "write",
+    "keep", "lift", "list", "pause", "permit", "process_lock", "put_back", "reclaim", "replay", "select", "semaphore",
+    "sweep", "take", "write",
 ]  # fmt: skip
 
 Client = TypeVar("Client", redis.Redis, redis.asyncio.Redis)

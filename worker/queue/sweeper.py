@@ -95,7 +95,7 @@ class Sweeper:
         self.unhandled.put_back()
         # Take or renew the lock. Another process gets it after three rounds without its holder.
         # Its script compares the schema number, before commands that are in no script.
-        self.leads = bool(self._store.run("sweeper_lock", [self._name, self._lock_ms]))
+        self.leads = bool(self._store.run("process_lock", ["sweeper", self._name, self._lock_ms]))
         if not self.leads:
             return 0
         if now // _HOUR_MS != self._summed_up:

@@ -16,6 +16,7 @@ from selenium.webdriver.common.by import By
 from credhook.store import State
 from support.console.browser import chromium, press, text
 from support.console.console import Console
+from support.console.processes import announce_receiver, announce_worker
 from support.redis.redis_server import MortalRedis
 from support.store.stored_events import HANDLED, plant, plant_many, plant_traffic
 from support.store.stores import INDEX
@@ -37,7 +38,10 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
 @pytest.fixture(autouse=True)
 def eventful(redis_client: Redis) -> None:
     plant_many(redis_client, 300, State.DEAD)
-    announce_processes(redis_client)
+    for name in ("worker-7f9c.1.4712", "worker-2b1d.1.4712"):
+        announce_worker(redis_client, name, breaker="open", breaker_seconds=740.0)
+    announce_worker(redis_client, "worker-55aa.1.4712", silent=80_000)
+    announce_receiver(redis_client)
     failed = {"who": "a.bad", "what": "ValueError", "at": "plugin.py:7 fail", "cause": "0123abcd", "ms": 12.0}
     told = json.dumps({"began": 1_700_000_000_000, "state": "dead", "error": "a.bad: ValueError", "failures": [failed]})
     plant(redis_client, "story", State.DONE, ended=HANDLED)
@@ -56,20 +60,6 @@ def eventful(redis_client: Redis) -> None:
 def colours(scheme: str) -> dict[str, Any]:
     """Return what lets the browser prefer a dark or a light page."""
     return {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
-
-
-def announce_processes(redis: Redis) -> None:
-    """Leave the announcements of two workers with names of usual length, and of a receiver."""
-    now, version = redis.time()[0] * 1_000, "0.2.0rc1"
-    process: dict[str, Any] = {"version": version, "pid": 4_712, "config_fingerprint": {}}
-    handlers = ("accounts.open_account", "accounts.notify_customer_of_a_refusal", "reports.count", "risk.check_name")
-    worker = process | {"handlers": dict.fromkeys(handlers, ()), "slots": 100, "in_flight": 7, "started": True}
-    worker |= {"platform": {"key": "credhook:credhook:platform:0"}, "breaker": "open", "breaker_seconds": 740.0}
-    for name in ("worker-7f9c.1.4712", "worker-2b1d.1.4712"):
-        redis.hset(INDEX.announcements, name, f"{now - 9_000_000} {now} {json.dumps(worker)}")
-    receiver = process | {"queue": "credhook", "host": "inbox-1", "durability": "strict", "idle": 1}
-    receiver |= {"acknowledged": 740, "seconds": 10}
-    redis.hset(INDEX.receivers, "inbox-1:17", f"{now - 9_000_000} {now} {json.dumps(receiver)}")
 
 
 def logged_in(browser: Chrome, running: Console) -> Chrome:

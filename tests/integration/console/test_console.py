@@ -4,29 +4,26 @@ import os
 import pty
 import re
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 from redis import Redis
 from rq.suspension import is_suspended
 
-from credhook.console.jobs import Job, Stage
 from credhook.sandbox.local.environment import free_port
 from credhook.store import State
 from credhook.store.erase import erasures
-from credhook.store.selection import Selection, fingerprint
-from credhook.store.store import Script, Store
 from support import plain
-from support.console.console import Console, fields
+from support.console.console import Console, act, ended, fields
+from support.console.processes import announce_worker
 from support.process.commands import invoke, start
 from support.store.accepting import record
 from support.store.stored_events import HANDLED, plant, plant_many, plant_traffic
-from support.store.stores import EVENT, INDEX, run_accept, store_on
+from support.store.stores import EVENT, INDEX, store_on
 from support.waiting import until
-from support.worker.harness import COMPLETED, Harness
+from support.worker.harness import Harness
 
 PAGES = ("/", "/causes", "/events", "/endpoints", "/jobs")
 
@@ -36,23 +33,6 @@ def ada(running: Console, redis_client: Redis) -> Iterator[httpx.Client]:
     """Somebody who has logged in, while there is no event."""
     with running.operator() as client:
         yield client
-
-
-def act(client: httpx.Client, verb: str, *query: tuple[str, str], **typed: str) -> httpx.Response:
-    """Ask for it, and press the button below the count."""
-    asked = client.get(f"/{verb}", params=list(query))
-    assert asked.status_code == 200, asked.text
-    return client.post(f"/{verb}", data=fields(asked.text, f"/{verb}") | typed)
-
-
-def ended(client: httpx.Client, job: httpx.URL) -> str:
-    """The page of the job, once it is over."""
-
-    def page() -> str:
-        text = client.get(job).text
-        return text if re.search(r"job-(done|stopped|failed)", text) else ""
-
-    return until(page, what="the end of the job")
 
 
 def test_every_page_is_there_before_anything_has_happened(ada: httpx.Client) -> None:
@@ -112,6 +92,18 @@ def test_workers_are_suspended_and_resumed(running: Console, ada: httpx.Client, 
     assert not is_suspended(redis_client)
     for event in ("console_suspend", "console_resume"):
         assert [line["who"] for line in running.told(event=event)] == ["ada"]
+
+
+def test_missing_workers_are_acknowledged_on_the_page(ada: httpx.Client, redis_client: Redis) -> None:
+    announce_worker(redis_client, "w.s.1")
+    announce_worker(redis_client, "w.s.2", silent=80_000)
+    (form,) = re.findall(r'<form method="post" action="/acknowledge">.*?</form>', ada.get("/").text)
+    assert re.findall('value="([^"]*)"', form) == ["w.s.2"]
+    # The page was shown before the first worker fell silent, so it is not acknowledged.
+    announce_worker(redis_client, "w.s.1", silent=80_000)
+    page = ada.post("/acknowledge", data={"worker": "w.s.2"}).text
+    assert redis_client.hkeys(INDEX.announcements) == [b"w.s.1"]
+    assert 'name="worker" value="w.s.1"' in page
 
 
 def test_remedy_with_a_page_has_a_link(ada: httpx.Client, redis_client: Redis) -> None:
@@ -200,21 +192,6 @@ def test_an_erasure_wants_the_number_typed(ada: httpx.Client, redis_client: Redi
     assert [erasure["by"] for erasure in erasures(store_on(redis_client))] == ["ada (console)"]
 
 
-def test_erasure_counts_an_event_that_came_while_it_ran(redis_client: Redis) -> None:
-    class LateStore(Store[Redis]):
-        """A store that accepts an event of the resource just before the first erasure."""
-
-        def run(self, script: Script, arguments: Sequence[Any], *, keys: Sequence[str] = ()) -> Any:
-            if script == "erase":
-                run_accept(store_on(redis_client), ("late", COMPLETED, "r1"))
-            return super().run(script, arguments, keys=keys)
-
-    job = Job(verb="erase", chosen=Selection(resource="r1"), operator="ada", counted=fingerprint([]))
-    job.run(LateStore(redis_client, "credhook", retention=3_600))
-    assert (job.stage, job.total, job.summary) == (Stage.DONE, 1, "erased 1")
-    assert not redis_client.exists(EVENT + "late")
-
-
 @pytest.mark.parametrize("verb", ["replay", "erase"])
 @pytest.mark.parametrize("change", ["one more", "another", "settled otherwise", "handled"])
 def test_job_leaves_events_alone_that_changed_since_the_count(
@@ -266,20 +243,6 @@ def test_never_all_events_at_once(ada: httpx.Client, redis_client: Redis, verb: 
         assert ada.post(f"/{verb}", data=data).status_code == 400
     assert ada.get(f"/{verb}").status_code == 400
     assert redis_client.zcard(INDEX.dead) == 3
-
-
-def test_job_outlives_the_browser_and_ends_with_the_process(
-    tmp_path: Path, redis_url: str, redis_client: Redis
-) -> None:
-    plant_many(redis_client, 2_000, State.DEAD)
-    with Console(tmp_path, redis_url) as alone:
-        with alone.operator() as leaving:
-            act(leaving, "replay", ("state", "dead"))
-        until(lambda: redis_client.zcard(INDEX.open) > 0, what="a first batch")
-        assert alone.stop() == 0
-    (told,) = alone.told(event="console_job_ended")
-    assert told["ended"] in {"done", "stopped"}
-    assert redis_client.zcard(INDEX.open) == told["done"]
 
 
 def test_a_job_can_be_stopped(running: Console, ada: httpx.Client, redis_client: Redis) -> None:

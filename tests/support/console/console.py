@@ -26,7 +26,7 @@ class Console(Process):
         environment = {"REDIS_URL": redis_url, "CREDHOOK_CONSOLE_PASSWORD": PASSWORD} | settings
         command = ("-m", "credhook", "console", "--port", str(self.port))
         super().__init__(folder / "console.log", *command, environment=environment)
-        until(lambda: self.answers(f"{self.url}/jobs", auth=("ada", PASSWORD)), what="the console")
+        until(lambda: self.answers(f"{self.url}/static/icon.svg", auth=("ada", PASSWORD)), what="the console")
 
     def visitor(self) -> httpx.Client:
         """Return a browser whose user does not know the password."""
@@ -53,3 +53,20 @@ def fields(page: str, action: str) -> dict[str, str]:
     (form,) = re.findall(rf'<form method="post" action="{re.escape(action)}".*?</form>', page, re.DOTALL)
     hidden = re.findall(r'<input type="hidden" name="([^"]*)" value="([^"]*)"', form)
     return {name: unescape(value) for name, value in hidden}
+
+
+def act(client: httpx.Client, verb: str, *query: tuple[str, str], **typed: str) -> httpx.Response:
+    """Ask for a replay or an erasure, and press the button below the count."""
+    asked = client.get(f"/{verb}", params=list(query))
+    assert asked.status_code == 200, asked.text
+    return client.post(f"/{verb}", data=fields(asked.text, f"/{verb}") | typed)
+
+
+def ended(client: httpx.Client, job: httpx.URL) -> str:
+    """Return the page of the job, once it is over."""
+
+    def page() -> str:
+        text = client.get(job).text
+        return text if re.search(r"job-(done|stopped|failed)", text) else ""
+
+    return until(page, what="the end of the job")

@@ -198,7 +198,7 @@ async def asking_for_a_call(store: BreakableStore) -> None:
 
 async def sharing(store: BreakableStore) -> None:
     """Decide which worker sweeps."""
-    await store.store.for_async_code().run("sweeper_lock", ["holder", 3_000])
+    await store.store.for_async_code().run("process_lock", ["sweeper", "holder", 3_000])
 
 
 async def marking(store: BreakableStore) -> None:
@@ -263,7 +263,7 @@ CASES: dict[str, tuple[Script, Step, Step]] = {
     "announce": ("announce", nothing, announcing),
     "pause the platform": ("pause", nothing, pausing),
     "ask for a call": ("permit", nothing, asking_for_a_call),
-    "share": ("sweeper_lock", nothing, sharing),
+    "share": ("process_lock", nothing, sharing),
     "note a step": ("clock_step", taken, noting_a_step),
     "mark the queue": ("emptied", nothing, marking),
     "miss a record": ("put_back", with_a_lost_record, putting_back),

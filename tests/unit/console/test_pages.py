@@ -1,8 +1,6 @@
-"""The parts of the console's pages: filters, numbers, escaping, jobs."""
+"""The parts of the console's pages: filters, numbers, escaping."""
 
 import re
-import threading
-from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta, timezone
 from html import unescape
 from typing import Any
@@ -11,9 +9,8 @@ from urllib.parse import parse_qsl
 import pytest
 from starlette.requests import Request
 
-from credhook.console import events, jobs
+from credhook.console import events
 from credhook.console.events import in_words, query_of, selection
-from credhook.console.jobs import Job, Jobs, Stage, Verb
 from credhook.console.pages import TEMPLATES, number, page
 from credhook.ops.fleet import Fleet, PlatformState, ReceiverProcess, RedisServer, WorkerProcess
 from credhook.ops.status import arriving
@@ -22,8 +19,7 @@ from credhook.store.announcements import PlatformKeys
 from credhook.store.causes import Cause
 from credhook.store.counts import EventCounts
 from credhook.store.health import Check
-from credhook.store.selection import Cursor, EventSummary, Page, Selection, fingerprint
-from support.waiting import until
+from credhook.store.selection import Cursor, EventSummary, Page, Selection
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 SERVER = RedisServer(
@@ -183,77 +179,3 @@ def test_times_are_in_utc_and_numbers_in_groups() -> None:
     assert "12:00:00.000Z" in time(NOW)
     assert time(NOW.astimezone(timezone(timedelta(hours=2)))) == time(NOW)
     assert (number(None), number(7), number(1_234_567)) == ("?", "7", "1\u202f234\u202f567")
-
-
-@pytest.fixture
-def go(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Jobs find 500 events. They replay 200 at a time, once this is set, and fail to erase any."""
-    go = threading.Event()
-
-    def begin(_: object, job: Job) -> jobs.Step:
-        def step(batch: Sequence[EventSummary]) -> list[bytes]:
-            assert batch[0] in {EVENTS[-1], EVENTS[299], EVENTS[99]}  # The oldest first.
-            assert go.wait(60)
-            if job.verb == "erase":
-                raise ZeroDivisionError
-            if batch[0] == EVENTS[99]:  # A stop during the last batch comes too late.
-                job.stopped.set()
-            return [b"replayed"] * len(batch)
-
-        return step
-
-    verb = Verb("replayed", begin, {"replayed": ""}, {"open": "open"})
-    monkeypatch.setattr(jobs, "VERBS", {"replay": verb, "erase": verb})
-    monkeypatch.setattr(jobs, "read_page", lambda *_: Page(EVENTS))
-    yield go
-    go.set()
-
-
-def added(queue: Jobs, verb: str = "replay") -> Job:
-    job = Job(verb, DEAD, "ada", fingerprint(EVENTS))
-    queue.add(job)
-    return job
-
-
-def test_jobs_run_one_after_the_other_and_stop_between_two_batches(go: threading.Event) -> None:
-    queue = Jobs(None)  # type: ignore[arg-type]  # Nothing asks for either.
-    first, second, third = (added(queue) for _ in range(3))
-    until(lambda: first.stage is Stage.RUNNING, what="the first job")
-    assert (second.stage, third.stage) == (Stage.WAITING, Stage.WAITING)
-    assert "Stop" in shown("job.html", job=first)
-    first.stopped.set()
-    second.stopped.set()
-    go.set()
-    until(lambda: third.ended, what="the third job")
-    assert [job.stage for job in (first, second, third)] == [Stage.STOPPED, Stage.STOPPED, Stage.DONE]
-    assert [(job.worked, job.total) for job in (first, second, third)] == [(200, 500), (0, 0), (500, 500)]
-    assert "Replayed 200; stopped before the other 300." in shown("job.html", job=first)
-    assert queue.all() == [third, second, first]
-    queue.stop()
-
-
-def test_the_end_of_the_console_stops_those_that_wait_as_well(go: threading.Event) -> None:
-    queue = Jobs(None)  # type: ignore[arg-type]  # Nothing asks for either.
-    first, second = added(queue), added(queue)
-    until(lambda: first.stage is Stage.RUNNING, what="the first job")
-    ending = threading.Thread(target=queue.stop)
-    ending.start()
-    until(first.stopped.is_set)
-    go.set()
-    ending.join(60)
-    assert [job.stage for job in (first, second)] == [Stage.STOPPED] * 2
-    assert [job.worked for job in (first, second)] == [200, 0]
-
-
-def test_failed_job_says_why_and_lets_the_next_run(go: threading.Event) -> None:
-    queue = Jobs(None)  # type: ignore[arg-type]  # Nothing asks for either.
-    go.set()
-    failed, *old = added(queue, "erase"), *(added(queue) for _ in range(60))
-    until(lambda: old[-1].ended, what="the jobs")
-    assert (failed.stage, failed.error, old[0].stage) == (Stage.FAILED, "ZeroDivisionError", Stage.DONE)
-    page = shown("job.html", job=failed)
-    assert "ZeroDivisionError" in page
-    assert ">Stop<" not in page
-    last = added(queue)
-    assert queue.all() == [last, *reversed(old[10:])]
-    queue.stop()

@@ -81,7 +81,7 @@ def test_beats_and_leases_go_on_while_redis_is_full(redis_client: Redis) -> None
     Member(redis_client, "w1").beats()
     with configured(redis_client, "maxmemory", "1"):
         Member(redis_client, "w2").beats()
-        assert [store_on(redis_client).run("sweeper_lock", ["one", 9_000]) for _ in "12"] == [1, 1]
+        assert [store_on(redis_client).run("process_lock", ["sweeper", "one", 9_000]) for _ in "12"] == [1, 1]
     assert (redis_client.hlen(INDEX.announcements), redis_client.zcard(INDEX.heartbeats)) == (2, 2)
 
 

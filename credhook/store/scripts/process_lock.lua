@@ -1,11 +1,11 @@
--- Take or renew the sweeper's lock: one holder at a time, until it expires.
+-- Take or renew a lock that one process holds, until it expires: that of the sweeper, or of the console that runs jobs.
 --
--- ARGV: holder; ms that the lock lasts.
+-- ARGV: `sweeper` or `console`; holder; ms that the lock lasts.
 -- Reply: 1 if the caller has the lock; 0 if another process has it.
 
 --! include keys.lua
 
-local lock, holder, lasts = prefix .. 'sweeper', ARGV[1], ARGV[2]
+local lock, holder, lasts = prefix .. ARGV[1], ARGV[2], ARGV[3]
 local current = redis.call('GET', lock)
 if current and current ~= holder then
     -- If the clock went back, the lock of a process that has died would last as much longer.

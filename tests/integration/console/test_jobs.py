@@ -1,0 +1,286 @@
+"""Jobs of the console outlive their console: another console continues them, and only one console at a time."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from credhook.console.jobs import Interrupted, Job, Jobs, Stage
+from credhook.console.pages import TEMPLATES
+from credhook.store import State
+from credhook.store.selection import Selection, fingerprint, read_page
+from credhook.store.store import Script, Store, SyncStore
+from support.console.console import Console, act, ended
+from support.store.stored_events import HANDLED, plant, plant_many
+from support.store.stores import EVENT, HISTORY, INDEX, run_accept, store_on
+from support.waiting import until
+from support.worker.harness import COMPLETED
+
+DEAD = Selection(states=frozenset({State.DEAD}))
+RETENTION = 3_600
+
+
+@contextmanager
+def running_jobs(store: SyncStore) -> Iterator[Jobs]:
+    """Run the jobs of a console that is no process."""
+    jobs = Jobs(store)
+    jobs.start()
+    try:
+        yield jobs
+    finally:
+        jobs.stop()
+
+
+def add(jobs: Jobs, redis: Redis, verb: str = "replay", chosen: Selection = DEAD) -> str:
+    """Let a job work on the events that are selected now, and return its id."""
+    job = Job(verb, chosen, "ada", fingerprint(read_page(store_on(redis), chosen).events))
+    jobs.add(job)
+    return job.id
+
+
+def end_of(jobs: Jobs, id_: str) -> Job:
+    until(lambda: jobs.get(id_).ended, what="the end of the job")
+    return jobs.get(id_)
+
+
+class PausedStore(Store[Redis]):
+    """A store that waits in each replay until `go` is set. `begun` is set when the first replay waits."""
+
+    def __init__(self, redis: Redis) -> None:
+        super().__init__(redis, "credhook", retention=RETENTION)
+        self.go, self.begun = Event(), Event()
+
+    def run(self, script: Script, arguments: Sequence[Any], *, keys: Sequence[str] = ()) -> Any:
+        if script == "replay":
+            self.begun.set()
+            assert self.go.wait(60)
+        return super().run(script, arguments, keys=keys)
+
+
+class EndingStore(Store[Redis]):
+    """A store whose console ends once, in the third batch, before or after Redis has run its script."""
+
+    def __init__(self, redis: Redis, verb: str, *, after: bool) -> None:
+        super().__init__(redis, "credhook", retention=RETENTION)
+        self._verb, self._after, self._batches = verb, after, 0
+
+    def run(self, script: Script, arguments: Sequence[Any], *, keys: Sequence[str] = ()) -> Any:
+        self._batches += script == self._verb
+        ends = script == self._verb and self._batches == 3
+        if ends and not self._after:
+            raise Interrupted
+        reply = super().run(script, arguments, keys=keys)
+        if ends:
+            raise Interrupted
+        return reply
+
+
+@pytest.mark.parametrize("verb", ["replay", "erase"])
+def test_job_continues_after_its_console_was_killed(
+    tmp_path: Path, redis_url: str, redis_client: Redis, verb: str
+) -> None:
+    plant_many(redis_client, 20_000, State.DEAD, ended=HANDLED)
+    with Console(tmp_path, redis_url) as first:
+        with first.operator() as ada:
+            job = act(ada, verb, ("state", "dead"), typed="20000").url
+        until(lambda: redis_client.zcard(INDEX.dead) < 20_000, what="a first batch")
+        first.kill()
+    assert redis_client.zcard(INDEX.dead) > 0
+    with Console(tmp_path, redis_url) as second, second.operator() as grace:
+        page = ended(grace, grace.base_url.copy_with(path=job.path))
+        (continued,) = second.told(event="console_job_continued")
+    assert f"{'Replayed' if verb == 'replay' else 'Erased'} 20000" in page
+    assert 'max="20000" value="20000"' in page
+    assert continued["who"] == "ada"
+    assert 0 <= continued["worked"] < 20_000
+    assert redis_client.zcard(INDEX.dead) == 0
+    assert redis_client.zcard(INDEX.open) == (20_000 if verb == "replay" else 0)
+    pipeline = redis_client.pipeline(transaction=False)
+    for number in range(20_000):
+        pipeline.llen(f"{HISTORY}msg_{number:05}")
+    assert set(pipeline.execute()) == {1 if verb == "replay" else 0}  # No event was replayed twice.
+
+
+def test_job_continues_after_its_console_was_stopped(tmp_path: Path, redis_url: str, redis_client: Redis) -> None:
+    plant_many(redis_client, 20_000, State.DEAD)
+    with Console(tmp_path, redis_url) as first:
+        with first.operator() as leaving:
+            job = act(leaving, "replay", ("state", "dead")).url
+        until(lambda: redis_client.zcard(INDEX.open) > 0, what="a first batch")
+        assert first.stop() == 0
+        assert first.told(event="console_job_ended") == []
+    with Console(tmp_path, redis_url) as second, second.operator() as ada:
+        # A graceful end waits for the outcome of its batch.
+        assert "Replayed 20000." in ended(ada, ada.base_url.copy_with(path=job.path))
+
+
+def test_two_consoles_show_each_job_and_one_runs_it(tmp_path: Path, redis_url: str, redis_client: Redis) -> None:
+    plant_many(redis_client, 2_000, State.DEAD, ended=HANDLED)
+    folders = tmp_path / "one", tmp_path / "two"
+    for folder in folders:
+        folder.mkdir()
+    with Console(folders[0], redis_url) as one, Console(folders[1], redis_url) as two:
+        with one.operator() as ada, two.operator("grace") as grace:
+            first = act(ada, "replay", ("state", "dead"), ("until", "20m")).url
+            assert "replay" in grace.get("/jobs").text
+            second = act(grace, "replay", ("state", "dead"), ("since", "20m")).url
+            for job in (first, second):
+                assert "job-done" in ended(grace, grace.base_url.copy_with(path=job.path))
+                assert "job-done" in ended(ada, ada.base_url.copy_with(path=job.path))
+        told = [line for console in (one, two) for line in console.told(event="console_job_ended")]
+    assert sorted(line["who"] for line in told) == ["ada", "grace"]
+    assert sum(line["done"] for line in told) == 2_000
+    assert {redis_client.llen(f"{HISTORY}msg_{number:05}") for number in range(2_000)} == {1}
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before its script", "after its script"])
+@pytest.mark.parametrize("verb", ["replay", "erase"])
+def test_batch_of_a_console_that_ended_is_done_once(redis_client: Redis, verb: str, after: bool) -> None:
+    plant_many(redis_client, 700, State.DEAD)
+    with running_jobs(EndingStore(redis_client, verb, after=after)) as jobs:
+        job = end_of(jobs, add(jobs, redis_client, verb))
+    past = "replayed" if verb == "replay" else "erased"
+    assert (job.stage, job.worked, job.total) == (Stage.DONE, 700, 700)
+    assert job.summary == f"{past} 700 (200 as a console ended)" if after else f"{past} 700"
+    assert redis_client.zcard(INDEX.dead) == 0
+
+
+def test_events_that_came_to_match_are_left_by_a_continued_job(redis_client: Redis) -> None:
+    plant_many(redis_client, 700, State.DEAD)
+
+    class ChangingStore(EndingStore):
+        """A store in which an event is given up while no console runs."""
+
+        def run(self, script: Script, arguments: Sequence[Any], *, keys: Sequence[str] = ()) -> Any:
+            try:
+                return super().run(script, arguments, keys=keys)
+            except Interrupted:
+                plant(redis_client, "late", State.DEAD)
+                raise
+
+    with running_jobs(ChangingStore(redis_client, "erase", after=True)) as jobs:
+        job = end_of(jobs, add(jobs, redis_client, "erase"))
+    assert (job.stage, job.total) == (Stage.FAILED, 700)
+    assert "have changed since they were counted" in job.error
+    assert redis_client.zcard(INDEX.dead) == 101
+
+
+def test_job_waits_while_another_console_has_the_lock(redis_client: Redis) -> None:
+    plant_many(redis_client, 3, State.DEAD)
+    redis_client.set(INDEX.console_lock, "another", px=60_000)
+    with running_jobs(store_on(redis_client)) as jobs:
+        name = add(jobs, redis_client)
+        # The console has asked for the lock, which it shortens to three rounds.
+        until(lambda: redis_client.pttl(INDEX.console_lock) <= 3_000, what="the console's look at the lock")
+        assert (jobs.get(name).stage, redis_client.zcard(INDEX.dead)) == (Stage.WAITING, 3)
+        redis_client.delete(INDEX.console_lock)
+        assert end_of(jobs, name).summary == "replayed 3"
+
+
+def test_job_leaves_the_next_batch_to_the_console_that_has_the_lock(redis_client: Redis) -> None:
+    plant_many(redis_client, 500, State.DEAD)
+    store = PausedStore(redis_client)
+    with running_jobs(store) as jobs:
+        name = add(jobs, redis_client)
+        assert store.begun.wait(60)
+        # As after a stall of this console for longer than its lock lasts.
+        redis_client.set(INDEX.console_lock, "another", px=60_000)
+        store.go.set()
+        until(lambda: redis_client.zcard(INDEX.open) == 200, what="the batch that was begun")
+    assert redis_client.zcard(INDEX.open) == 200
+    assert jobs.get(name).stage is Stage.RUNNING
+
+
+def test_jobs_run_one_after_the_other_and_stop_between_two_batches(redis_client: Redis) -> None:
+    plant_many(redis_client, 500, State.DEAD)
+    store = PausedStore(redis_client)
+    with running_jobs(store) as jobs:
+        first, second, third = (add(jobs, redis_client) for _ in range(3))
+        assert store.begun.wait(60)
+        assert [jobs.get(name).stage for name in (first, second, third)] == ["running", "waiting", "waiting"]
+        assert "Stop" in shown(jobs.get(first))
+        jobs.end(jobs.get(first))
+        jobs.end(jobs.get(second))
+        store.go.set()
+        ends = [end_of(jobs, name) for name in (first, second, third)]
+    # The third job finds other events than were counted for it.
+    assert [job.stage for job in ends] == [Stage.STOPPED, Stage.STOPPED, Stage.FAILED]
+    assert [(job.worked, job.total) for job in ends] == [(200, 500), (0, 0), (0, 0)]
+    assert "Replayed 200; stopped before the other 300." in shown(ends[0])
+    assert [job.id for job in jobs.all()] == [third, second, first]
+
+
+def test_failed_job_says_why_and_lets_the_next_run(redis_client: Redis) -> None:
+    class BrokenStore(Store[Redis]):
+        def run(self, script: Script, arguments: Sequence[Any], *, keys: Sequence[str] = ()) -> Any:
+            if script == "erase":
+                raise ZeroDivisionError
+            return super().run(script, arguments, keys=keys)
+
+    plant_many(redis_client, 3, State.DEAD)
+    with running_jobs(BrokenStore(redis_client, "credhook", retention=RETENTION)) as jobs:
+        failed = end_of(jobs, add(jobs, redis_client, "erase"))
+        assert (failed.stage, failed.error) == (Stage.FAILED, "ZeroDivisionError")
+        assert "ZeroDivisionError" in shown(failed)
+        assert ">Stop<" not in shown(failed)
+        assert end_of(jobs, add(jobs, redis_client)).summary == "replayed 3"
+
+
+def test_erasure_counts_an_event_that_came_while_it_ran(redis_client: Redis) -> None:
+    class LateStore(Store[Redis]):
+        """A store that accepts an event of the resource just before the first erasure."""
+
+        def run(self, script: Script, arguments: Sequence[Any], *, keys: Sequence[str] = ()) -> Any:
+            if script == "erase":
+                run_accept(store_on(redis_client), ("late", COMPLETED, "r1"))
+            return super().run(script, arguments, keys=keys)
+
+    with running_jobs(LateStore(redis_client, "credhook", retention=RETENTION)) as jobs:
+        job = end_of(jobs, add(jobs, redis_client, "erase", Selection(resource="r1")))
+    assert (job.stage, job.total, job.summary) == (Stage.DONE, 1, "erased 1")
+    assert not redis_client.exists(EVENT + "late")
+
+
+def test_erased_ids_are_in_no_job(redis_client: Redis) -> None:
+    plant(redis_client, "msg_1", State.DEAD, resource="iss_1")
+    plant(redis_client, "msg_2", State.DEAD, resource="iss_2")
+    with running_jobs(store_on(redis_client)) as jobs:
+        chosen = Selection(resource="iss_1"), Selection(ids=("msg_2",))
+        ends = [end_of(jobs, add(jobs, redis_client, "erase", selection)) for selection in chosen]
+    assert [(job.which, job.summary) for job in ends] == [("resource …", "erased 1"), ("id …", "erased 1")]
+    kept = str(redis_client.hvals(INDEX.console_jobs))
+    assert "iss_1" not in kept
+    assert "msg_2" not in kept
+
+
+def test_jobs_are_kept_for_a_day(redis_client: Redis) -> None:
+    jobs, now = Jobs(store_on(redis_client)), datetime.now(UTC)
+    old = Job("replay", DEAD, "ada", 0, requested=now - timedelta(days=1, seconds=1))
+    jobs.add(old)
+    jobs.end(old)
+    assert jobs.all() == []
+    new = Job("replay", DEAD, "ada", 0)
+    jobs.add(new)
+    assert redis_client.hkeys(INDEX.console_jobs) == [new.id.encode()]
+    assert 86_390_000 < redis_client.pttl(INDEX.console_jobs) <= 86_400_000
+
+
+def test_fifty_finished_jobs_are_kept(redis_client: Redis) -> None:
+    jobs, now = Jobs(store_on(redis_client)), datetime.now(UTC)
+    finished = [
+        Job("replay", DEAD, "ada", 0, requested=now + timedelta(seconds=number), ended=now) for number in range(60)
+    ]
+    waiting = Job("replay", DEAD, "ada", 0, requested=now - timedelta(hours=1))
+    for job in (waiting, *finished, waiting):
+        jobs.add(job)
+    assert jobs.all() == [*finished[:9:-1], waiting]
+
+
+def shown(job: Job) -> str:
+    around = {"title": "", "path": "/", "operator": "ada", "now": datetime.now(UTC)}
+    return TEMPLATES.get_template("job.html").render(around | {"job": job})
