@@ -79,6 +79,7 @@ WRONG: dict[type[Any], dict[str, tuple[str, ...]]] = {
         "CREDHOOK_RETENTION": ("3599", "315360001"),
         "CREDHOOK_TOLERANCE": ("0", "86401"),
         "CREDHOOK_MAX_BODY": ("1023", "1048577"),
+        "CREDHOOK_IDLE_SECONDS": ("0.9", "3600.1"),
         "CREDHOOK_DURABILITY": ("Strict", "replicated:0", "replicated:x"),
         "CREDHOOK_ADMIN": (":9000", "inbox.example:", "inbox.example:0", "inbox.example:port"),
     },
@@ -134,9 +135,23 @@ def test_a_wrong_value_is_one_line_with_its_name_and_without_the_value(
     assert value not in line.removeprefix(name) or value == __file__  # The name of a file that is there.
 
 
+@pytest.mark.parametrize(
+    ("name", "bound"),
+    [
+        *(("CREDHOOK_IDLE_SECONDS", bound) for bound in (1, 3_600)),  # Balancers keep connections for minutes.
+        *(("CREDHOOK_RETENTION", bound) for bound in (3_600, 315_360_000)),
+        *(("CREDHOOK_TOLERANCE", bound) for bound in (1, 86_400)),
+        *(("CREDHOOK_MAX_BODY", bound) for bound in (1_024, 1_048_576)),
+    ],
+)
+def test_receiver_takes_the_lowest_and_the_highest_value(name: str, bound: int) -> None:
+    settings = made(ReceiverSettings, {"CREDHOOK_INSECURE": "1", name: str(bound)})
+    assert getattr(settings, name.removeprefix("CREDHOOK_").lower()) == bound
+
+
 # What editors, shells and YAML leave around a value, in the environment or in a file.
 
-AROUND = ["{}\n", "{}\r\n", "\ufeff{}", "  {}\t", "\n{}\xa0", "\u200b{}\ufeff\n"]
+AROUND = ["{}\n", "{}\r\n", "\ufeff{}", "  {}\t", "\n{}\xa0", "\u200b{}\ufeff\n", "\u2060{}\u2060"]
 INSIDE = ["{}\n{}", "{}\r{}", "{}\t{}", "{}\ufeff{}", "{}\x00{}", '"{}"', "'{}'", "`{}`", '"{}\u201d', "\u201c{}\u201d"]
 CLEANED = {
     **PLATFORM,

@@ -49,6 +49,12 @@ def test_spellings_of_one_url_have_one_normal_form(url: str) -> None:
     assert normal_url(url) == normal_url("https://a.example/x")
 
 
+@pytest.mark.parametrize("place", ["/a{}b", "/x?a={}b"])
+def test_case_of_an_encoding_makes_no_other_url(place: str) -> None:
+    upper, lower = (normal_url("https://a.example" + place.format(encoded)) for encoded in ("%2F%C3%A9", "%2f%c3%a9"))
+    assert upper == lower
+
+
 def test_other_urls_have_other_normal_forms() -> None:
     urls = [
         *("https://a.example/x", "http://a.example/x", "https://a.example:444/x", "https://b.example/x"),

@@ -53,6 +53,7 @@ def test_answers_and_errors_have_meta_and_source(sandbox: Platform, api: httpx.C
     sources = {
         "/filterTypes/1": api.post(f"{CREDS}/endpoints", json=wrong),
         "/": api.post(f"{CREDS}/endpoints", json={"url": "https://inbox.example", "": 1}),
+        "/a~1~0b~01": api.post(f"{CREDS}/endpoints", json={"url": "https://inbox.example", "a/~b~1": 1}),
         "": api.get(f"{LIST}/unknown"),
     }
     for pointer, refusal in sources.items():

@@ -114,6 +114,8 @@ async def test_data_in_memory_is_bounded_in_number_size_and_time() -> None:
     assert [recent.get(f"e{number}") for number in (0, 1, 2, 1_001)] == [None, None, b"x", b"x"]
     recent.put("large", bytes(20 * 1024 * 1024))
     recent.put("large", bytes(20 * 1024 * 1024))
+    recent.put("small", b"x")
+    assert recent.get("large") is not None  # Its first bytes count no longer.
     recent.put("another", bytes(20 * 1024 * 1024))
     assert recent.get("large") is None
     assert recent.get("another") is not None

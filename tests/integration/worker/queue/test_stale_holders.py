@@ -6,9 +6,10 @@ import pytest
 
 from credhook.store import State
 from credhook.store.replay import Replay, Settled
+from credhook.worker.attempt.details import LIFETIME
 from credhook.worker.queue.claims import Claim, Settlement
 from credhook.worker.queue.failure import Failure
-from support.store.stores import store_on
+from support.store.stores import INDEX, store_on
 from support.worker.claiming import EventQueue
 
 DONE = Settlement(State.DONE, records={"a.b": "done 3"})
@@ -32,7 +33,18 @@ async def recording_dead(queue: EventQueue, claim: Claim) -> None:
     await queue.worker("stalled").record(claim, "a.b", "dead: no", (), Failure("a.b", "GiveUp"))
 
 
-WRITES = pytest.mark.parametrize("write", [settling_as_done, settling_as_dead, recording_done, recording_dead])
+async def saving_progress(queue: EventQueue, claim: Claim) -> None:
+    await queue.worker("stalled").save_progress(claim, "a.b", "half")
+
+
+async def keeping_data(queue: EventQueue, claim: Claim) -> None:
+    store_on(queue.redis).run("keep", [claim.event_id, claim.fence, claim.resource_id, "sealed", LIFETIME])
+    assert not queue.redis.exists(INDEX.snapshot + claim.resource_id)
+
+
+WRITES = pytest.mark.parametrize(
+    "write", [settling_as_done, settling_as_dead, recording_done, recording_dead, saving_progress, keeping_data]
+)
 
 
 async def lose(queue: EventQueue) -> Claim:

@@ -141,6 +141,7 @@ PATH = "/me-creds/api/presentations"
         ("presentations/pages/2", f"{PATH}/pages/2"),
         (f"{ROOT}{PATH}/2?size=1", f"{PATH}/2?size=1"),
         (f"HTTPS://API.example:443/tenant{PATH}?page=2", f"{PATH}?page=2"),
+        (f"https://api.example:443/tenant{PATH}/pages/2", f"{PATH}/pages/2"),
         ({"href": f"{ROOT}/other?page=2"}, "/other?page=2"),
         ("//evil.example/tenant/x?page=2", f"{PATH}?page=2"),
         ("http://internal:8080/x?page=2", f"{PATH}?page=2"),

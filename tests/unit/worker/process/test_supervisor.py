@@ -222,13 +222,14 @@ def test_blocked_loop_is_logged_with_the_handlers_calls(fleet: Fleet, logs: list
     assert fleet.reclaimed == [("1", "own")]
 
 
-def test_blocked_loop_is_nobodys_fault_after_a_standstill(fleet: Fleet) -> None:
+@pytest.mark.parametrize(("seconds", "how"), [(600.0, "ended"), (2.5, "ended"), (1.5, "own")])
+def test_blocked_loop_is_nobodys_fault_after_a_standstill(fleet: Fleet, seconds: float, how: str) -> None:
     """Timers run on while processes are stopped, and run out when they go on."""
     fleet.reports = [LOADED + BLOCKED]
-    fleet.clock.after(20, lambda: setattr(fleet.clock, "now", fleet.clock.now + 600))
-    fleet.dies(0, 1, at=620.15)
+    fleet.clock.after(20, lambda: setattr(fleet.clock, "now", fleet.clock.now + seconds))
+    fleet.dies(0, 1, at=20.15 + seconds)
     assert fleet.run(700) == 0
-    assert fleet.reclaimed == [("1", "ended")]
+    assert fleet.reclaimed == [("1", how)]
 
 
 def test_each_report_of_poison_candidates_starts_one_isolated_worker(fleet: Fleet) -> None:
