@@ -80,6 +80,9 @@ async def test_no_event_stands_in_two_places(target: Target, redis_client: Redis
     assert scrape.value("credhook_queue_length") == 5
     assert scrape.value("credhook_redis_memory_limit_bytes") == 0
     assert (scrape.value("credhook_redis_memory_used_bytes") or 0) > 0
+    info = redis_client.info()  # The sizes are larger by what was written since.
+    for name, field in (("memory_used", "used_memory"), ("aof", "aof_current_size")):
+        assert 0.5 * info[field] < (scrape.value(f"credhook_redis_{name}_bytes") or 0) < 2 * info[field]
     assert 3_300 <= (scrape.value("credhook_oldest_open_event_age_seconds") or 0) < 4_200
     assert well_formed(scrape)
     redis_client.rpush(INDEX.jobs, *["left over"] * 9)  # A job outlives an event that was erased, or is there twice.

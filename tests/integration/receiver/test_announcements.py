@@ -161,7 +161,9 @@ async def test_receiver_that_alone_refuses_everything_is_not_ready(
             await inbox.accept("mine", Event("openid4vc.issuance.completed", "r1"))
             assert await status_after(0) == 200
             await refuse(10)
+            refusals.spells["path"] = Spell(1, 0.0, time.monotonic() - 301)  # A stray request, long ago.
             assert await status_after(20) == 503
+            assert await status_after(0) == 503
             refusals.spells["signature"] = Spell(10, 0.0, time.monotonic() - 301)
             assert await status_after(0) == 200  # It tries again.
 

@@ -1,6 +1,9 @@
 """The doctor's decisions, without Redis and network."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from socket import AF_INET, SOCK_STREAM
 
 import pytest
 
@@ -32,6 +35,7 @@ def ending(days: float) -> Finding:
         ("redis://9.9.9.9", "warn"),
         ("rediss://[2620:fe::fe]:6380", "warn"),
         ("redis+sentinel://10.1.2.3,9.9.9.9/main", "warn"),
+        ("redis+sentinel://nowhere.invalid,9.9.9.9/main", "warn"),
         ("redis://:secret@9.9.9.9", "ok"),
         ("redis://user:secret@9.9.9.9", "ok"),
     ],
@@ -40,6 +44,20 @@ def test_doctor_warns_of_a_public_redis_without_a_password(url: str, verdict: st
     finding = check_password(RedisAddress.parse(url))
     assert (finding.name, finding.verdict) == ("redis.password", verdict)
     assert ("redis-users.acl" in finding.remedy) is (verdict == "warn")
+
+
+def test_redis_that_asks_for_a_certificate_needs_no_password() -> None:
+    address = replace(RedisAddress.parse("rediss://9.9.9.9"), certfile=Path("client.pem"))
+    assert check_password(address).verdict == "ok"
+
+
+@pytest.mark.parametrize("addresses", [("10.1.2.3", "9.9.9.9"), ("9.9.9.9", "10.1.2.3")])
+def test_one_public_address_of_a_name_is_enough_for_a_warning(
+    monkeypatch: pytest.MonkeyPatch, addresses: tuple[str, ...]
+) -> None:
+    found = [(AF_INET, SOCK_STREAM, 6, "", (address, 6_379)) for address in addresses]
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: found)
+    assert check_password(RedisAddress.parse("redis://redis.example")).verdict == "warn"
 
 
 ERRORS = b'{"errors": [{"id": "1"}]}'

@@ -114,6 +114,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("fleet.handlers", {"workers": tuple(worker(handlers=dict.fromkeys("abcdefghijk", (kind,))) for kind in "xy")}, "workers of q have different handlers: a, b, c, d, e, f, g, h, i, j start all"),
     ("fleet.settings", {"workers": (worker(config_fingerprint=ONE), worker(config_fingerprint=TWO))}, "start all workers"),
     ("fleet.turned_away", {"receivers": (receiver(turned_away={"full": 2, "slow_request": 1}, turned_away_ago=9.0, idle=1.0),)}, "(2 full), the last 9 s ago sender_rejected"),
+    ("fleet.turned_away", {"receivers": (receiver(turned_away={"answer_unread": 4, "invalid_http": 1}, turned_away_ago=900.0, idle=1.0),)}, "(4 answer_unread), the last 15 min ago"),
     ("fleet.turned_away", {"receivers": (receiver(turned_away={"invalid_http": 3}, turned_away_ago=9.0, idle=None),)}, "(3 invalid_http), the last"),
     ("platform.breaker", {"platforms": (PAUSED,)}, "no worker calls the platform for another 30 s (cause 503) see"),
     ("platform.breaker", {"platforms": (CALLED, TRIED)}, "the circuit breaker of 1 worker is open or half open see"),
@@ -150,6 +151,8 @@ def test_each_thing_that_is_wrong_is_remarked_on_alone(check: str, otherwise: di
         {**OTHER, "receivers": (receiver(), receiver(queue="b", version="2", refuses_alone=True, unavailable="full"))},
         {**OTHER, "receivers": (receiver(), receiver(queue="b", turned_away={"full": 2}, turned_away_ago=9.0))},
         {**OTHER, "workers": (worker(), worker(queue="b", version="2", credential_error="refused: 401; check it"))},
+        {**OTHER, "workers": (worker(), worker(queue="b", name="w2.t.1", processes=3, never_found=("issuance",)))},
+        {**OTHER, "workers": (worker(), worker(queue="b", started=False, age=60.0))},
         {"workers": (worker(processes=2, age=29.0),)},  # The other process starts.
         {"workers": (worker(processes=2), worker(name="w1.s.2", processes=2))},
         {"oldest_open": 900.0},

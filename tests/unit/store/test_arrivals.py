@@ -24,6 +24,11 @@ def by_day(minute: int) -> int:
     return int(8 * HOUR <= minute % DAY < 20 * HOUR and (minute - MONDAY) % WEEK < 5 * DAY)
 
 
+def on_days(number: int) -> Pattern:
+    """One a minute on the first days of a week, and on the next Monday."""
+    return lambda minute: int(0 <= (minute - MONDAY) % WEEK < number * DAY and minute >= MONDAY)
+
+
 def batch(minute: int) -> int:
     """A thousand at nine o'clock or some minutes later."""
     return 1_000 * (minute % DAY == 9 * HOUR + minute // DAY % 20)
@@ -62,6 +67,8 @@ SILENT: list[tuple[str, Pattern, float, int, int, bool]] = [
     ("five an hour, missing for three hours", every(12), 13, MONDAY + 700, 180, True),
     ("one delivery a day", every(DAY), 13, MONDAY + 1, 3 * DAY, False),
     ("one batch a day that is late", batch, 13, MONDAY + DAY, DAY, False),
+    ("busy a week ago and on one day since", on_days(2), 13, MONDAY + WEEK + 60, 60, False),
+    ("busy a week ago and on two days since", on_days(3), 13, MONDAY + WEEK + 60, 60, True),
     ("one busy day a week ago", lambda minute: int(MONDAY <= minute < MONDAY + DAY), 13, MONDAY + WEEK + 60, 60, False),
     ("nothing ever came", lambda _: 0, 13, MONDAY, 60, False),
 ]

@@ -219,7 +219,7 @@ def test_event_without_a_resource_leaves_no_mark(redis_client: Redis, events: Ru
 
 def test_erasures_are_recorded_without_ids(redis_client: Redis, events: Run) -> None:
     assert events("erasures").stdout == "no erasures\n"
-    for number in range(BATCH + 1):
+    for number in range(BATCH + 3):
         plant(redis_client, f"m{number}", State.DEAD, DATA if number else COMPLETED, f"r{number}")
     assert events("erase", "--resource", "r0", "--yes", "--by", "Ada").exit_code == 0
     assert events("erase", "--state", "dead", "--yes", "--by", "Bo").exit_code == 0
@@ -231,7 +231,7 @@ def test_erasures_are_recorded_without_ids(redis_client: Redis, events: Run) -> 
     what = [(by, " ".join(erased.split())) for _, by, erased in shown]
     assert what == [
         ("Ada", "a resource, 1 issuance.completed"),
-        ("Bo", f"{BATCH} verification.data"),
+        ("Bo", f"{BATCH + 2} verification.data"),
         ("Bo", "a resource"),
     ]
     first, *_ = map(json.loads, events("erasures", "--json").stdout.splitlines())
