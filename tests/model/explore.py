@@ -23,7 +23,7 @@ from credhook.sandbox.local.environment import local_redis
 
 #: Rules that a history has at most, and histories between two reports.
 _STEPS: Final = 40
-_HISTORIES: Final = 250
+_HISTORIES: Final = 100
 
 
 def settings_for(histories: int, *, repeatable: bool = False) -> settings:
@@ -39,7 +39,7 @@ def settings_for(histories: int, *, repeatable: bool = False) -> settings:
     )
 
 
-def histories_over(redis: Redis, counts: "Counter[tuple[str, str]]") -> type[Histories]:
+def histories_over(redis: Redis, counts: "Counter[tuple[str, ...]]") -> type[Histories]:
     """Return the state machine over this Redis, which it empties. It counts what happens, and in which states."""
     return type("Histories", (Histories,), {"redis": redis, "counts": counts})
 
@@ -55,36 +55,41 @@ def quiet() -> Iterator[None]:
         structlog.configure(**before)
 
 
-def _explore(found: "multiprocessing.Queue[Any]") -> None:
+def _explore(reports: "multiprocessing.Queue[Any]") -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; `main` ends these.
-    counts = Counter[tuple[str, str]]()
+    counts = Counter[tuple[str, ...]]()
     with tempfile.TemporaryDirectory() as folder, local_redis(Path(folder)) as url, Redis.from_url(url) as redis:
         redis.config_set("appendonly", "no")
         structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
         for _ in itertools.count():
             run_state_machine_as_test(histories_over(redis, counts), settings=settings_for(_HISTORIES))
-            found.put(counts.copy())
+            reports.put(counts.copy())
             counts.clear()
 
 
 def main() -> None:
     """Look for histories on all cores. Print what was met, and beside which states of events."""
-    found: multiprocessing.Queue[Any] = multiprocessing.Queue()
-    workers = [multiprocessing.Process(target=_explore, args=(found,), daemon=True) for _ in range(os.cpu_count() or 1)]
+    reports: multiprocessing.Queue[Any] = multiprocessing.Queue()
+    workers = [
+        multiprocessing.Process(target=_explore, args=(reports,), daemon=True) for _ in range(os.cpu_count() or 1)
+    ]
     for worker in workers:
         worker.start()
-    counts, histories, began = Counter[tuple[str, str]](), 0, time.monotonic()
+    counts, began = Counter[tuple[str, ...]](), time.monotonic()
     try:
         while all(worker.is_alive() for worker in workers):
-            counts += found.get()
-            histories += _HISTORIES
-            click.echo(f"{histories:,} histories, {time.monotonic() - began:,.0f} s")
+            counts += reports.get()
+            histories = sum(number for what, number in counts.items() if what[0] == "history")
+            click.echo(f"{histories:,} histories, {counts['step',]:,} steps, {time.monotonic() - began:,.0f} s")
     except KeyboardInterrupt:
         pass
-    for what in sorted({what for what, _ in counts}):
-        met = {state for of, state in counts if of == what}
-        never = ", ".join(sorted({state for _, state in counts} - met)) or "none"
-        click.echo(f"{what}: {sum(counts[what, state] for state in met):,}; never beside: {never}")
+    for kind, what in sorted(name for name in counts if len(name) == 2):
+        click.echo(f"{kind}, {what}: {counts[kind, what]:,}")
+    rules = {name[1:]: number for name, number in counts.items() if name[0] == "rule"}
+    for what in sorted({what for what, _ in rules}):
+        met = {state for of, state in rules if of == what}
+        never = ", ".join(sorted({state for _, state in rules} - met)) or "none"
+        click.echo(f"{what}: {sum(rules[what, state] for state in met):,}; never beside: {never}")
 
 
 if __name__ == "__main__":

@@ -51,6 +51,15 @@ local redis = {
 """
 
 
+#: Lets so many ms pass for all keys that expire.
+_AGE: Final = """
+for _, key in ipairs(redis.call('KEYS', '*')) do
+    local left = redis.call('PTTL', key)
+    if left >= 0 then redis.call('PEXPIRE', key, string.format('%.0f', left - ARGV[1])) end
+end
+"""
+
+
 @dataclass(frozen=True)
 class Fate:
     """What becomes of the next script.
@@ -92,12 +101,7 @@ class Clock:
     def step(self, milliseconds: int) -> None:
         """Let Redis's clock alone go on, or back."""
         self.now += milliseconds
-        pipeline = self._redis.pipeline(transaction=False)
-        for key in self._redis.scan_iter(count=1_000):
-            left: Any = self._redis.pttl(key)
-            if left >= 0:
-                pipeline.pexpire(key, max(1, left - milliseconds)) if left > milliseconds else pipeline.delete(key)
-        pipeline.execute()
+        self._redis.eval(_AGE, 0, milliseconds)
 
 
 class ScriptedStore(Store[Redis]):
@@ -108,6 +112,8 @@ class ScriptedStore(Store[Redis]):
         self._clock, self._is_async = clock, is_async
         #: What becomes of the next run of a script; later runs go well.
         self.fates: dict[Script, Fate] = {}
+        #: The last reply of each script.
+        self.replies: dict[Script, Any] = {}
 
     def for_async_code(self) -> Any:
         """Return this store, with the same fates, for code that awaits its replies."""
@@ -128,6 +134,7 @@ class ScriptedStore(Store[Redis]):
             reply: Any = None
             try:
                 reply = registered(keys or [self.keys.prefix], [*arguments, self._clock.now, fate.writes])
+                self.replies[script] = reply
             except Exception as failure:  # noqa: BLE001  A cut script fails in its own way.
                 error = failure
             if not fate.is_kind:
