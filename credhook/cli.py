@@ -13,11 +13,7 @@ from pathlib import Path
 from typing import Final
 
 import click
-import structlog
-from pydantic import ValidationError
 
-from credhook.logs import configure_logs
-from credhook.settings import correction, names_set, settings_errors, unknown_settings
 from credhook.terminal import accept_all_characters
 
 #: Name → the module in which the command has this name, and the line that `credhook --help` prints without an import.
@@ -81,6 +77,8 @@ def cli() -> None:
 
 def join_dev_session() -> None:
     """Take the settings of the `credhook dev` that runs in the current folder, unless a setting names a Redis."""
+    from credhook.settings import names_set
+
     if "REDIS_URL" in names_set():
         return
     files = [path for path in Path().glob(".credhook-*/env") if path.stat().st_uid == os.getuid()]
@@ -96,15 +94,27 @@ def main(args: list[str] | None = None) -> None:
     """Run a command and exit with its code."""
     accept_all_characters()
     words = sys.argv[1:] if args is None else args
+    if COMMANDS.keys().isdisjoint(words[:1]):  # Help and version need no settings, whose import takes 0.2 s.
+        cli(words, prog_name="credhook")
+    _run_command(words)
+
+
+def _run_command(words: list[str]) -> None:
+    import structlog
+    from pydantic import ValidationError
+
+    from credhook.logs import configure_logs
+    from credhook.settings import correction, names_set, settings_errors, unknown_settings
+
     try:
-        if any(word in _BESIDE_DEV for word in words[:1]):
+        if words[0] in _BESIDE_DEV:
             join_dev_session()
         configure_logs()
         is_child = {"--fd", "--supervised"}.intersection(words)
         names = () if is_child else unknown_settings(names_set())  # The parent has named them.
         if names:
             structlog.get_logger("credhook").warning("unknown_settings", hint="; ".join(map(correction, names)))
-        cli(args, prog_name="credhook")
+        cli(words, prog_name="credhook")
     except ValidationError as invalid:
         if not invalid.title.endswith("Settings"):
             raise

@@ -62,6 +62,7 @@ def test_nothing_is_loaded_before_it_is_used() -> None:
 @pytest.mark.parametrize(
     ("module", "never"),
     [
+        ("credhook.cli", {"pydantic", "structlog", "credhook.settings"}),
         ("credhook.receiver.command", {"pycurl", "httpx", "rq"}),
         ("credhook.worker.commands.worker", {"pycurl", "httpx", "redis", "rq"}),  # The supervisor.
         ("credhook.worker.process.main", {"httpx"}),  # It is for those who bring a transport of its own.

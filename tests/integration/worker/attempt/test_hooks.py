@@ -135,7 +135,8 @@ async def test_hook_has_a_time_limit(
         await made.accept("e1", DATA, "p1")
         with capture_logs() as lines:
             await made.next()
-    assert [line["error"] for line in lines if line["event"] == "hook_failed"] == ["HandlerTimeout"]
+    hooks = {line["hook"]: line["error"] for line in lines if line["event"] == "hook_failed"}
+    assert hooks["test.hangs"] == "HandlerTimeout"  # On a busy machine others may reach this limit as well.
 
 
 async def test_running_hook_does_not_hold_the_next_event(redis_url: str, redis_client: Redis, stub: Stub) -> None:
