@@ -131,8 +131,8 @@ def test_failure_of_the_event_alone_spends_attempts_during_a_pause(error: Except
 
 
 def test_handler_decides_itself() -> None:
-    assert [handling(Retry(after=seconds)) for seconds in (0, 7)] == [0, 7]
-    assert handling(Retry(after=timedelta(minutes=1))) == 60
+    assert [handling(Retry(after=seconds)) for seconds in (0, 7, 604_800)] == [0, 7, 604_800]
+    assert [handling(Retry(after=timedelta(minutes=minutes))) for minutes in (1, 10_080)] == [60, 604_800]
     assert handling(Retry(), attempt=2) == 15.0
     assert handling(Retry(after=7), attempt=12) is None
     assert handling(Retry(reason="not approved yet"), attempt=2) == 15.0
@@ -170,7 +170,7 @@ def test_decision_in_a_group_counts_as_if_raised_alone(
     assert error_text(group) == text
 
 
-@pytest.mark.parametrize("after", [-1, float("nan"), float("inf"), 1e13, timedelta(days=8), "30"])
+@pytest.mark.parametrize("after", [-1, float("nan"), float("inf"), 604_800.1, 1e13, timedelta(days=8), "30"])
 def test_wrong_wait_fails_where_it_is_written(after: Any) -> None:
     with pytest.raises(ValueError, match="604,800"):
         Retry(after=after)
