@@ -164,6 +164,7 @@ class Histories(RuleBasedStateMachine):
         self.is_calm = is_calm
         for event_id in events:
             self.deliver(event_id, fate)
+        self.take("w1", 4, Candidates.NONE, WELL)
 
     @rule(event_id=st.sampled_from(sorted(EVENTS)), fate=FATES)
     def deliver(self, event_id: str, fate: Fate) -> None:
@@ -227,6 +228,8 @@ class Histories(RuleBasedStateMachine):
         self.fated("take", fate)
         self._take(name, wanted, candidates)
 
+    take_2 = take
+
     def _take(self, name: str, wanted: int, candidates: Candidates) -> bool:
         self.note(f"take {candidates.value}")
         waiting = [event.id for event in self.oracle.events.values() if event.state is State.WAITING]
@@ -288,6 +291,9 @@ class Histories(RuleBasedStateMachine):
     def end(self, data: Any, follow: bool, fate: Fate) -> None:
         """An attempt ends, and is settled. Its claim may have been lost long ago."""
         self._end(*self._draw_attempt(data), data, follow=follow, fate=fate)
+
+    # Most of a history are attempts: an alias is one more rule to choose.
+    end_2 = end_3 = end
 
     def _end(self, name: str, attempt: Attempt, data: Any, *, follow: bool, fate: Fate) -> None:
         self.attempts[name].remove(attempt)
@@ -572,7 +578,8 @@ class Histories(RuleBasedStateMachine):
     def operate(self, data: Any, what: Any, fate: Fate) -> None:
         """An operator erases an event or a resource, or replays an event or one of its handlers, whatever its state."""
         held = {held.event for held in self.oracle.held} & self.oracle.events.keys()
-        names = sorted(self.oracle.events) + 3 * sorted(held)
+        settled = {event.id for event in self.oracle.events.values() if not event.is_open}
+        names = sorted(self.oracle.events) + 3 * sorted(held | settled)
         event = self.oracle.events[data.draw(st.sampled_from(names))]
         if what.startswith("erase"):
             self._erase(event, fate, is_whole=what == "erase all", again=data.draw(st.booleans(), label="again"))
