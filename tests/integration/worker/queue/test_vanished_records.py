@@ -38,7 +38,8 @@ async def test_deleted_records_are_counted_once_and_named(queue: EventQueue) -> 
     assert (line["count"], line["events"][0], len(line["events"])) == (30, "m0", 20)
     queue.redis.zadd(INDEX.open, {"m1": 1})  # As if its sweep had been cut after the note.
     queue.sweep()
-    assert remark(queue) == ["Redis has lost the records of 30 acknowledged events, the first 0 s ago"]
+    (what,) = remark(queue)
+    assert what.startswith("Redis has lost the records of 30 acknowledged events, the first ")
     assert queue.redis.zcard(INDEX.vanished) == 30
     assert not queue.redis.exists(INDEX.open)
     for key in (INDEX.vanished, INDEX.losses):
@@ -73,7 +74,8 @@ async def test_emptied_redis_is_reported_with_the_number_of_events_that_were_not
         for sweeper in (first, second, first):
             sweeper.run()
     assert [(entry["event"], entry["events"]) for entry in logs] == [("store_emptied", 4)]
-    assert remark(queue) == ["Redis has lost the records of 4 acknowledged events, the first 0 s ago"]
+    (what,) = remark(queue)
+    assert what.startswith("Redis has lost the records of 4 acknowledged events, the first ")
 
 
 @pytest.mark.parametrize("lost", ["the mark alone", "settled events", "erased events"])
