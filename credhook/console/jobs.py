@@ -9,6 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -16,7 +17,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, cast
 
 import structlog
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -186,9 +187,12 @@ class Jobs:
         raise HTTPException(404, "There is no such job. Jobs of earlier days are in the consoles' logs.")
 
     def all(self) -> list[Job]:
-        """Return the kept jobs, newest first."""
-        oldest = datetime.now(UTC) - _KEPT
-        jobs = [_JOB.validate_json(text) for name, text in self._fields().items() if not name.endswith(_STOP)]
+        """Return the kept jobs, newest first. Jobs that another version has written differently are passed over."""
+        oldest, jobs = datetime.now(UTC) - _KEPT, list[Job]()
+        for name, text in self._fields().items():
+            if not name.endswith(_STOP):
+                with suppress(ValidationError):
+                    jobs.append(_JOB.validate_json(text))
         return sorted((job for job in jobs if job.requested > oldest), key=lambda job: job.requested, reverse=True)
 
     def end(self, job: Job) -> None:

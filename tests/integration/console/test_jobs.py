@@ -106,6 +106,15 @@ def test_job_continues_after_its_console_was_killed(
     assert set(pipeline.execute()) == {1 if verb == "replay" else 0}  # No event was replayed twice.
 
 
+@pytest.mark.parametrize("entry", ["{}", '{"verb": "rename", "chosen": null}', "\x00"])
+def test_entry_of_another_version_holds_up_no_job(redis_client: Redis, entry: str) -> None:
+    redis_client.hset("credhook:credhook:console_jobs", "0f0f0f", entry)
+    with running_jobs(store_on(redis_client)) as jobs:
+        job = end_of(jobs, add(jobs, redis_client))
+        assert job.stage is Stage.DONE
+        assert [listed.id for listed in jobs.all()] == [job.id]
+
+
 def test_job_continues_after_its_console_was_stopped(tmp_path: Path, redis_url: str, redis_client: Redis) -> None:
     plant_many(redis_client, 20_000, State.DEAD)
     with Console(tmp_path, redis_url) as first:
