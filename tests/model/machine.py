@@ -492,6 +492,8 @@ class Histories(RuleBasedStateMachine):
         assert not changed or (event and claim.fence > event.since), f"{claim} is from before a replay: {changed}"
         for who in ended:
             if event and HANDLER + who in changed:
+                was = before.get(HANDLER + who, "")
+                assert not was.startswith(DONE), f"a late holder has changed the end of {who}: {was}"
                 event.ends.pop(who, None)
                 self.oracle.end(event.id, who, {"done": DONE, "skipped": SKIPPED}.get(ends[who], GIVEN_UP))
                 event.attempts[who] = max(event.attempts.get(who, 0), claim.attempt(who))
@@ -589,17 +591,17 @@ class Histories(RuleBasedStateMachine):
             return  # It is in the queue already, and would be there twice.
         was_held, fate = event.id in held, self.fated("replay", fate)
         named: dict[str, Any] = {"handler": what, "types": WANTED} if what in NAMES else {"how": what}
+        is_replayed = False
         for _ in range(1 if fate.is_kind else 2):  # A replay that was cut is asked for again.
             with suppress(ConnectionBroken):
-                outcome = Replay(self.store)([Settled(event.id, event.state.value)], **named)
-                assert not (outcome == [b"replayed"] and was_held), f"{event} was replayed although a worker has it"
+                is_replayed = Replay(self.store)([Settled(event.id, event.state.value)], **named) == [b"replayed"]
+                assert not (is_replayed and was_held), f"{event} was replayed although a worker has it"
         record = self.record(event.id)
         if not event.is_open and record["state"] == State.ACCEPTED:
             self.oracle.replay(event.id, int(record["fence"]), handler=what if what in NAMES else "")
-        elif what == "now" and event.state is State.WAITING and "due" not in record:
-            assert not any(schedules_of(record, 1)[who] for who in schedules_of(record, 1) if who not in event.ends), (
-                record
-            )
+        elif is_replayed:
+            late = {who for who, due in schedules_of(record, 1).items() if due and who not in event.ends}
+            assert not late, f"{late} are not due at once: {record}"
 
     def _erase(self, event: Event, fate: Fate, *, is_whole: bool, again: bool) -> None:
         events = self.oracle.of_resource(event.resource) if is_whole else [event]
