@@ -232,8 +232,6 @@ class Histories(RuleBasedStateMachine):
 
     def _take(self, name: str, wanted: int, candidates: Candidates) -> bool:
         self.note(f"take {candidates.value}")
-        waiting = [event.id for event in self.oracle.events.values() if event.state is State.WAITING]
-        early = {event_id for event_id in waiting if int(self.record(event_id).get("due", 0)) > self.now + 2_000}
         is_paused = self.redis.exists(self.platform + ":pause")
         try:
             work = self.claims[name].take(wanted, candidates=candidates, platform=(self.platform, 0, 0, 0))
@@ -243,7 +241,6 @@ class Histories(RuleBasedStateMachine):
             return False
         assert not (is_paused and claims), f"{claims} during a pause of the platform"
         for claim in claims:
-            assert claim.event_id not in early, f"{claim} is not due"
             self._begin(name, claim, alone=candidates is not Candidates.NONE)
         return bool(claims)
 
@@ -463,6 +460,7 @@ class Histories(RuleBasedStateMachine):
             event.latest = max(settlement.latest[::-1], claim.latest[::-1])
         event.awaited |= {*attempt.pending}
         event.wait = int(self.record(event.id).get("due", 0)) - self.now
+        event.due = self.now + event.wait if settlement.state is State.WAITING else 0
         self.oracle.settle(event.id, settlement.state, lapses=claim.lapses)
 
     def _is_due(self, event: Event, attempt: Attempt, ends: dict[str, str], before: dict[str, str]) -> None:
@@ -600,6 +598,7 @@ class Histories(RuleBasedStateMachine):
         if not event.is_open and record["state"] == State.ACCEPTED:
             self.oracle.replay(event.id, int(record["fence"]), handler=what if what in NAMES else "")
         elif is_replayed:
+            event.due = 0
             late = {who for who, due in schedules_of(record, 1).items() if due and who not in event.ends}
             assert not late, f"{late} are not due at once: {record}"
 
@@ -663,7 +662,7 @@ class Histories(RuleBasedStateMachine):
         elif what == "pause":
             self.store.run("pause", [30_000, "503", 0, 0], keys=[self.platform, keys.heartbeats])
         elif what in STEPPING:
-            self.clock.step(STEPPING[what])
+            self._step(STEPPING[what])
             self._expire()
         else:
             {"noticed": self._step_noticed, "FLUSHDB": self._flush}.get(what, lambda: self._delete(what, data))()
@@ -678,10 +677,15 @@ class Histories(RuleBasedStateMachine):
         if key:
             self.redis.delete(key)
 
+    def _step(self, milliseconds: int) -> None:
+        self.clock.step(milliseconds)
+        for event in self.oracle.events.values():
+            event.due = 0
+
     def _step_noticed(self) -> None:
         """Set the clock ahead. A process sees it before anybody takes a lease for lapsed."""
         self._sweep("s1")
-        self.clock.step(STEPPING["far ahead"])
+        self._step(STEPPING["far ahead"])
         self._sweep("s1")
         for held in self.oracle.held:
             if held.fence:

@@ -20,6 +20,8 @@ OPEN: Final = frozenset({State.ACCEPTED, State.WAITING})
 DONE: Final = "done"
 SKIPPED: Final = "skipped"
 GIVEN_UP: Final = "given up"
+#: Ms that RQ's scheduler may be early.
+EARLY_MS: Final = 2_000
 #: Deaths of workers with several events, after which a process takes an event alone.
 COMMON_DEATHS: Final = 2
 
@@ -42,6 +44,7 @@ class Event:
         deaths: workers that died with this event among others.
         latest: `updatedAt` and rank of the latest state of the resource that its handlers have seen.
         wait: ms that a waiting event was told to wait.
+        due: until when it waits, in ms of the model; 0 if it was hurried, or a clock has stepped since.
     """
 
     id: str
@@ -60,6 +63,7 @@ class Event:
     deaths: int = 0
     latest: tuple[int, int] = (0, 0)
     wait: int = 0
+    due: int = 0
 
     @property
     def is_open(self) -> bool:
@@ -143,6 +147,7 @@ class Oracle:
         """
         event = self.events[held.event]
         assert event.is_open, f"{held.event} was claimed although it is {event.state}"
+        assert event.due <= now + EARLY_MS, f"{event} was claimed before it is due"
         for other in self.held:
             is_kept_for_it = other.fence == 0 and other.event == held.event
             if other.resource == held.resource and other.until > now and not is_kept_for_it:
