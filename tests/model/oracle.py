@@ -231,7 +231,7 @@ class Oracle:
             again = {handler} if handler else again
             event.ends = {name: how for name, how in event.ends.items() if name not in again}
             event.awaited |= again
-            event.attempts = {}
+            event.attempts = {name: spent for name, spent in event.attempts.items() if name in event.ends}
         event.state, event.fence, event.since = State.ACCEPTED, fence, fence
 
     def erase(self, event_id: str, *, now: int) -> None:
