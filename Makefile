@@ -66,7 +66,7 @@ bench: $(DEV) ## measure receiver and worker beside their peers (half an hour; s
 	@PYTHONPATH=tests $(BIN)/python -m bench.ingest $(ARGS)
 	@PYTHONPATH=tests $(BIN)/python -m bench.work $(ARGS)
 	@PYTHONPATH=tests $(BIN)/python -m bench.sizing
-	@echo "python -m bench.report puts these figures into tests/bench/README.md"
+	@echo "python -m bench.report puts these figures and their plots into tests/bench/README.md"
 
 browser: $(DEV) ## the pages of the console in a real browser, which Debian brings (as root)
 	apt-get update -q && apt-get install -y -q --no-install-recommends chromium chromium-driver

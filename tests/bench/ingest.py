@@ -152,7 +152,7 @@ def measure(competitor: Competitor, seconds: int, folder: Path) -> dict[str, Any
 
 def _sheets(results: dict[str, Any]) -> Iterator[Sheet]:
     title = "As much as each takes; processor time and memory of its process"
-    yield report.ranking(title, "deliveries/s", results["titles"], results["throughput"], _ours_beside)
+    yield report.ranking(title, "deliveries/s", results["titles"], results["throughput"], _ours_beside, "ingest")
     yield Sheet("Targets", report.TARGETS, list(_targets(results)))
 
 

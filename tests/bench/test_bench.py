@@ -37,6 +37,7 @@ def test_the_parts_measure_credhook_beside_the_limits(tmp_path: Path) -> None:
     assert "400 at once, an API of 50 ms, MiB |" in said
     said, _ = bench("sizing", tmp_path)
     assert "| 100,000,000 |" in said
+    assert {plot.name for plot in tmp_path.glob("*.svg")} == {"ingest.svg", "work-50-ms.svg"}
 
 
 def test_a_server_that_does_not_do_the_work_is_found_out(tmp_path: Path) -> None:

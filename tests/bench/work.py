@@ -156,7 +156,7 @@ def _ours_beside(name: str) -> str:
 def _sheets(results: dict[str, Any]) -> Iterator[Sheet]:
     for latency, field in results["rounds"].items():
         title = f"Events handled, one process, an API that answers after {latency} ms"
-        yield report.ranking(title, "events/s", results["titles"], field, _ours_beside)
+        yield report.ranking(title, "events/s", results["titles"], field, _ours_beside, f"work-{latency}-ms")
     yield Sheet("Targets", report.TARGETS, list(_targets(results)))
 
 
