@@ -119,7 +119,10 @@ def _load(reference: str, source: str) -> Handlers:
         raise CannotLoad(f"handlers {source}: {_import_error(module_name, error)}") from error
     finally:
         slow.cancel()
-    offered = {key: value for key, value in vars(module).items() if isinstance(value, Handlers)}
+    # `isinstance` would ask `__class__`, too, and a lazy object, such as Django's settings, would load what it stands for.
+    offered: dict[str, Handlers] = {
+        key: value for key, value in vars(module).items() if issubclass(type(value), Handlers)
+    }
     matching = list({id(value): value for key, value in offered.items() if name in {"", key}}.values())
     if len(matching) != 1:
         problem = f"{'more than one' if matching else 'no'} Handlers object {name}".rstrip()

@@ -94,6 +94,23 @@ def test_load_errors_are_one_line(text: str, handlers: str, said: str, tmp_path:
     assert done.returncode == 2
 
 
+#: An object that refuses to be looked into, as Django's settings do before they are set up.
+LAZY = """
+class Lazy:
+    @property
+    def __class__(self):
+        raise RuntimeError("not set up")
+
+settings = Lazy()
+"""
+
+
+def test_lazy_object_of_a_plugin_is_left_alone(tmp_path: Path) -> None:
+    write(tmp_path, LAZY + ONE)
+    done = listed(tmp_path, "plugin")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize(("options", "said"), [
     ('{"accounts.one": {"timeout": 90, "rate": "10/m"}}', ""),
     ("timeout=90", 'should be a JSON object: {"accounts.open_account": {"timeout": 90}}'),
