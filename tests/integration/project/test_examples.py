@@ -1,11 +1,14 @@
 """The packages of tests/examples, built, installed beside `credhook dev`, and at work with everything around them."""
 
 import json
+import os
+import re
+import sqlite3
 import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from email.message import Message
 from pathlib import Path
@@ -75,13 +78,17 @@ def dev(
 ) -> Iterator[Dev]:
     """The session around those of the packages that have what they need; no settings name them."""
     site, folder = tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("dev")
-    names = ["onboarding", "notify", "billing", "checkin", *(["presentations"] if database else [])]
+    names = ["onboarding", "notify", "billing", "checkin", "members", *(["presentations"] if database else [])]
     install(names, site)
     settings = {"NOTIFY_URL": taker.url, "NOTIFY_SECRET": SECRET, "PRESENTATIONS_DATABASE_URL": database or ""}
     settings |= {"BILLING_DATABASE": str(site / "bills"), "CHECKIN_REDIS_URL": module_redis}
-    with developing(folder, environ={"PYTHONPATH": str(site)} | settings) as dev:
+    settings |= {"DJANGO_SETTINGS_MODULE": "members.settings", "MEMBERS_DATABASE": str(folder.with_name("members"))}
+    settings |= {"PYTHONPATH": str(site)}
+    django = [sys.executable, "-m", "django", "migrate", "--run-syncdb", "--verbosity=0"]
+    subprocess.run(django, env=os.environ | settings, check=True)
+    with developing(folder, environ=settings) as dev:
         dev.ready(1)
-        assert all(f"{name}:handlers" in dev.text for name in names), dev.text
+        assert all(re.search(rf"{name}(\.handlers)?:handlers", dev.text) for name in names), dev.text
         yield dev
 
 
@@ -104,6 +111,14 @@ def test_completed_issuance_has_one_user(dev: Dev) -> None:
     with plain.Client(base_url=dev.environment["CREDHOOK_SANDBOX_URL"]) as api:
         authorize(api)
         assert [user["username"] for user in data(api.get(USERS))].count(issuance) == 1
+
+
+def test_table_of_a_django_project_has_the_member(dev: Dev) -> None:
+    (issuance,) = dev.happens(COMPLETED)
+    dev.shows(rf"{issuance}  .*handlers=.*members\.admit")
+    with closing(sqlite3.connect(dev.folder.with_name("members"))) as connection:
+        rows = connection.execute("SELECT issuance FROM members_member").fetchall()
+    assert rows.count((issuance,)) == 1
 
 
 def test_busy_endpoint_is_told_again_under_the_same_id(dev: Dev, taker: Taker) -> None:

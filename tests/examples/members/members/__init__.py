@@ -1,0 +1,1 @@
+"""A Django application whose table the handlers write."""
