@@ -119,7 +119,7 @@ def _load(reference: str, source: str) -> Handlers:
         raise CannotLoad(f"handlers {source}: {_import_error(module_name, error)}") from error
     finally:
         slow.cancel()
-    # `isinstance` would ask `__class__`, too, and a lazy object, such as Django's settings, would load what it stands for.
+    # `isinstance` would also ask `__class__`, and so load what a lazy object, such as Django's settings, stands for.
     offered: dict[str, Handlers] = {
         key: value for key, value in vars(module).items() if issubclass(type(value), Handlers)
     }
