@@ -80,7 +80,7 @@ def console(*, host: str, port: int) -> None:
     try:
         server.run(sockets=[listener])
     finally:
-        app.state.jobs.stop()
+        app.state.jobs.close()
     log.info("console_stopped")
 
 

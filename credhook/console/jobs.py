@@ -1,7 +1,7 @@
-"""Replay and erase of many events: count first, then a job, followed on a page of its own.
+"""Replay or erase many events: the operator confirms a count, then a job runs and has its own page.
 
-A job stands in Redis for a day, and every console of the queue shows it. One of them, which holds a lock, runs the jobs
-one after the other. If that console ends, another console, or the next, continues its job.
+A job stands in Redis for a day, and every console of the queue shows it. The console that holds a lock runs the jobs in
+order. If it ends, another console continues its job.
 """
 
 import secrets
@@ -30,7 +30,7 @@ from credhook.console.pages import page
 from credhook.store import State
 from credhook.store.bulk import BATCH, batched, sentence
 from credhook.store.erase import ERASED, NOT_ERASED, Erasure
-from credhook.store.errors import STORE_ERRORS
+from credhook.store.errors import STORE_ERRORS, StoreRefusal
 from credhook.store.health import unanswered
 from credhook.store.replay import NOT_REPLAYED, REPLAYED, How, Replay, Settled
 from credhook.store.selection import Cursor, EventSummary, Selection, UnknownCause, fingerprint, read_page
@@ -108,7 +108,7 @@ class Job:
 
     Attributes:
         verb: `replay` or `erase`.
-        counted: the fingerprint of the events after `begun` that the operator was shown.
+        rest: the fingerprint of the events after `begun`, as they were counted for the operator.
         total: events found.
         begun: place of the last event of the batch that was begun last. The oldest events come first.
         finished: place of the last event that has an outcome.
@@ -118,7 +118,7 @@ class Job:
     verb: str
     chosen: Selection
     operator: str
-    counted: int
+    rest: int
     id: str = field(default_factory=lambda: secrets.token_hex(6))
     requested: datetime = field(default_factory=lambda: datetime.now(UTC))
     stage: Stage = Stage.WAITING
@@ -149,6 +149,16 @@ class Job:
 _JOB: Final = TypeAdapter(Job)
 
 
+def _jobs_in(fields: Mapping[str, bytes]) -> list[Job]:
+    """Return the jobs of the last day, newest first, without those that another version has written differently."""
+    oldest, jobs = datetime.now(UTC) - _KEPT, list[Job]()
+    for name, text in fields.items():
+        if not name.endswith(_STOP):
+            with suppress(ValidationError):
+                jobs.append(_JOB.validate_json(text))
+    return sorted((job for job in jobs if job.requested > oldest), key=lambda job: job.requested, reverse=True)
+
+
 class Jobs:
     """The jobs of a queue, in Redis. The console that has the lock runs them."""
 
@@ -158,12 +168,14 @@ class Jobs:
         self._ends, self._wakes = threading.Event(), threading.Event()
         self._watcher = threading.Thread(target=self._watch)
         self._worker = ThreadPoolExecutor(max_workers=1)
+        #: True once it is logged that Redis holds the jobs up.
+        self._has_warned = False
 
     def start(self) -> None:
-        """Run jobs until `stop` is called."""
+        """Run jobs until `close` is called."""
         self._watcher.start()
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Wait for the end of the running batch. Another console continues its job."""
         self._ends.set()
         self._wakes.set()
@@ -172,10 +184,11 @@ class Jobs:
 
     def add(self, job: Job) -> None:
         """Let the job run after all earlier jobs. Forget the oldest that have ended."""
-        jobs = self.all()
+        fields = self._fields()
+        jobs = _jobs_in(fields)
         kept = {job.id for job in [*(job for job in jobs if job.ended)][:_MAX_FINISHED]}
         kept |= {job.id for job in jobs if not job.ended}
-        self._write(job, forgotten=[name for name in self._fields() if name.removesuffix(_STOP) not in kept])
+        self._write(job, forgotten=[name for name in fields if name.removesuffix(_STOP) not in kept])
         log.info("console_" + job.verb, who=job.operator, events=job.which, job=job.id)
         self._wakes.set()
 
@@ -187,15 +200,10 @@ class Jobs:
         raise HTTPException(404, "There is no such job. Jobs of earlier days are in the consoles' logs.")
 
     def all(self) -> list[Job]:
-        """Return the kept jobs, newest first. Jobs that another version has written differently are passed over."""
-        oldest, jobs = datetime.now(UTC) - _KEPT, list[Job]()
-        for name, text in self._fields().items():
-            if not name.endswith(_STOP):
-                with suppress(ValidationError):
-                    jobs.append(_JOB.validate_json(text))
-        return sorted((job for job in jobs if job.requested > oldest), key=lambda job: job.requested, reverse=True)
+        """Return the kept jobs, newest first."""
+        return _jobs_in(self._fields())
 
-    def end(self, job: Job) -> None:
+    def request_stop(self, job: Job) -> None:
         """Let the job stop before its next batch."""
         self._store.redis.hset(self._store.keys.console_jobs, job.id + _STOP, "1")
 
@@ -217,20 +225,23 @@ class Jobs:
 
     def _watch(self) -> None:
         """Renew the lock while a job runs, and begin the next job when none does."""
-        running, problem = Future[None](), ""
+        running = Future[None]()
         running.set_result(None)
         while not self._ends.is_set():
             try:
                 waiting = [job for job in self.all() if not job.ended]
                 if waiting and self._has_lock() and running.done():
                     running = self._worker.submit(self._run, waiting[-1])
-                problem = ""
             except STORE_ERRORS as error:
-                if not problem:
-                    log.warning("console_jobs_wait", reason=unanswered(error))
-                problem = str(error)
+                self._warn(error)
             self._wakes.wait(_ROUND_SECONDS)
             self._wakes.clear()
+
+    def _warn(self, error: Exception) -> None:
+        """Log the first of several errors of Redis in a row."""
+        if not self._has_warned:
+            log.warning("console_jobs_wait", reason=unanswered(error))
+        self._has_warned = True
 
     def _run(self, job: Job) -> None:
         """Work until the job is done, stopped or failed, or this console must leave it."""
@@ -239,6 +250,9 @@ class Jobs:
         except Interrupted:
             return
         except Exception as error:  # noqa: BLE001
+            if isinstance(error, STORE_ERRORS) and not isinstance(error, StoreRefusal):
+                self._warn(error)  # The next round continues the job.
+                return
             # The messages of these errors name no event. Other messages may.
             is_shown = isinstance(error, UnknownCause | EventsChanged)
             job.error = str(error) if is_shown else type(error).__name__
@@ -249,8 +263,10 @@ class Jobs:
             job.chosen = replace(job.chosen, ids=ids, resource=resource)
         try:
             self._write(job)
-        except STORE_ERRORS:  # The job has not ended, as Redis has it. It is continued once Redis answers.
+        except STORE_ERRORS as error:  # The job has not ended, as Redis has it. It is continued once Redis answers.
+            self._warn(error)
             return
+        self._has_warned = False
         done = sum(job.outcomes[name] for name in VERBS[job.verb].done)
         outcome: dict[str, Any] = {"ended": str(job.stage), "events": job.total, "done": done}
         if job.error:
@@ -261,13 +277,14 @@ class Jobs:
     def _work(self, job: Job) -> Stage:
         """Work on the events that have no outcome yet, and return how the job ended."""
         store = self._store
+        self._leave_if_told(job)
         if self._is_stopped(job):
             return Stage.STOPPED
         job.stage = Stage.RUNNING
         self._write(job)
         events = [event for event in read_page(store, job.chosen).events[::-1] if event.cursor > job.finished]
         is_first = job.begun == _BEFORE_ALL
-        if fingerprint(event for event in events if event.cursor > job.begun) != job.counted or (
+        if fingerprint(event for event in events if event.cursor > job.begun) != job.rest or (
             not is_first and len(events) > job.total - job.worked
         ):
             raise EventsChanged("the events have changed since they were counted: count them again")
@@ -276,11 +293,12 @@ class Jobs:
         else:
             job.outcomes["interrupted"] += job.total - job.worked - len(events)
             log.info("console_job_continued", who=job.operator, job=job.id, worked=job.worked)
-        step, job.counted = VERBS[job.verb].begin(store, job), fingerprint(events)
+        step, job.rest = VERBS[job.verb].begin(store, job), fingerprint(events)
         for batch in batched(events, BATCH):
+            self._leave_if_told(job)
             if self._is_stopped(job):
                 return Stage.STOPPED
-            job.begun, job.counted = batch[-1].cursor, job.counted ^ fingerprint(batch)
+            job.begun, job.rest = batch[-1].cursor, job.rest ^ fingerprint(batch)
             self._write(job)
             job.outcomes += Counter(outcome.decode() for outcome in step(batch))
             job.finished = job.begun
@@ -289,13 +307,16 @@ class Jobs:
             job.outcomes, job.total = job.outcomes + late, job.total + late.total()
         return Stage.DONE
 
-    def _is_stopped(self, job: Job) -> bool:
-        """Return True if an operator has stopped the job. Raise Interrupted if this console must leave it."""
+    def _leave_if_told(self, job: Job) -> None:
+        """Raise `Interrupted` if this console ends or another console has the lock. Renew the lock otherwise."""
         if not self._has_lock():
             raise Interrupted
         if self._ends.is_set():
             self._write(job)  # The outcome of its last batch.
             raise Interrupted
+
+    def _is_stopped(self, job: Job) -> bool:
+        """Return True if an operator has stopped the job."""
         return bool(self._store.redis.hexists(self._store.keys.console_jobs, job.id + _STOP))
 
 
@@ -347,7 +368,7 @@ def routes(store: SyncStore, jobs: Jobs) -> list[Route]:
         await read_form(request)
         job = await run_in_threadpool(jobs.get, request.path_params["id"])
         log.info("console_job_stopped", who=operator(request), job=job.id)
-        await run_in_threadpool(jobs.end, job)
+        await run_in_threadpool(jobs.request_stop, job)
         return RedirectResponse(f"/jobs/{job.id}", 303)
 
     return [

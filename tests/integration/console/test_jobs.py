@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from redis import Redis
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from credhook.console.jobs import Interrupted, Job, Jobs, Stage
 from credhook.console.pages import TEMPLATES
@@ -33,7 +34,7 @@ def running_jobs(store: SyncStore) -> Iterator[Jobs]:
     try:
         yield jobs
     finally:
-        jobs.stop()
+        jobs.close()
 
 
 def add(jobs: Jobs, redis: Redis, verb: str = "replay", chosen: Selection = DEAD) -> str:
@@ -60,6 +61,24 @@ class PausedStore(Store[Redis]):
             self.begun.set()
             assert self.go.wait(60)
         return super().run(script, arguments, keys=keys)
+
+
+class CutStore(Store[Redis]):
+    """A store whose connection breaks once, in the second batch, before or after Redis has run its script."""
+
+    def __init__(self, redis: Redis, *, after: bool) -> None:
+        super().__init__(redis, "credhook", retention=RETENTION)
+        self._after, self._batches = after, 0
+
+    def run(self, script: Script, arguments: Sequence[Any], *, keys: Sequence[str] = ()) -> Any:
+        self._batches += script == "replay"
+        is_cut = script == "replay" and self._batches == 2
+        if is_cut and not self._after:
+            raise RedisTimeoutError
+        reply = super().run(script, arguments, keys=keys)
+        if is_cut:
+            raise RedisTimeoutError
+        return reply
 
 
 class EndingStore(Store[Redis]):
@@ -113,6 +132,29 @@ def test_entry_of_another_version_holds_up_no_job(redis_client: Redis, entry: st
         job = end_of(jobs, add(jobs, redis_client))
         assert job.stage is Stage.DONE
         assert [listed.id for listed in jobs.all()] == [job.id]
+
+
+@pytest.mark.parametrize(("after", "interrupted"), [(False, 0), (True, 200)])
+def test_job_continues_after_one_error_of_the_connection(redis_client: Redis, after: bool, interrupted: int) -> None:
+    plant_many(redis_client, 500, State.DEAD)
+    with running_jobs(CutStore(redis_client, after=after)) as jobs:
+        job = end_of(jobs, add(jobs, redis_client))
+    assert (job.stage, job.total, job.outcomes["interrupted"]) == (Stage.DONE, 500, interrupted)
+    assert redis_client.zcard(INDEX.open) == 500
+
+
+def test_job_of_another_console_is_not_forgotten(redis_client: Redis) -> None:
+    """Both consoles read the jobs before one of them writes its own."""
+    ours, theirs = Jobs(store_on(redis_client)), Jobs(store_on(redis_client))
+
+    class Late(Jobs):
+        def _fields(self) -> dict[str, bytes]:
+            fields = super()._fields()
+            add(theirs, redis_client)
+            return fields
+
+    add(Late(store_on(redis_client)), redis_client)
+    assert len(ours.all()) == 2
 
 
 def test_job_continues_after_its_console_was_stopped(tmp_path: Path, redis_url: str, redis_client: Redis) -> None:
@@ -213,8 +255,8 @@ def test_jobs_run_one_after_the_other_and_stop_between_two_batches(redis_client:
         assert store.begun.wait(60)
         assert [jobs.get(name).stage for name in (first, second, third)] == ["running", "waiting", "waiting"]
         assert "Stop" in shown(jobs.get(first))
-        jobs.end(jobs.get(first))
-        jobs.end(jobs.get(second))
+        jobs.request_stop(jobs.get(first))
+        jobs.request_stop(jobs.get(second))
         store.go.set()
         ends = [end_of(jobs, name) for name in (first, second, third)]
     # The third job finds other events than were counted for it.
@@ -271,7 +313,7 @@ def test_jobs_are_kept_for_a_day(redis_client: Redis) -> None:
     jobs, now = Jobs(store_on(redis_client)), datetime.now(UTC)
     old = Job("replay", DEAD, "ada", 0, requested=now - timedelta(days=1, seconds=1))
     jobs.add(old)
-    jobs.end(old)
+    jobs.request_stop(old)
     assert jobs.all() == []
     new = Job("replay", DEAD, "ada", 0)
     jobs.add(new)
