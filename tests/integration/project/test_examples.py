@@ -30,9 +30,10 @@ from support.process.dev_process import COMPLETED, Dev, developing
 from support.process.serving import Process
 from support.receiver.signing import SECRET, sign
 from support.waiting import until
-from support.worker.harness import DATA
+from support.worker.harness import DATA, Harness
 
 EXAMPLES = ROOT / "tests/examples"
+DAY_MS = 86_400_000
 REQUESTED, VERIFIED, FAILED = (f"openid4vc.verification.{word}" for word in ("requested", "verified", "failed"))
 
 
@@ -204,3 +205,26 @@ def test_outcome_reaches_the_waiting_page_alone(dev: Dev, module_redis: str, tmp
         held = {key: redis.ttl(key) for key in redis.scan_iter()}
     assert {key.split(":")[1] for key in held} == {"session", "outcome"}
     assert all(0 < seconds <= 600 for seconds in held.values())
+
+
+def test_old_request_is_reminded_and_a_new_one_waits_for_three_days(harness: Harness, tmp_path: Path) -> None:
+    reminded: list[tuple[str, str]] = []
+
+    def answer(asked: Asked) -> tuple[int, dict[str, str], bytes]:
+        reminded.append((asked.path, asked.headers["authorization"]))
+        return 202, {}, b""
+
+    secrets = tmp_path / "secrets"
+    secrets.mkdir()
+    (secrets / "REMINDERS_TOKEN").write_text("s3cret\n")
+    new, old = (harness.happens(webhook_id, REQUESTED) for webhook_id in ("new", "old"))
+    harness.redis.hincrby("credhook:credhook:event:old", "received", -3 * DAY_MS)
+    with http_server(answer) as url:
+        settings = {"CREDHOOK_HANDLERS": "reminders", "PYTHONPATH": str(EXAMPLES / "reminders"), "REMINDERS_URL": url}
+        with harness.worker(**settings, CREDENTIALS_DIRECTORY=str(secrets)):
+            harness.reaches("old", "done")
+            waiting = harness.reaches("new", "waiting")
+            harness.happens("later", DATA, resourceId=new)
+            harness.reaches("later", "unhandled")  # A later event of the resource does not wait with it.
+    assert reminded == [(f"/requests/{old}/reminders", "Bearer s3cret")]
+    assert int(waiting["due"]) - int(waiting["received"]) == pytest.approx(3 * DAY_MS, abs=DAY_MS / 24)
