@@ -31,8 +31,8 @@ from support.receiver.signing import OTHER_SECRET, SECRET, body, headers
 from support.waiting import until
 from support.worker.fleet_harness import LONG, SHORT, SIZES, Answer, Call, FleetHarness, presentation, well
 
-#: The commit of 0.2.0rc1. A clone may have no tag, but it has the commit.
-CANDIDATE = "1dd95e45d970c64e01eb560e1f78a71a5a42f78d"
+#: An earlier commit with the same schema of the store. There is no way back to 0.2.0rc1, which has another one.
+CANDIDATE = "5d771a79bbddb43e44ef7ba05e388a8e1755961b"
 OLD, NEW = "a-secret-of-last-year-0123456789", "the-secret-of-this-year-01234567"
 
 HANDLERS = """
@@ -201,7 +201,7 @@ def snapshot_key(fleet: Fleet) -> None:
 
 
 def version(fleet: Fleet) -> None:
-    """Back to the release candidate and forward again."""
+    """Back to an earlier version and forward again."""
     source, archive = fleet.rig.folder / "candidate", fleet.rig.folder / "candidate.tar"
     source.mkdir()
     git = ("git", "-C", str(ROOT))
