@@ -61,6 +61,11 @@ if state ~= $ACCEPTED and state ~= $WAITING then  -- Its settlement or its repla
                    [$UNHANDLED] = unhandled .. record.type}
     if call('TTL', event) < 0 then call('EXPIRE', event, retention) end
     if lists[state] then call('ZADD', lists[state], 'NX', now, id) end
+    if state ~= $UNHANDLED then
+        for field in pairs(record) do
+            if string.find(field, $PROGRESS, 1, true) == 1 then call('HDEL', event, field) end
+        end
+    end
     leave()
     return 0
 end

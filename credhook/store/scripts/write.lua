@@ -162,11 +162,10 @@ function write.settle(id, fence, job, state, latest, follow, sealed, rest, ...)
     if details.error then put('error', details.error) elseif state ~= $WAITING then drop('error') end
     local causes, highest = details.causes or {}, 1
     for name, cause in pairs(causes) do put($BLAMED .. name, cause) end
-    local has_ended = not is_open and state ~= $UNHANDLED
+    local is_final = not is_open and state ~= $UNHANDLED
     for field in pairs(record) do
         if string.find(field, $BLAMED, 1, true) == 1 and not causes[string.sub(field, #$BLAMED + 1)] then drop(field) end
-        -- At once: if the script breaks off later, the event is closed all the same.
-        if has_ended and string.find(field, $PROGRESS, 1, true) == 1 then call('HDEL', key, field) end
+        if is_final and string.find(field, $PROGRESS, 1, true) == 1 then drop(field) end
     end
     for name, run in pairs(details.schedules or {}) do
         put($PENDING .. name, schedule(unpack(run)))

@@ -33,6 +33,10 @@ READS = {
 }
 
 
+#: A field in which a handler of an open event has saved progress, and the states of such an event.
+SAVED, OPEN = "g:test.first", {b"accepted", b"waiting"}
+
+
 async def run_case(redis: Redis, name: str, sabotage: Sabotage) -> BreakableStore:
     redis.flushall()
     store = BreakableStore(redis)
@@ -40,10 +44,13 @@ async def run_case(redis: Redis, name: str, sabotage: Sabotage) -> BreakableStor
     await prepare(store)
     store.store.plans[script] = sabotage
     kept = [key.decode().removeprefix(SNAPSHOT) for key in redis.scan_iter(SNAPSHOT + "*")]
+    saved = [key for key in redis.scan_iter(EVENT + "*") if redis.hexists(key, SAVED)]
     with suppress(ResponseError):
         await run(store)
     # Presented data goes after the marks of its handlers, or after the record.
     assert all(redis.exists(SNAPSHOT + one) or store.is_marked(one) or not redis.exists(EVENT + one) for one in kept)
+    # Progress goes after the state.
+    assert all(redis.hexists(key, SAVED) or redis.hget(key, "state") not in OPEN for key in saved)
     return store
 
 
@@ -63,6 +70,7 @@ async def survives(redis: Any, name: str, sabotage: Sabotage) -> None:
         webhook_id, record = key.decode().removeprefix(EVENT), redis.hgetall(key)
         state = record[b"state"].decode()
         assert redis.ttl(key) > 0, record
+        assert SAVED.encode() not in record
         if state == State.QUARANTINED or (state == State.DEAD and name in {"settle as dead", "erase once"}):
             assert redis.zscore(LISTS[State(state)], webhook_id) is not None
             continue
@@ -81,7 +89,7 @@ def assert_expiries(redis: Redis, began: float) -> None:
 
 #: After the first refusal, of Redis, a worker writes again. After the second, of the event, it does not.
 #: The short form refuses every other command in the first way, and the rest in the second.
-#: Of the places where the power can be cut, it tries one in nine, the last, and what follows a deletion.
+#: Of the places where the power can be cut, it tries one in nine, the last, what follows a deletion, and what precedes HDEL.
 REFUSALS = [
     pytest.param(FORBIDDEN, slice(0, None, 2), id="forbidden"),
     pytest.param(OF_ANOTHER_TYPE, slice(1, None, 2), id="of another type"),
@@ -104,8 +112,9 @@ def test_broken_script_loses_nothing_and_repeats_nothing(
     places = list(enumerate(commands, 1))
     if error == POWER_CUT:
         places = [place for place in places if place[1] not in READS]
-        after_deletions = [place for (_, command), place in pairwise(places) if command in {b"DEL", b"ZREM"}]
-        places = sorted({*places[tried], *after_deletions, *places[-1:]})
+        deletions = {b"DEL", b"HDEL", b"ZREM"}
+        beside = [place for (_, command), place in pairwise(places) if command in deletions or place[1] == b"HDEL"]
+        places = sorted({*places[tried], *beside, *places[-1:]})
     elif not name.startswith("erase"):
         places = places[tried]
     elif error == OF_ANOTHER_TYPE:  # A hash that turns into another type for one command is no store that exists.

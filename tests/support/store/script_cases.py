@@ -80,6 +80,8 @@ async def taken(store: BreakableStore) -> None:
     store.deliver(*EVENTS)
     store.redis.set("test:claim", "")
     store.held = await store.take()
+    for claim in store.held:
+        await store.claims.save_progress(claim, "test.first", "{}")
 
 
 def settling(settlement: Settlement) -> Step:
