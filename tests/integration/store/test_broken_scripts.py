@@ -89,7 +89,7 @@ def assert_expiries(redis: Redis, began: float) -> None:
 
 #: After the first refusal, of Redis, a worker writes again. After the second, of the event, it does not.
 #: The short form refuses every other command in the first way, and the rest in the second.
-#: Of the places where the power can be cut, it tries one in nine, the last, what follows a deletion, and what precedes HDEL.
+#: Of the places where the power can be cut, it tries one in nine, the last, and those beside a deletion.
 REFUSALS = [
     pytest.param(FORBIDDEN, slice(0, None, 2), id="forbidden"),
     pytest.param(OF_ANOTHER_TYPE, slice(1, None, 2), id="of another type"),
