@@ -29,6 +29,6 @@ def announce_worker(redis: Redis, name: str, *, silent: int = 0, **fields: Any) 
 def announce_receiver(redis: Redis) -> None:
     """Leave the announcement of a receiver."""
     receiver = _PROCESS | {"queue": "credhook", "host": "inbox-1", "durability": "strict", "idle": 1}
-    receiver |= {"acknowledged": 740, "seconds": 10}
+    receiver |= {"acknowledged": 13, "seconds": 10}
     now = redis.time()[0] * 1_000
     redis.hset(INDEX.receivers, "inbox-1:17", f"{now - _AGE} {now} {json.dumps(receiver)}")

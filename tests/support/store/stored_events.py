@@ -57,14 +57,17 @@ def plant(
 
 
 def plant_traffic(redis: Redis, handler: str = "a.bad") -> None:
-    """Leave counts of two days, as scripts and sweeper leave them: by day more than by night, and an outage."""
+    """Leave counts of two days, as scripts and sweeper leave them: most now, fewest half a day ago, and an outage.
+
+    They are the same at each time of day.
+    """
     minute = minute_of(redis.time()[0] * 1_000)
     pipeline = redis.pipeline(transaction=False)
-    for at in range(minute - 2 * DAY, minute + 1):
-        hour, of_hour = divmod(at, HOUR)
-        arrived = int(40 + 30 * math.sin(2 * math.pi * at / DAY) + 12 * math.sin(at / 7))
-        failed = 10 if minute - 40 < at < minute - 25 else 0
-        given_up = 4 if failed and at % 5 == 0 else 0
+    for ago in range(2 * DAY, -1, -1):
+        hour, of_hour = divmod(minute - ago, HOUR)
+        arrived = int(50 + 28 * math.cos(2 * math.pi * ago / DAY) + 8 * math.sin(ago / 7))
+        failed = 10 if 25 < ago < 40 else 0
+        given_up = 4 if failed and ago % 5 == 3 else 0
         counts = {"arrived": arrived, "done": arrived - failed, "failed": failed, "given_up": given_up}
         fields: dict[Any, Any] = {f"{of_hour} {what} {COMPLETED}": count for what, count in counts.items() if count}
         fields |= {f"{of_hour} {what} {HANDLER}{handler}": counts[what] for what in ("done", "failed") if counts[what]}
