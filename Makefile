@@ -68,10 +68,11 @@ bench: $(DEV) ## measure receiver and worker beside their peers (half an hour; s
 	@PYTHONPATH=tests $(BIN)/python -m bench.sizing
 	@echo "python -m bench.report puts these figures and their plots into tests/bench/README.md"
 
-browser: $(DEV) ## the pages of the console in a real browser, which Debian brings (as root)
+browser: $(DEV) ## the console in a real browser, which Debian brings (as root); pictures of its pages and for README.md
 	apt-get update -q && apt-get install -y -q --no-install-recommends chromium chromium-driver
 	@CREDHOOK_BROWSER=1 CREDHOOK_PICTURES=dist/pictures $(BIN)/pytest tests/integration/console/test_browser.py
-	@echo "pictures of all pages are in dist/pictures"
+	@cp dist/pictures/console.png dist/pictures/dev.png deploy/pictures/
+	@echo "pictures of all pages are in dist/pictures, the two of README.md in deploy/pictures"
 
 debian: ## what some tests want from Debian: proxies, a browser, a load generator, a database, promtool (as root)
 	apt-get update -q && apt-get install -y -q haproxy nginx-light caddy chromium chromium-driver wrk postgresql prometheus

@@ -1,12 +1,18 @@
-"""The console in a real browser: with JavaScript and without it, for keyboard, phone and screen reader."""
+"""The console in a real browser: with JavaScript and without it, for keyboard, phone and screen reader.
+
+Pictures of its pages, and those of the README, go to CREDHOOK_PICTURES.
+"""
 
 import json
 import os
+import pty
 import re
 from base64 import b64decode
 from collections.abc import Iterator
+from html import escape
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from redis import Redis
@@ -14,9 +20,11 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 
 from credhook.store import State
+from support.checkout import ROOT
 from support.console.browser import chromium, press, text
 from support.console.console import Console
 from support.console.processes import announce_receiver, announce_worker
+from support.process.dev_process import developing
 from support.redis.redis_server import MortalRedis
 from support.store.stored_events import HANDLED, plant, plant_many, plant_traffic
 from support.store.stores import INDEX
@@ -28,11 +36,22 @@ PAGES = ("/", "/causes", "/events", "/events?state=dead", "/events?handler=a.bad
          "/replay?state=dead", "/erase?state=dead",
          "/endpoints", "/jobs", "/nowhere")  # fmt: skip
 
+#: A terminal of 112 columns with a text.
+TERMINAL = """<meta charset="utf-8"><pre style="margin: 0; padding: 16px 20px; width: 112ch; white-space: pre-wrap;
+font: 14px/1.45 monospace; color: #e6edf3; background: #0d1117">{}</pre>"""
+
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
     with chromium(tmp_path_factory.mktemp("browser")) as running:
         yield running
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    folder = Path(os.environ.get("CREDHOOK_PICTURES", tmp_path))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 @pytest.fixture(autouse=True)
@@ -111,20 +130,55 @@ def test_a_phone_scrolls_no_page_sideways(running: Console, browser: Chrome) -> 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", ["desk", "phone"])
-def test_every_page_has_its_picture(running: Console, browser: Chrome, tmp_path: Path, width: str, scheme: str) -> None:
-    folder = Path(os.environ.get("CREDHOOK_PICTURES", tmp_path))
-    folder.mkdir(parents=True, exist_ok=True)
+def test_every_page_has_its_picture(running: Console, browser: Chrome, pictures: Path, width: str, scheme: str) -> None:
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", colours(scheme))
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", PHONE if width == "phone" else DESK)
     try:
         for path in shown(browser, running):
             name = re.sub(r"\W+", "-", path).strip("-") or "now"
             picture = browser.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True})["data"]
-            (folder / f"{name}-{width}-{scheme}.png").write_bytes(b64decode(picture))
+            (pictures / f"{name}-{width}-{scheme}.png").write_bytes(b64decode(picture))
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", colours("light"))
-    assert len(list(folder.glob(f"*-{width}-{scheme}.png"))) == len(PAGES)
+    assert len(list(pictures.glob(f"*-{width}-{scheme}.png"))) == len(PAGES)
+
+
+def test_readme_has_a_picture_of_the_console(browser: Chrome, pictures: Path, tmp_path: Path) -> None:
+    with MortalRedis(tmp_path) as server, Console(tmp_path, server.url) as running, Redis.from_url(server.url) as redis:
+        redis.config_set("maxmemory", "2gb")
+        plant_many(redis, 12, State.DEAD)
+        plant_traffic(redis, "accounts.open_account")
+        for name, silent in (("worker-7f9c.1.4712", 0), ("worker-2b1d.1.4712", 0), ("worker-55aa.1.4712", 80_000)):
+            announce_worker(redis, name, silent=silent, in_flight=0)
+        announce_receiver(redis)
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", DESK)
+        browser.execute_cdp_cmd("Emulation.setScrollbarsHidden", {"hidden": True})
+        try:
+            assert logged_in(browser, running).save_screenshot(str(pictures / "console.png"))
+        finally:
+            browser.execute_cdp_cmd("Emulation.setScrollbarsHidden", {"hidden": False})
+            browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        assert "2 things want attention" in text(browser)
+
+
+def test_readme_has_a_picture_of_dev(browser: Chrome, pictures: Path, tmp_path: Path) -> None:
+    """The keys d and x are pressed around the handler that README.md shows."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (handler,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+    (folder / "accounts.py").write_text(handler)
+    ours, theirs = pty.openpty()
+    with developing(folder, "accounts", terminal=theirs) as dev:
+        dev.ready(1)
+        for key, outcome in ((b"d", "done"), (b"x", "dead")):
+            os.write(ours, key)
+            dev.shows(rf"  {outcome}  ")
+        shown = dev.text
+        os.write(ours, b"q")
+        assert dev.process.wait(60) == 0
+    browser.get("data:text/html," + quote(TERMINAL.format(escape(f"$ credhook dev accounts\n{shown}"))))
+    assert browser.find_element(By.TAG_NAME, "pre").screenshot(str(pictures / "dev.png"))
 
 
 def test_event_with_a_long_history_fits_two_screens_of_a_phone(running: Console, browser: Chrome) -> None:

@@ -144,6 +144,15 @@ def test_every_file_and_every_heading_that_it_links_to_exists(page: str) -> None
     assert set(re.findall(r"\]\(#([^)]+)\)", PAGES[page])) <= {one.lower().replace(" ", "-") for one in headings}
 
 
+def test_each_picture_is_described_and_small() -> None:
+    """A page is to load at once, and a checkout keeps every version of a picture."""
+    pictures = re.findall(r"!\[(.*?)\]\(deploy/(pictures/.+?)\)", PAGES["README.md"])
+    assert min(len(description) for description, _ in pictures) > 50
+    sizes = {f"pictures/{path.name}": path.stat().st_size for path in (ROOT / "deploy" / "pictures").iterdir()}
+    assert sorted(sizes) == sorted(name for _, name in pictures)
+    assert [name for name, size in sizes.items() if size > 150_000] == []
+
+
 def test_the_sandboxs_routes_faults_and_options_are_named_and_its_secret() -> None:
     ours = [operation for operation in OPERATIONS if operation.path.startswith("/sandbox/")]
     routes = [f"{operation.method} {operation.path.replace(':path', '')}`" for operation in ours]
