@@ -96,7 +96,8 @@ def main(args: list[str] | None = None) -> None:
     words = sys.argv[1:] if args is None else args
     if COMMANDS.keys().isdisjoint(words[:1]):  # Help and version need no settings, whose import takes 0.2 s.
         cli(words, prog_name="credhook")
-    _run_command(words)
+    else:
+        _run_command(words)
 
 
 def _run_command(words: list[str]) -> None:

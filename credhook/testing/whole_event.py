@@ -104,7 +104,7 @@ async def arun_event(
     if not isinstance(event, FetchedEvent):
         raise TypeError(f"a {type(event).__name__} is no event: make it with event(type)")
     if not plugins or not all(isinstance(plugin, Handlers) for plugin in plugins):
-        raise TypeError("name the plugins, as in run_event(event, handlers)")
+        raise TypeError("pass the plugins one by one, as in run_event(event, handlers, others)")
     if attempts != "until settled" and (not isinstance(attempts, int) or attempts < 1):
         raise ValueError('attempts= should be a number from 1, or "until settled"')
     platform = api or FakeApi()

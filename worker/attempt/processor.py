@@ -209,7 +209,7 @@ class Processor:
             return StillRunning()
         if handler.plugin in self._with_startup and handler.plugin not in self.states:
             return retry.PluginNotStarted(self._turn(handler, retry.START_AGAIN_SECONDS))
-        # At the first attempt the details come first: the condition may need no place, and presented data may not wait.
+        # At a first attempt presented data may not wait, and a condition may yet forbid the run.
         return None if claim.first else await self._place(claim, handler)
 
     async def _place(self, claim: Claim, handler: Handler) -> retry.Defer | None:
@@ -236,8 +236,9 @@ class Processor:
         `apart`: seconds between two events of this process that ask for the handler; None: PLACE_TURN_SECONDS.
         """
         now = time.monotonic()
-        earliest = self._turns.get(handler.name, 0.0) + (apart or retry.PLACE_TURN_SECONDS)
-        turn = self._turns[handler.name] = max(now + seconds, earliest)
+        following = self._turns.get(handler.name, 0.0) + (apart or retry.PLACE_TURN_SECONDS)
+        earliest = now + seconds
+        turn = self._turns[handler.name] = max(earliest, min(following, earliest + retry.LAST_TURN_SECONDS))
         return min(turn - now, LONGEST_WAIT)
 
     async def run_handlers(self, attempt: Attempt, details: Details, handlers: Sequence[Handler]) -> None:

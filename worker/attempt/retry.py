@@ -41,6 +41,8 @@ PLACE_AGAIN_SECONDS: Final = 0.5
 START_AGAIN_SECONDS: Final = 5.0
 #: Seconds between two events of a process that ask for the same handler. Of a backlog, all would ask each second.
 PLACE_TURN_SECONDS: Final = 0.005
+#: Most seconds by which turns put an event's question off. The events before it may be gone by then.
+LAST_TURN_SECONDS: Final = 600.0
 
 
 class Retry(Exception):

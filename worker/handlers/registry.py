@@ -314,7 +314,7 @@ def _new_handler(
     try:
         checked: dict[str, Any] = {**_OPTIONS.validate_python(options)}
     except ValidationError as error:
-        raise ValueError(f"{name}: {_first_error(error, 1)}") from None
+        raise ValueError(f"{name}: {_first_error(error, 1, Options)}") from None
     checked.pop("name", None)
     condition = checked.get("condition")
     if condition and (is_async(condition) or _is_generator(condition) or not _takes(condition, 1)):
@@ -326,9 +326,13 @@ def _new_handler(
     return Handler(name, types, function, **checked)
 
 
-def _first_error(error: ValidationError, depth: int) -> str:
+def _first_error(error: ValidationError, depth: int, options: type[Limits]) -> str:
     """Return the message, after so many names that say where the value stands."""
     wrong = error.errors()[0]
+    if wrong["type"] == "extra_forbidden":
+        name = str(wrong["loc"][-1])
+        near = difflib.get_close_matches(name, options.__annotations__, n=1)
+        wrong["msg"] = f"is no option; did you mean {near[0]}?" if near else "is no option here"
     return ": ".join([*map(str, wrong["loc"][:depth]), wrong["msg"].removeprefix("Value error, ")])
 
 
@@ -668,7 +672,7 @@ class Registry:
         try:
             limits = _LIMITS.validate_python(options)
         except ValidationError as error:
-            raise ValueError(_first_error(error, 2)) from None
+            raise ValueError(_first_error(error, 2, Limits)) from None
         for name, chosen in limits.items():
             if name not in handlers:
                 near = difflib.get_close_matches(name, handlers, n=1)

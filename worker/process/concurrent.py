@@ -253,6 +253,7 @@ class ConcurrentWorker(BaseWorker):
         self._freed.set()
         if not task.cancelled() and (error := task.exception()) is not None:
             # A defect of ours. The lease lapses, and the event is put back.
+            self._left_undone = True
             log.error("attempt_failed", exc_info=error)
 
     async def _process(self, attempt: Attempt) -> None:

@@ -149,8 +149,8 @@ async def test_kit_runs_beside_a_loop() -> None:
 
 @pytest.mark.parametrize(("arguments", "options", "message"), [
     ((COMPLETED, accounts), {}, r"a str is no event: make it with event\(type\)"),
-    ((EVENT,), {}, r"name the plugins, as in run_event\(event, handlers\)"),
-    ((EVENT, activate), {}, r"name the plugins, as in run_event\(event, handlers\)"),
+    ((EVENT,), {}, r"pass the plugins one by one"),
+    ((EVENT, activate), {}, r"pass the plugins one by one"),
     ((EVENT, accounts), {"attempts": 0}, "attempts= should be a number from 1"),
 ])  # fmt: skip
 def test_wrong_usage_of_run_event_is_refused(arguments: Any, options: Any, message: str) -> None:

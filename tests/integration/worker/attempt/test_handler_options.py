@@ -17,6 +17,7 @@ from structlog.testing import capture_logs
 from credhook import Backoff, GiveUp, Retry
 from credhook.store import State
 from credhook.store.replay import Replay, Settled
+from credhook.worker.attempt import retry
 from credhook.worker.attempt.attempt import Attempt
 from support.store.accepting import record
 from support.store.stores import HISTORY, INDEX, store_on
@@ -273,7 +274,7 @@ async def test_events_of_a_backlog_ask_for_a_place_in_turn(
     plugin: Plugin, redis_client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All of a backlog would ask each second, and log it."""
-    monkeypatch.setattr("credhook.worker.attempt.retry.PLACE_TURN_SECONDS", 60.0)
+    monkeypatch.setattr("credhook.worker.attempt.retry.PLACE_TURN_SECONDS", 25.0)
     plugin.add("limited", concurrency=1)
     redis_client.sadd("credhook:credhook:running:test.limited", "another")
     redis_client.zadd(INDEX.leases, {"another": 2e15})
@@ -284,8 +285,24 @@ async def test_events_of_a_backlog_ask_for_a_place_in_turn(
             attempts_made = [Attempt(await made.claim()) for _ in range(21)]
             waits = [(await made.next(attempt)).wait for attempt in attempts_made]
     assert min(waits) > 0.4
-    assert all(30 < later - earlier <= 60 for earlier, later in pairwise(waits))
+    assert all(12 < later - earlier <= 25 for earlier, later in pairwise(waits))
     assert [line["log_level"] for line in logs if line["event"] == "event_waiting"] == ["debug"] * 21
+
+
+async def test_turn_is_ten_minutes_away_at_most(
+    plugin: Plugin, redis_client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The backlog may have been erased since."""
+    monkeypatch.setattr("credhook.worker.attempt.retry.PLACE_TURN_SECONDS", 500.0)
+    plugin.add("limited", concurrency=1)
+    redis_client.sadd("credhook:credhook:running:test.limited", "another")
+    redis_client.zadd(INDEX.leases, {"another": 2e15})
+    async with plugin.worker() as made:
+        for number in range(2, 6):
+            await made.accept(f"e{number}", DATA, f"pre_{number}")
+        waits = [(await made.next(attempt)).wait for attempt in [Attempt(await made.claim()) for _ in range(5)]]
+    assert waits[1] > 400
+    assert max(waits) <= 600 + retry.PLACE_AGAIN_SECONDS
 
 
 async def test_retried_handler_keeps_its_place(plugin: Plugin, redis_client: Redis) -> None:

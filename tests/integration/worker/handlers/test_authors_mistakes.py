@@ -115,7 +115,7 @@ def test_lazy_object_of_a_plugin_is_left_alone(tmp_path: Path) -> None:
     ('{"accounts.one": {"timeout": 90, "rate": "10/m"}}', ""),
     ("timeout=90", 'should be a JSON object: {"accounts.open_account": {"timeout": 90}}'),
     ('{"accounts.onne": {"timeout": 90}}', "accounts.onne is not loaded; did you mean accounts.one?"),
-    ('{"accounts.one": {"retry": 90}}', "accounts.one: retry: Extra inputs are not permitted"),
+    ('{"accounts.one": {"retry": 90}}', "accounts.one: retry: is no option; did you mean retries?"),
     ('{"accounts.one": {"timeout": 0}}', "accounts.one: timeout: Input should be greater than 0"),
 ])  # fmt: skip
 def test_options_of_the_environment_are_checked_and_shown(options: str, said: str, tmp_path: Path) -> None:

@@ -185,6 +185,15 @@ def test_isolated_worker_stops_when_no_candidate_is_left() -> None:
     assert {take["candidates"] for take in driven.claims.takes} == {Candidates.ONLY}
 
 
+def test_isolated_worker_stops_after_a_candidate_that_met_a_defect() -> None:
+    driven = DrivenWorker(*[claimed("m", poison_candidates=True)] * 3, concurrency=1, candidates=Candidates.ONLY)
+    driven.processor.errors = [ValueError()]
+    driven.processor.may_settle.set()
+    driven.processor.may_end.set()
+    driven.works()
+    assert len(driven.processor.attempts) == 1
+
+
 def test_isolated_worker_stops_after_a_candidate_that_is_not_done() -> None:
     """It may have left a timer that ends the process, and the next candidate would be blamed."""
     driven = DrivenWorker(*[claimed("m", poison_candidates=True)] * 3, concurrency=1, candidates=Candidates.ONLY)
