@@ -1,12 +1,15 @@
-"""The handler with fakeredis, which has streams and needs no server."""
+"""The handler and the pages with fakeredis, which has streams and needs no server."""
 
+import asyncio
 from typing import Any
 
+import httpx
 import pytest
 from checkin import OUTCOME, SECONDS, tell
+from checkin_web import api_of, app, redis_of
 from fakeredis.aioredis import FakeRedis
 
-from credhook.testing import aassert_idempotent, arun, event
+from credhook.testing import FakeApi, aassert_idempotent, arun, event
 
 DATA, FAILED, EXPIRED = (f"openid4vc.verification.{word}" for word in ("data", "failed", "expired"))
 
@@ -38,3 +41,23 @@ async def test_the_page_gets_one_word_unless_the_details_lag_behind(
 
 async def test_it_may_run_again() -> None:
     await aassert_idempotent(tell, event(DATA), fresh=fresh, effects=kept)
+
+
+async def test_waiting_page_gets_the_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    api, redis = FakeApi(), fresh()
+    api.answer("/requests", {"data": {"id": "p1", "authorizationRequestUri": "openid4vp://?client_id=us"}})
+    monkeypatch.setenv("CHECKIN_REQUEST_PATH", "/requests")
+    monkeypatch.setattr(app, "dependency_overrides", {api_of: lambda: api, redis_of: lambda: redis})
+    url, transport = "https://checkin", httpx.ASGITransport(app)
+    async with (
+        httpx.AsyncClient(base_url=url, transport=transport, follow_redirects=True) as browser,
+        httpx.AsyncClient(base_url=url, transport=transport) as stranger,
+    ):
+        assert "openid4vp://?client_id=us" in (await browser.post("/begin")).text
+        waiting = asyncio.create_task(browser.get("/stream"))
+        await asyncio.wait({waiting}, timeout=0.1)
+        assert not waiting.done()
+        await arun(tell, event(DATA, resource_id="p1"), state=redis)
+        assert (await waiting).text.endswith("data: look\n\n")
+        assert "<p>accepted</p>" in (await browser.get("/")).text
+        assert "accepted" not in (await stranger.get("/")).text

@@ -161,6 +161,7 @@ def test_outcome_reaches_the_waiting_page_alone(dev: Dev, module_redis: str, tmp
     settings = {"CHECKIN_REDIS_URL": module_redis, "PYTHONPATH": str(EXAMPLES / "checkin")}
     settings |= {name: value for name, value in dev.environment.items() if name.startswith("CREDHOOK_")}
     settings["CHECKIN_REQUEST_PATH"] = "/requests"
+    settings["OTEL_SDK_DISABLED"] = "true"  # FastAPI imports OpenTelemetry, which `start` hides otherwise.
 
     def answer(asked: Asked) -> tuple[int, dict[str, str], bytes]:
         """Answer as a platform that is asked to request a presentation, or as a proxy with no process behind it."""
