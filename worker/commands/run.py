@@ -53,8 +53,11 @@ def run(*, webhook_id: str, names: tuple[str, ...], take: bool, debug: bool) -> 
         record = next(records(store, [webhook_id]), None)
     if record is None:
         raise click.ClickException(f"the store has no event {webhook_id}")
-    if not registry.matching(record["type"]):
+    wanting = {handler.name for handler in registry.matching(record["type"])}
+    if not wanting:
         raise click.ClickException(f"no handler that is loaded here wants {record['type']}")
+    if others := set(names).difference(wanting):
+        raise click.ClickException(f"{min(others)} does not want {record['type']}; {', '.join(sorted(wanting))} would")
     if debug:
         running.untimed.set()
     attempt, settlement = _run_here(settings, registry, webhook_id, None if take else _claim_of(record, names))

@@ -80,6 +80,7 @@ def test_taken_event_is_settled_and_left_by_workers(harness: Harness) -> None:
 @pytest.mark.parametrize(("arguments", "code", "message"), [
     (["m2"], 1, "the store has no event m2"),
     (["m1", "--handler", "test.third"], 2, "test.third is not loaded; `credhook handlers list` shows all handlers"),
+    (["m1", "--handler", "test.breaks"], 1, "test.breaks does not want openid4vc.issuance.completed; test.first, "),
     (["m1", "--take", "--debug"], 2, "leave out --debug and --handler"),
 ])  # fmt: skip
 def test_run_that_cannot_be_made_is_refused(harness: Harness, arguments: list[str], code: int, message: str) -> None:
