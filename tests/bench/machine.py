@@ -20,6 +20,8 @@ from typing import Any, Final, Self
 import click
 from redis import Redis
 
+from credhook.sandbox.local.environment import find_server
+
 HERE: Final = Path(__file__).parent
 ROOT: Final = HERE.parents[1]
 PROGRAMS: Final = HERE / "programs"
@@ -233,6 +235,8 @@ def here(*packages: str) -> dict[str, str]:
     model = re.search(r"model name\s*: (.*)", (_PROC / "cpuinfo").read_text())
     interpreter = f"Python {platform.python_version()} in {sys.base_prefix}"
     software = [interpreter, *(f"{name} {version(name)}" for name in packages)]
+    server = said(find_server(), "--version").split()  # Such as "Valkey server v=9.1.2".
+    software.append(f"{server[0]} {server[2].removeprefix('v=')}")
     if shutil.which("node"):
         software.append(f"Node {said('node', '--version')}")
     return {

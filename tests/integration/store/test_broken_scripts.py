@@ -49,6 +49,12 @@ async def run_case(redis: Redis, name: str, sabotage: Sabotage) -> BreakableStor
         await run(store)
     # Presented data goes after the marks of its handlers, or after the record.
     assert all(redis.exists(SNAPSHOT + one) or store.is_marked(one) or not redis.exists(EVENT + one) for one in kept)
+    # No later claim gets the fence of an earlier one, which the lock or the record knows.
+    for claim in store.held:
+        state, fence = redis.hmget(EVENT + claim.event_id, "state", "fence")
+        lock = redis.hget(INDEX.locks, claim.resource_id) or b""
+        known = f"{claim.event_id} {claim.fence} ".encode() in lock or int(fence or 0) >= claim.fence
+        assert known or state not in OPEN
     # Progress goes after the state.
     assert all(redis.hexists(key, SAVED) or redis.hget(key, "state") not in OPEN for key in saved)
     return store
