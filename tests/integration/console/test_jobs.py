@@ -177,9 +177,10 @@ def test_two_consoles_show_each_job_and_one_runs_it(tmp_path: Path, redis_url: s
         folder.mkdir()
     with Console(folders[0], redis_url) as one, Console(folders[1], redis_url) as two:
         with one.operator() as ada, two.operator("grace") as grace:
-            first = act(ada, "replay", ("state", "dead"), ("until", "20m")).url
+            moment = (datetime.now(UTC) - timedelta(minutes=20)).strftime("%Y-%m-%dT%H:%M:%SZ")
+            first = act(ada, "replay", ("state", "dead"), ("until", moment)).url
             assert "replay" in grace.get("/jobs").text
-            second = act(grace, "replay", ("state", "dead"), ("since", "20m")).url
+            second = act(grace, "replay", ("state", "dead"), ("since", moment)).url
             for job in (first, second):
                 assert "job-done" in ended(grace, grace.base_url.copy_with(path=job.path))
                 assert "job-done" in ended(ada, ada.base_url.copy_with(path=job.path))
