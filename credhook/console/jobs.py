@@ -230,6 +230,7 @@ class Jobs:
         while not self._ends.is_set():
             try:
                 waiting = [job for job in self.all() if not job.ended]
+                self._has_warned = self._has_warned and bool(waiting)  # A job may fail while this look succeeds.
                 if waiting and self._has_lock() and running.done():
                     running = self._worker.submit(self._run, waiting[-1])
             except STORE_ERRORS as error:

@@ -52,7 +52,8 @@ local function erase(id, job, selected)
     local lease = tonumber(redis.call('ZSCORE', leases, id) or 0)
     forget_executions(job, resource and last_claim(id, record) or record.fence)
     if resource then redis.call('ZREM', blocked .. resource, job) end
-    if state then remember(id) end  -- If the script breaks off before the record goes, no later claim may get this fence.
+    -- If the script breaks off before the record goes, no later claim may get this fence.
+    if state == $ACCEPTED then remember(id) end
     unlock(id, resource)
     redis.call('PEXPIRE', 'rq:job:' .. job, lease > now and lease - now + NOTICED or 0)
     redis.call('ZREM', leases, id)

@@ -1,7 +1,7 @@
 -- Note that a worker process has died, and let go of the events that it held, so that they can be put back.
 --
 -- If the process held one event only, this event has killed it. If there were several, each of them may have: no lapse is
--- death_field, and after a few such deaths an event is worked on alone.
+-- counted, and after a few such deaths an event is worked on alone.
 --
 -- ARGV: the worker's name; how it died: 'own' if the process ended by itself, 'ended' if it was ended from outside, 'host'
 --   if it may have gone down with its host, or 'look' to change nothing; the death as a failure, in JSON as causes.lua

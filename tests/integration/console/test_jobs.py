@@ -1,15 +1,18 @@
 """Jobs of the console outlive their console: another console continues them, and only one console at a time."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 import pytest
 from redis import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
+from structlog.testing import capture_logs
 
 from credhook.console.jobs import Interrupted, Job, Jobs, Stage
 from credhook.console.pages import TEMPLATES
@@ -143,18 +146,47 @@ def test_job_continues_after_one_error_of_the_connection(redis_client: Redis, af
     assert redis_client.zcard(INDEX.open) == 500
 
 
+class WatchedRedis(Redis):
+    """A client that calls `looked` after each look at the jobs."""
+
+    looked: Callable[[], object] = staticmethod(lambda: None)
+
+    def hgetall(self, name: Any) -> Any:
+        fields = super().hgetall(name)
+        self.looked()
+        return fields
+
+
+def watched(redis: Redis) -> WatchedRedis:
+    return WatchedRedis(connection_pool=redis.connection_pool)
+
+
 def test_job_of_another_console_is_not_forgotten(redis_client: Redis) -> None:
     """Both consoles read the jobs before one of them writes its own."""
-    ours, theirs = Jobs(store_on(redis_client)), Jobs(store_on(redis_client))
+    ours, theirs = watched(redis_client), Jobs(store_on(redis_client))
+    ours.looked = lambda: add(theirs, redis_client)
+    add(Jobs(store_on(ours)), redis_client)
+    assert len(theirs.all()) == 2
 
-    class Late(Jobs):
-        def _fields(self) -> dict[str, bytes]:
-            fields = super()._fields()
-            add(theirs, redis_client)
-            return fields
 
-    add(Late(store_on(redis_client)), redis_client)
-    assert len(ours.all()) == 2
+def test_each_outage_is_logged_once(redis_client: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("credhook.console.jobs._ROUND_SECONDS", 0.01)
+    looks, is_down = [0], [False]
+
+    def look() -> None:
+        looks[0] += 1
+        if is_down[0]:
+            raise RedisConnectionError
+
+    def has_looked(times: int) -> bool:
+        return looks[0] >= times
+
+    redis = watched(redis_client)
+    redis.looked = look
+    with capture_logs() as logs, running_jobs(store_on(redis)):
+        for is_down[0] in (True, False, True, False):
+            until(partial(has_looked, looks[0] + 3), what="three looks")
+    assert [line["event"] for line in logs] == ["console_jobs_wait"] * 2
 
 
 def test_job_continues_after_its_console_was_stopped(tmp_path: Path, redis_url: str, redis_client: Redis) -> None:

@@ -270,20 +270,25 @@ async def test_handler_without_a_free_place_is_skipped_by_its_condition(plugin: 
     assert record(redis_client, "e2")["h:test.limited"] == "skipped"
 
 
+async def waits_of_backlog(plugin: Plugin, redis_client: Redis, events: int) -> list[float]:
+    """Return how long each event of a backlog waits for a handler whose only place is taken."""
+    plugin.add("limited", concurrency=1)
+    redis_client.sadd("credhook:credhook:running:test.limited", "another")
+    redis_client.zadd(INDEX.leases, {"another": 2e15})
+    async with plugin.worker() as made:
+        for number in range(2, events + 1):
+            await made.accept(f"e{number}", DATA, f"pre_{number}")
+        attempts_made = [Attempt(await made.claim()) for _ in range(events)]
+        return [(await made.next(attempt)).wait for attempt in attempts_made]
+
+
 async def test_events_of_a_backlog_ask_for_a_place_in_turn(
     plugin: Plugin, redis_client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All of a backlog would ask each second, and log it."""
     monkeypatch.setattr("credhook.worker.attempt.retry.PLACE_TURN_SECONDS", 25.0)
-    plugin.add("limited", concurrency=1)
-    redis_client.sadd("credhook:credhook:running:test.limited", "another")
-    redis_client.zadd(INDEX.leases, {"another": 2e15})
     with capture_logs() as logs:
-        async with plugin.worker() as made:
-            for number in range(2, 22):
-                await made.accept(f"e{number}", DATA, f"pre_{number}")
-            attempts_made = [Attempt(await made.claim()) for _ in range(21)]
-            waits = [(await made.next(attempt)).wait for attempt in attempts_made]
+        waits = await waits_of_backlog(plugin, redis_client, 21)
     assert min(waits) > 0.4
     assert all(12 < later - earlier <= 25 for earlier, later in pairwise(waits))
     assert [line["log_level"] for line in logs if line["event"] == "event_waiting"] == ["debug"] * 21
@@ -294,13 +299,7 @@ async def test_turn_is_ten_minutes_away_at_most(
 ) -> None:
     """The backlog may have been erased since."""
     monkeypatch.setattr("credhook.worker.attempt.retry.PLACE_TURN_SECONDS", 500.0)
-    plugin.add("limited", concurrency=1)
-    redis_client.sadd("credhook:credhook:running:test.limited", "another")
-    redis_client.zadd(INDEX.leases, {"another": 2e15})
-    async with plugin.worker() as made:
-        for number in range(2, 6):
-            await made.accept(f"e{number}", DATA, f"pre_{number}")
-        waits = [(await made.next(attempt)).wait for attempt in [Attempt(await made.claim()) for _ in range(5)]]
+    waits = await waits_of_backlog(plugin, redis_client, 5)
     assert waits[1] > 400
     assert max(waits) <= 600 + retry.PLACE_AGAIN_SECONDS
 
