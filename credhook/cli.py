@@ -9,6 +9,7 @@ import importlib
 import os
 import shlex
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -81,9 +82,13 @@ def join_dev_session() -> None:
 
     if "REDIS_URL" in names_set():
         return
-    files = [path for path in Path().glob(".credhook-*/env") if path.stat().st_uid == os.getuid()]
-    if files:
-        session = max(files, key=lambda path: path.stat().st_mtime)
+    sessions = dict[Path, float]()
+    for path in Path().glob(".credhook-*/env"):
+        with suppress(FileNotFoundError):  # The session ends at this moment.
+            if (status := path.stat()).st_uid == os.getuid():
+                sessions[path] = status.st_mtime
+    if sessions:
+        session = max(sessions, key=sessions.__getitem__)
         for setting in shlex.split(session.read_text(encoding="utf-8")):
             name, _, value = setting.partition("=")
             os.environ.setdefault(name, value)

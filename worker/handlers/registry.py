@@ -565,7 +565,7 @@ class Handlers(Generic[State]):
         Raises:
             ValueError: the function takes arguments, or the plugin has a start-up function already.
         """
-        self._check_hook("startup", self.startup_function, function)
+        self._check_lifecycle("startup", self.startup_function, function)
         self.startup_function = function
         return function
 
@@ -579,7 +579,7 @@ class Handlers(Generic[State]):
         Raises:
             ValueError: the function does not take one argument, or the plugin has a shutdown function already.
         """
-        self._check_hook("shutdown", self.shutdown_function, function, None)
+        self._check_lifecycle("shutdown", self.shutdown_function, function, None)
         self.shutdown_function = function
         return function
 
@@ -617,7 +617,7 @@ class Handlers(Generic[State]):
         Raises:
             ValueError: the function does not take two arguments.
         """
-        self.error_hooks.append(self._hook("on_error", function))
+        self.error_hooks.append(self._as_hook("on_error", function))
         return function
 
     @overload
@@ -632,14 +632,14 @@ class Handlers(Generic[State]):
         Raises:
             ValueError: the function does not take two arguments.
         """
-        self.give_up_hooks.append(self._hook("on_give_up", function))
+        self.give_up_hooks.append(self._as_hook("on_give_up", function))
         return function
 
-    def _hook(self, kind: str, function: Callable[[Any, Any], Any]) -> Handler:
+    def _as_hook(self, kind: str, function: Callable[[Any, Any], Any]) -> Handler:
         name = f"{self.name}.{name_of(function) or kind}"
         return _new_handler(name, frozenset(), function, {"timeout": HOOK_SECONDS}, "failure")
 
-    def _check_hook(self, kind: str, existing: object, function: Callable[..., Any], *arguments: object) -> None:
+    def _check_lifecycle(self, kind: str, existing: object, function: Callable[..., Any], *arguments: object) -> None:
         if existing is not None:
             raise ValueError(f"{self.name!r} already has a {kind} function")
         if _is_generator(function) and not is_async(function):

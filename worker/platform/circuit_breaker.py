@@ -108,7 +108,7 @@ class CircuitBreaker:
         return self._circuit.phase(self.clock())
 
     def pause(self) -> float:
-        """Return the seconds until calls may be sent, from memory; 0 if now."""
+        """Return the seconds until this process may claim events and send calls; 0 if now. Redis is not asked."""
         now = self.clock()
         return max(self._circuit.pause(now), self._held_until - now, TOKEN_POLL_SECONDS * self._lacks_token)
 
@@ -160,8 +160,9 @@ class CircuitBreaker:
             PlatformPaused: The call may not be sent now.
         """
         self._check(operation)
-        is_fetch = self._fetches_due > 0
-        if is_fetch:
+        # Calls of handlers may come first, and then the fetch asks. The number of calls that ask is the same.
+        is_counted = self._fetches_due > 0
+        if is_counted:
             self._fetches_due -= 1
         elif self._limited or self.clock() >= self._allowance_until:
             await self._ask(operation)
@@ -170,10 +171,10 @@ class CircuitBreaker:
         if is_probe:
             self._probing = True
             log.info("platform_probed", operation=operation)
-        return BreakerPermit(self, is_fetch=is_fetch, is_probe=is_probe)
+        return BreakerPermit(self, is_counted=is_counted, is_probe=is_probe)
 
-    def record(self, outcome: CallOutcome | None, *, is_fetch: bool, is_probe: bool) -> None:
-        """Take in the end of a call. None says nothing about the platform."""
+    def record(self, outcome: CallOutcome | None, *, is_counted: bool, is_probe: bool) -> None:
+        """Take in the end of a call. `outcome`: None says nothing about the platform; `is_counted`: by a claim."""
         if is_probe:
             self._probing = False
         if outcome is None:
@@ -184,7 +185,7 @@ class CircuitBreaker:
             self._answers.add(outcome.at)
             if not self._lacks_token:
                 self.credential_error, self._held_until = "", 0.0
-            if is_fetch:
+            if is_counted:
                 self._slow_start.succeeded()
         before, after = self._circuit, self._circuit.after(outcome)
         if after is before:
@@ -274,7 +275,7 @@ class BreakerPermit(Permit):
     """Permission for one call."""
 
     breaker: CircuitBreaker
-    is_fetch: bool
+    is_counted: bool
     is_probe: bool
 
     def ended(self, status: int | None, *, retry_after: float | None = None, cause: str = "") -> None:
@@ -286,7 +287,7 @@ class BreakerPermit(Permit):
         self._record(None)
 
     def _record(self, outcome: CallOutcome | None) -> None:
-        self.breaker.record(outcome, is_fetch=self.is_fetch, is_probe=self.is_probe)
+        self.breaker.record(outcome, is_counted=self.is_counted, is_probe=self.is_probe)
 
 
 def _refusal(operation: str, reason: str, seconds: float) -> PlatformPaused:

@@ -64,12 +64,13 @@ class ConcurrentWorker(BaseWorker):
 
     #: Why the platform accepts no credential of this process, or "". The heartbeat announces it.
     credential_error: str = ""
+    #: Kinds of resources for which every fetch got a 404. The heartbeat announces them.
     never_found: tuple[str, ...] = ()
     #: Phase of the circuit breaker. The heartbeat announces it.
     breaker: str = Phase.CLOSED.value
-    #: Seconds since it was closed last.
+    #: Seconds since the circuit was closed last.
     breaker_seconds: float = 0.0
-    #: True once it takes events: it has asked for a token, and at least one plugin has started.
+    #: True once this worker takes events: it has asked for a token, and at least one plugin has started.
     _takes_events: bool = False
     #: When the grace time ends, in seconds of the loop. It includes waits for Redis: the supervisor waits no longer.
     _drained_by: float = math.inf
@@ -169,9 +170,9 @@ class ConcurrentWorker(BaseWorker):
             self._processor = parts.processor
             self._claims, self._breaker = parts.processor.claims, parts.processor.breaker
             with suppress(ApiError):  # The breaker then claims no events.
-                await self._first(parts.auth.token(parts.transport))
+                await self._unless_stopped(parts.auth.token(parts.transport))
             self._lifespan = parts.lifespan
-            await self._first(parts.lifespan.start())
+            await self._unless_stopped(parts.lifespan.start())
             self._on_start()
             self.credential_error, self._takes_events = self._breaker.credential_error, True
             watch(False)  # An event may block the loop before the next round.
@@ -233,7 +234,7 @@ class ConcurrentWorker(BaseWorker):
             if self._candidates is Candidates.ONLY:  # Its candidates are blocked. Other jobs do not concern it.
                 await _until(self._stopping, IDLE_SECONDS)
             elif wait > 0:
-                await self._first(self._claims.wait_for_job(wait))
+                await self._unless_stopped(self._claims.wait_for_job(wait))
 
     def _room(self) -> int:
         if self._stopping.is_set():
@@ -287,16 +288,16 @@ class ConcurrentWorker(BaseWorker):
             self._freed.clear()
         await _until(self._freed, seconds)
 
-    async def _first(self, awaited: Awaitable[object]) -> None:
-        """Wait for the awaitable or for the stop, then cancel the other."""
+    async def _unless_stopped(self, awaited: Awaitable[object]) -> None:
+        """Wait for the awaitable. If the worker is told to stop first, cancel it."""
         task, stop = asyncio.ensure_future(awaited), asyncio.ensure_future(self._stopping.wait())
         try:
             await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
             if task.done():
                 task.result()
         finally:
-            for one in (task, stop):
-                one.cancel()
+            task.cancel()
+            stop.cancel()
             await asyncio.gather(task, stop, return_exceptions=True)
 
     def _stop(self) -> None:

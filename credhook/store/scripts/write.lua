@@ -31,7 +31,7 @@ local MOST_SHARING = 20  -- Events of a presentation that are asked whether they
 local call = redis.call
 local retention, forgotten = ARGV[1], string.format('%.0f', now + 1000 * ARGV[1])
 local worker = {lease = ARGV[2], name = ARGV[3] ~= '' and ARGV[3] or nil}
-local write, settled, ended, left = {}, {}, {}, MOST_BLOCKED
+local write, settled, executions, left = {}, {}, {}, MOST_BLOCKED
 local OF_OPEN_EVENTS = {'fence', 'deaths', 'killed', 'lapses'}  -- Fields that a closed event lacks.
 
 -- Return the schedule of a pending handler, or of the fetch, as the record keeps it. A negative `wait`, in ms, stands for no
@@ -125,10 +125,10 @@ end
 -- Record how handlers ended under a claim that no longer stands. Return 1 if an earlier run of this settlement was written and
 -- only its reply was lost, else 0.
 local function settle_lost_claim(id, fence, last_fence, record, state, records, details)
-    local schedules, failed, has_ended, pending = details.schedules or {}, {}, {[$FETCH] = true}, {}
+    local schedules, failed, not_pending, pending = details.schedules or {}, {}, {[$FETCH] = true}, {}
     for _, failure in ipairs(details.failures or {}) do failed[failure.who] = cjson.encode(failure) end
-    for i = 1, #records, 2 do has_ended[records[i]] = true end
-    for name in pairs(schedules) do if not has_ended[name] then pending[#pending + 1] = name end end
+    for i = 1, #records, 2 do not_pending[records[i]] = true end
+    for name in pairs(schedules) do if not not_pending[name] then pending[#pending + 1] = name end end
     for i = 1, #records, 2 do
         local name = records[i]
         local attempts = (schedules[name] or {1})[1]
@@ -149,7 +149,7 @@ end
 --   rest      '' or JSON; see `Settlement.more` in worker/queue/claims.py
 function write.settle(id, fence, job, state, latest, follow, sealed, rest, ...)
     local key, records, details = EVENT .. id, {...}, rest ~= '' and cjson.decode(rest) or {}
-    ended[#ended + 1] = job .. ':' .. fence
+    executions[#executions + 1] = job .. ':' .. fence
     local record = by_field(call('HGETALL', key))
     local last_fence, lapses, locked
     if record.resource then last_fence, lapses, locked = last_claim(id, record) end
@@ -291,28 +291,25 @@ local function go_on()
     for place, reply in ipairs(replies) do reply[2] = claims[place] end
 end
 
-local replies, i = {}, 4  -- Where the operations begin.
+local replies, at = {}, 4  -- Where the next operation begins in ARGV.
 
--- Run the operations from `i` on, settlements or all others.
-local function run(settlements)
-    while ARGV[i] and (ARGV[i] == 'settle') == settlements do
-        local last = i + 1 + ARGV[i + 1]
-        local ok, reply = pcall(write[ARGV[i]], unpack(ARGV, i + 2, last))
-        if not ok then reply = {err = type(reply) == 'table' and reply.err or tostring(reply)} end
-        replies[#replies + 1] = type(reply) == 'table' and reply or {reply}
-        i = last + 1
-    end
+local function run_next()
+    local last = at + 1 + ARGV[at + 1]
+    local ok, reply = pcall(write[ARGV[at]], unpack(ARGV, at + 2, last))
+    if not ok then reply = {err = type(reply) == 'table' and reply.err or tostring(reply)} end
+    replies[#replies + 1] = type(reply) == 'table' and reply or {reply}
+    at = last + 1
 end
 
--- Settlements and renewals shall pass although Redis is full, which allows a script everything once it has written
--- something: this changes nothing, and needs no memory. Records and progress wait.
-if ARGV[i] ~= 'record' and ARGV[i] ~= 'progress' then call('PERSIST', leases) end
-run(true)
-if #ended > 0 then call('ZREM', started, unpack(ended)) end
+-- Settlements and renewals shall pass although Redis is full. Redis allows a script everything after its first write, and a
+-- PERSIST of leases, which never expire, changes nothing and needs no memory. Records and progress wait.
+if ARGV[at] ~= 'record' and ARGV[at] ~= 'progress' then call('PERSIST', leases) end
+while ARGV[at] == 'settle' do run_next() end
+if #executions > 0 then call('ZREM', started, unpack(executions)) end
 if #settled > 0 then
     release()
     pcall(go_on)
 end
-run(false)
+while ARGV[at] do run_next() end
 write_counts()
 return replies

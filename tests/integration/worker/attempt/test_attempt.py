@@ -458,7 +458,7 @@ async def test_parts_of_a_worker_end_with_it(redis_url: str, redis_client: Redis
         assert parts.auth.on_fetch == breaker.token_fetched
         waiting = asyncio.create_task(parts.auth.token(behind(never)))
         await asked.wait()
-        breaker.record(outcome_of(503, 60.0, at=breaker.clock()), is_fetch=False, is_probe=False)
+        breaker.record(outcome_of(503, 60.0, at=breaker.clock()), is_counted=False, is_probe=False)
     assert waiting.cancelled()
     assert redis_client.keys("*:pause")  # The fleet has heard of it.
     assert asyncio.all_tasks() == {asyncio.current_task()}
