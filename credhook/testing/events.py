@@ -8,7 +8,7 @@ import json
 import secrets
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, Literal, TypedDict, Unpack, overload
 
@@ -113,7 +113,8 @@ def event(
             that the model or the sandbox has: for others, edit the file of `credhook events export`.
         resource_id: its id. Default: generated.
         webhook_id: the delivery's id. Default: generated.
-        received_at: when it was received, and when the details were last updated. Default: now.
+        received_at: when it was received, and when the details were last updated. Default: now. An earlier time makes
+            an event of that `age`.
         attempt: number of the attempt.
 
     Raises:
@@ -125,6 +126,7 @@ def event(
     if received_at is not None and not (isinstance(received_at, datetime) and received_at.tzinfo):
         raise ValueError("received_at= should be a datetime with a time zone, such as datetime.now(UTC)")
     moment = datetime.now(UTC) if received_at is None else received_at
+    moment -= timedelta(microseconds=moment.microsecond % 1_000)  # The store has milliseconds.
     template, claims = _CREDENTIALS[format]
     request: Document = {"event_type": type, "template_id": template}
     read: Callable[..., Any] = resources.read_issuance
@@ -154,7 +156,12 @@ def event(
         received_at=moment,
         attempt=attempt,
         details=model.model_validate(document),
+        age=timedelta(0) if received_at is None else _age(moment),
     )
+
+
+def _age(received_at: datetime) -> timedelta:
+    return max(timedelta(0), datetime.now(UTC) - received_at)
 
 
 def load_event(path: str | Path) -> FetchedEvent:
@@ -162,7 +169,8 @@ def load_event(path: str | Path) -> FetchedEvent:
     try:
         case = json.loads(Path(path).read_text(encoding="utf-8"))
         details = model_of(resource_of(case["type"])).model_validate(case.pop("details"))
-        return FetchedEvent(**case | {"received_at": datetime.fromisoformat(case["received_at"]), "details": details})
+        received_at = datetime.fromisoformat(case["received_at"])
+        return FetchedEvent(**case | {"received_at": received_at, "details": details, "age": _age(received_at)})
     except (LookupError, TypeError, ValueError) as error:
         raise ValueError(f"{path} does not hold an event as `credhook events export` writes it") from error
 

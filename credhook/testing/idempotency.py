@@ -13,8 +13,8 @@ import difflib
 import inspect
 import pprint
 import types
-from collections.abc import Callable, Coroutine, Generator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,7 +33,6 @@ def assert_idempotent(
     handler: Function,
     event: FetchedEvent,
     *,
-    state: object = UNSET,
     fresh: Callable[..., Any] | None = None,
     effects: Callable[..., Any] | None = None,
 ) -> None:
@@ -42,14 +41,13 @@ def assert_idempotent(
     Raises:
         AssertionError: see `aassert_idempotent`.
     """
-    run_on_new_loop(aassert_idempotent(handler, event, state=state, fresh=fresh, effects=effects))
+    run_on_new_loop(aassert_idempotent(handler, event, fresh=fresh, effects=effects))
 
 
 async def aassert_idempotent(
     handler: Function,
     event: FetchedEvent,
     *,
-    state: object = UNSET,
     fresh: Callable[..., Any] | None = None,
     effects: Callable[..., Any] | None = None,
 ) -> None:
@@ -62,54 +60,73 @@ async def aassert_idempotent(
     Args:
         handler: as for `arun`.
         event: as for `arun`.
-        state: as for `arun`, unless `fresh` makes it. All runs share it.
-        fresh: makes the state before each undisturbed or crashed run, and returns `context.state`. It gets the
-            `FakeApi` if it takes an argument. May be a coroutine function, like `effects`.
+        fresh: makes the author's own data before each undisturbed or crashed run, and returns `context.state`. It may
+            be the plugin's start-up function, a coroutine function, or have a `yield`, as a lifespan function has. It
+            gets the `FakeApi` if it takes an argument. Required if the plugin has a start-up function.
         effects: returns the effects as a value to compare, such as the rows of a table. It gets the result of `fresh`
-            if it takes an argument. Default: `FakeApi.effects`.
+            if it takes an argument, and may be a coroutine function. Default: `FakeApi.effects`.
 
     Raises:
         AssertionError: the effects differ, the handler has none, or it fails. The message says after which crash, and
             where.
-        ValueError: as for `arun`.
+        ValueError: as for `arun`; or there is `effects` without `fresh`, so that runs would share their data.
     """
-    async with started(plugins_of(handler) if fresh is None else (), state) as value:
-        await _check(handler_of(handler), event, value, fresh, effects)
+    if effects is not None and fresh is None:
+        hint = "pass fresh=, a function that makes or empties your data before each run"
+        raise ValueError(f"effects= without fresh= would compare data that all runs share: {hint}")
+    await _check(handler_of(handler), event, fresh, effects)
+
+
+@asynccontextmanager
+async def _made(subject: Handler, fresh: Callable[..., Any] | None, api: FakeApi) -> AsyncIterator[object]:
+    """Yield `context.state` of one run, made by `fresh`, which may be the start-up function."""
+    async with started(plugins_of(subject.function), UNSET if fresh is None else fresh, "fresh") as states:
+        state = states.get(subject.plugin, fresh)
+        if fresh is None or state is not fresh:
+            yield state
+        elif inspect.isasyncgenfunction(fresh):
+            async with _called(asynccontextmanager(fresh), api) as made:
+                yield made
+        else:
+            made = _called(fresh, api)
+            yield await made if inspect.isawaitable(made) else made
 
 
 async def _check(
     subject: Handler,
     event: FetchedEvent,
-    state: object,
     fresh: Callable[..., Any] | None,
     effects: Callable[..., Any] | None,
 ) -> None:
-    async def seen(api: FakeApi, run_state: object) -> object:
+    async def seen(api: FakeApi, state: object) -> object:
+        shown = api.effects() if effects is None else _called(effects, state)
         # `effects` may return the state itself, which the next run changes.
-        return copy.deepcopy(api.effects() if effects is None else await _call(effects, run_state))
+        return copy.deepcopy(await shown if inspect.isawaitable(shown) else shown)
 
     before: object = UNSET
 
     async def observe(point: CrashPoint | None) -> tuple[Result, object]:
         nonlocal before
         api = FakeApi()
-        run_state = state if fresh is None else await _call(fresh, api)
-        if before is UNSET:
-            before = None
-            with suppress(Exception):  # There may be nothing to read yet, such as a table that the handler makes.
-                before = await seen(api, run_state)
-        trial = Trial(subject, event, api, state=run_state)
-        if point is not None:
-            await trial.crash(replace(subject, function=point.wrap(subject.function)) if subject.is_async else subject)
-        result = await trial.settle()
-        return result, await seen(api, run_state)
+        async with _made(subject, fresh, api) as state:
+            if before is UNSET:
+                before = None
+                with suppress(Exception):  # There may be nothing to read yet, such as a table that the handler makes.
+                    before = await seen(api, state)
+            trial = Trial(subject, event, api, state=state)
+            if point is not None:
+                stopped = replace(subject, function=point.wrap(subject.function)) if subject.is_async else subject
+                await trial.crash(stopped)
+            result = await trial.settle()
+            return result, await seen(api, state)
 
     first, expected = await observe(None)
     if not _is_done(first):
         message = f"{subject.name} did not get done when nothing disturbed it: {_summary(first)}"
         raise AssertionError(message) from _shown(first.error)
     if expected == before and first.error is None:
-        raise AssertionError(f"{subject.name} had no effect to compare: let effects= return what it changes")
+        hint = "let fresh= make, and effects= return, what it changes"
+        raise AssertionError(f"{subject.name} had no effect to compare: {hint}")
     number, awaits = 0, 0
     while number <= awaits:  # Run 0 reaches its end, and counts the awaits.
         point = CrashPoint(number)
@@ -140,14 +157,13 @@ def _summary(result: Result) -> str:
     return " ".join([f"{result.outcome},", result.cause, *(f"at {place}" for place in result.at[-1:])])
 
 
-async def _call(function: Callable[..., Any], argument: object) -> Any:
+def _called(function: Callable[..., Any], argument: object) -> Any:
     """Call the function, with the argument if it takes one."""
     try:
         takes_argument = bool(inspect.signature(function).parameters)
     except ValueError:  # Some built-in functions have no signature, such as `dict.clear`.
         takes_argument = False
-    result = function(argument) if takes_argument else function()
-    return await result if inspect.isawaitable(result) else result
+    return function(argument) if takes_argument else function()
 
 
 class Crashed(BaseException):

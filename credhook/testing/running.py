@@ -10,8 +10,9 @@ import logging
 import warnings
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar, Unpack
 
 import structlog
@@ -45,6 +46,7 @@ from credhook.worker.handlers.registry import (
     definition,
     name_of,
     plugins_of,
+    refuse_progress,
 )
 from credhook.worker.platform.circuit import Circuit, outcome_of
 
@@ -151,7 +153,8 @@ async def arun(
     if timeout is not None and timeout <= 0:
         raise ValueError("timeout= should be more than 0 seconds")
     subject = handler_of(handler)
-    async with started(plugins_of(handler), state) as value:
+    async with started(plugins_of(handler), state) as states:
+        value = states.get(subject.plugin, None if state is UNSET else state)
         trial = Trial(
             subject, event, api or FakeApi(), timeout=timeout, stale=stale, state=value, progress=Saved(progress)
         )
@@ -159,28 +162,51 @@ async def arun(
 
 
 @asynccontextmanager
-async def started(plugins: Sequence[Handlers[Any]], state: object) -> AsyncIterator[object]:
-    """Yield `context.state` as given. If it is the start-up function of a plugin, call that, and shut down at the end.
+async def started(
+    plugins: Sequence[Handlers[Any]], state: object, option: str = "state"
+) -> AsyncIterator[Mapping[str, Any]]:
+    """Yield plugin → `context.state`. Call start-up functions, each once, and shut down at the end.
+
+    `state`: of all plugins, or their start-up function; or plugin → its state or start-up function. `option`: the name
+    of the author's option.
 
     Raises:
-        ValueError: no state is given, and a plugin has a start-up function.
+        ValueError: a state is missing, or is the start-up function of another plugin.
     """
-    for plugin in plugins:
-        startup, shutdown = plugin.startup_function, plugin.shutdown_function
-        if startup is None:
-            continue
-        if state is UNSET:
-            hint = f"pass it, state={name_of(startup)}, or the state that it would have returned"
-            raise ValueError(f"{plugin.name} has a start-up function: {hint}")
-        if callable(state) and state in (startup, getattr(startup, "__wrapped__", None)):
-            value = await running.call(startup)
-            try:
-                yield value
-            finally:
-                if shutdown:
-                    await running.call(shutdown, value)
-            return
-    yield None if state is UNSET else state
+    is_by_plugin = isinstance(state, Mapping) and state and all(isinstance(plugin, Handlers) for plugin in state)
+    chosen: Any = state if is_by_plugin else dict.fromkeys(plugins, state)
+    if strangers := [plugin.name for plugin in chosen if plugin not in plugins]:
+        raise ValueError(f"{option}= has a state of {strangers[0]}, whose handlers are not run here")
+    startups = [plugin.startup_function for plugin in plugins if plugin.startup_function]
+    states, results, shutdowns = dict[str, Any](), dict[Any, Any](), set[Any]()
+    async with AsyncExitStack() as stack:
+        for plugin in plugins:
+            value, startup, shutdown = chosen.get(plugin, UNSET), plugin.startup_function, plugin.shutdown_function
+            if value is not UNSET and not any(_is(value, other) for other in startups):
+                states[plugin.name] = value
+            elif startup is None:
+                states[plugin.name] = None
+            elif _is(value, startup):
+                if startup not in results:  # Plugins may share it.
+                    results[startup] = await running.call(startup)
+                states[plugin.name] = results[startup]
+                if shutdown and (startup, shutdown) not in shutdowns:
+                    shutdowns.add((startup, shutdown))
+                    stack.push_async_callback(running.call, shutdown, results[startup])
+            else:
+                name = name_of(startup)
+                hint = f"pass it, {option}={name}, or " + (
+                    "the state that it would have returned" if option == "state" else "a function that makes the state"
+                )
+                if len(startups) > 1:
+                    hint = f"pass the state of each plugin, {option}={{handlers: {name}, …}}"
+                raise ValueError(f"{plugin.name} has a start-up function: {hint}")
+        yield states
+
+
+def _is(value: object, startup: Function) -> bool:
+    """Return True if the value is this start-up function, or the lifespan that it stands for."""
+    return callable(value) and value in (startup, getattr(startup, "__wrapped__", None))
 
 
 @dataclass
@@ -224,12 +250,11 @@ class Trial:
 
     async def settle(self, attempts: int = _MAX_ATTEMPTS) -> Result:
         """Make up to so many attempts, until the handler is done or given up. Return the result."""
-        age = 0.0
         for _ in range(attempts):
-            outcome, error, wait = await self._attempt(age)
+            outcome, error, wait = await self._attempt()
             if wait is None:
                 break
-            age += wait
+            self.event = replace(self.event, age=self.event.age + timedelta(seconds=wait))
         return Result(
             outcome=outcome,
             retry_in=wait,
@@ -242,8 +267,8 @@ class Trial:
             progress=self.progress.value,
         )
 
-    async def _attempt(self, age: float) -> tuple[Ending, Exception | None, float | None]:
-        """Return how the handler ended, its error, and the seconds until the next attempt. `age`: of the event."""
+    async def _attempt(self) -> tuple[Ending, Exception | None, float | None]:
+        """Return how the handler ended, its error, and the seconds until the next attempt."""
         handler = self.handler
         try:
             is_wanted = handler.wants(self.event)
@@ -263,7 +288,7 @@ class Trial:
             error,
             failed.attempt,
             max_attempts=handler.max_attempts(WorkerSettings.model_fields["max_attempts"].default),
-            age=age,
+            age=failed.age.total_seconds(),
             pause=pause_after(error),
             backoff=handler.backoff or BACKOFF,
             give_up_on=handler.give_up_on,
@@ -280,7 +305,7 @@ class Trial:
     async def _run_hooks(self, failure: FailedRun) -> None:
         """Call the functions of `on_error` and `on_give_up`, and raise the first error of theirs."""
         for plugin in plugins_of(self.handler.function):
-            for hook in [*plugin.error_hooks, *(() if failure.will_retry else plugin.give_up_hooks)]:
+            for hook in plugin.hooks(will_retry=failure.will_retry):
                 if error := await self._call(hook, failure):
                     raise error
 
@@ -358,6 +383,8 @@ def make_context(
         handler=handler.name,
     )
     key, progress = f"{event.webhook_id}:{handler.name}", (saved or Saved()).progress()
+    if not handler.types:  # A function of `on_error` or `on_give_up`.
+        progress = Progress(lambda: None, refuse_progress)
     return Context(api, log.bind(), key, stale, state, progress, WorkerSettings.model_fields["queue"].default)
 
 

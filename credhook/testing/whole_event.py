@@ -95,7 +95,8 @@ async def arun_event(
         plugins: the `Handlers` of a worker.
         api: the platform. Default: a new one.
         attempts: maximum number of attempts at the event, from 1.
-        state: `context.state` of all these plugins, or their start-up function. Required if they have one.
+        state: `context.state` of all these plugins, or their start-up function. Required if they have one. If they
+            have different ones: `{handlers: state, …}`.
 
     Raises:
         TypeError: an argument is no event, or no `Handlers`.
@@ -112,7 +113,7 @@ async def arun_event(
     before = len(platform.calls)
     limit = _MAX_ATTEMPTS if attempts == "until settled" else attempts
     async with AsyncExitStack() as stack:
-        states = {plugin.name: await stack.enter_async_context(started([plugin], state)) for plugin in plugins}
+        states = await stack.enter_async_context(started(plugins, state))
         lines = stack.enter_context(capture_logs())
         stack.enter_context(noted_warnings())
         processor = _Processor.of(Registry(plugins), platform, states)
@@ -154,7 +155,7 @@ class _Processor(Processor):
     ) -> tuple[str, Mapping[str, str], tuple[EventRun, ...], str]:
         """Make up to so many attempts. Return state, ends of handlers, runs and error of an `EventResult`."""
         received = event.received_at
-        claim = first_claim(event.webhook_id, event.type, event.resource_id, received, _ms(received))
+        claim = first_claim(event.webhook_id, event.type, event.resource_id, received, _ms(received + event.age))
         claims: Any = self.claims
         for _ in range(attempts):
             attempt = Attempt(claim)
@@ -186,7 +187,7 @@ class _Processor(Processor):
 
 
 def _ms(time: datetime) -> int:
-    return int(time.timestamp() * 1_000)
+    return round(time.timestamp() * 1_000)
 
 
 def _end(status: str) -> str:

@@ -96,8 +96,8 @@ class Attempt:
         data_gone: True if the presented data is gone.
         failures: the failures of this attempt.
         retries: handler → its `Retry`, as the history shows it. A `Retry` is no failure.
-        failed_runs: the failed runs of handlers for the functions of `on_error`.
-        given_up_runs: handlers that were given up in this attempt, for the functions of `on_give_up`.
+        hook_calls: the functions of `on_error` and `on_give_up` to call once the event is settled, each with its
+            first argument.
     """
 
     claim: Claim
@@ -118,8 +118,7 @@ class Attempt:
     data_gone: bool = False
     failures: list[Failure] = field(default_factory=list)
     retries: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    failed_runs: list[FailedRun] = field(default_factory=list)
-    given_up_runs: list[FailedRun] = field(default_factory=list)
+    hook_calls: list[tuple[FailedRun, Handler]] = field(default_factory=list)
     _task: "asyncio.Task[object] | None" = None
     _over: bool = False
 
@@ -139,6 +138,10 @@ class Attempt:
         """Return the handlers that the event still waits for, on this worker or another one."""
         waited_for = self.claim.pending.union(self.missing, self.dispatched)
         return tuple(sorted(waited_for - self.claim.ended.keys() - self.statuses.keys()))
+
+    def run_number(self, name: str) -> int:
+        """Return `event.attempt` of the handler's next run. A run that a crash has cut short counts, at no cost."""
+        return self.claim.attempt(name) + self.claim.lapses
 
     def failed(self, name: str, error: Exception, decision: Retry | GiveUp) -> None:
         """Take in what the retry policy says of a failure. `name`: a handler, or `FETCH`."""

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from shlex import quote
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Optional
@@ -36,6 +37,7 @@ from credhook.worker.handlers.registry import (
     Handler,
     Progress,
     Registry,
+    refuse_progress,
 )
 from credhook.worker.platform.circuit_breaker import CircuitBreaker
 from credhook.worker.queue.claims import Claim, Claims, Settlement, is_stale
@@ -87,9 +89,7 @@ class Processor:
         self.lookups = Lookups()
         #: Handler → when the last event that waits for it asks again, in monotonic seconds.
         self._turns: dict[str, float] = {}
-        self._with_startup = {plugin.name for plugin in self.registry.plugins if plugin.startup_function}
-        #: Plugin → the functions to call after a failed run, and after one that was the last.
-        self._hooks = {plugin.name: (plugin.error_hooks, plugin.give_up_hooks) for plugin in self.registry.plugins}
+        self._plugins = {plugin.name: plugin for plugin in self.registry.plugins}
         self._log = log.bind()  # The module's logger would bind anew for each event.
 
     async def handle(
@@ -118,14 +118,16 @@ class Processor:
                 finally:
                     attempt.end()
                     handled(attempt)
-                calls = self._hook_calls(attempt)  # They may take longer than the lease of a following event lasts.
-                settlement, following = await self._settle(attempt, follow=not calls and may_follow())
+                self._note_given_up(attempt)
+                # The calls of hooks may take longer than the lease of a following event lasts.
+                may_follow_now = not attempt.hook_calls and may_follow()
+                settlement, following = await self._settle(attempt, follow=may_follow_now)
             finally:
                 self.leases.release(attempt.claim)
             if span is not None:
                 span.settled(settlement, attempt.failures)
             if settlement is not None:
-                await self._run_hooks(attempt, calls)
+                await self._run_hooks(attempt)
             return settlement, following
 
     async def _try(self, attempt: Attempt) -> None:
@@ -207,7 +209,7 @@ class Processor:
         """Return why a due handler cannot run now, or None."""
         if self.runs.defer_to(claim.event_id, handler.name):
             return StillRunning()
-        if handler.plugin in self._with_startup and handler.plugin not in self.states:
+        if self._plugins[handler.plugin].startup_function and handler.plugin not in self.states:
             return retry.PluginNotStarted(self._turn(handler, retry.START_AGAIN_SECONDS))
         # At a first attempt presented data may not wait, and a condition may yet forbid the run.
         return None if claim.first else await self._place(claim, handler)
@@ -257,7 +259,7 @@ class Processor:
             await self._run_handler(attempt, details, handler)
             running -= 1
             if running:  # The settlement records the last handler, and releases its place.
-                await self._record(attempt, handler.name)
+                await self._record(attempt, handler)
                 if handler.concurrency:
                     await self.claims.release_place(attempt.claim, handler.name)
 
@@ -277,9 +279,8 @@ class Processor:
         if status:
             attempt.statuses[name] = status
             return
-        # A run that a crash has cut short counts here, although it costs nothing.
-        number = claim.attempt(name) + claim.lapses
-        event = FetchedEvent(claim.type, claim.resource_id, claim.event_id, claim.received_at, number, details)
+        number = attempt.run_number(name)
+        event = _event(claim, number, details)
         if not self._may_run(attempt, event, handler):
             return
         if claim.first and (obstacle := await self._place(claim, handler)):
@@ -312,7 +313,7 @@ class Processor:
             self.states.get(handler.plugin),
             Progress(
                 partial(self._progress, attempt, handler),
-                partial(self._save_progress, attempt, handler),
+                partial(self._save_progress, attempt, handler) if handler.types else refuse_progress,
                 asyncio.get_running_loop(),
             ),
             self.settings.queue,
@@ -336,38 +337,28 @@ class Processor:
         if not await self.claims.save_progress(attempt.claim, handler.name, sealed.decode()):
             raise RuntimeError("progress not saved: this worker no longer has the event")
 
-    def _hook_calls(self, attempt: Attempt) -> list[tuple[FailedRun, Handler]]:
-        """Return the functions of `on_error` and `on_give_up` to call after this attempt, with their first argument."""
+    def _note_given_up(self, attempt: Attempt) -> None:
+        """Note the handlers that do not run again because the whole event was given up."""
         if attempt.given_up is not None and attempt.interruption is None:
             for handler in attempt.wanted:
                 if handler.name in attempt.unfinished:
                     self._note_failed_run(attempt, handler, attempt.given_up, will_retry=False, is_run=False)
-        return [
-            (failure, hook)
-            for place, failures in enumerate((attempt.failed_runs, attempt.given_up_runs))
-            for failure in failures
-            for hook in self._hooks[failure.handler.partition(".")[0]][place]
-        ]
 
     def _note_failed_run(
         self, attempt: Attempt, handler: Handler, error: Exception, *, will_retry: bool, is_run: bool
     ) -> None:
-        """Note a failed run, or a handler that was given up without a run, if its plugin has functions for these."""
-        if not any(self._hooks[handler.plugin]):
+        """Note which functions of the plugin to call after a failed run, or after it was given up without a run."""
+        hooks = self._plugins[handler.plugin].hooks(is_run=is_run, will_retry=will_retry)
+        if not hooks:
             return
-        claim = attempt.claim
-        number = claim.attempt(handler.name) + claim.lapses - (not is_run)
         details = attempt.fetched.details if attempt.fetched else None
-        event = FetchedEvent(claim.type, claim.resource_id, claim.event_id, claim.received_at, number, details)
+        event = _event(attempt.claim, attempt.run_number(handler.name) - (not is_run), details)
         failure = FailedRun(error, event, handler.name, will_retry)
-        if is_run:
-            attempt.failed_runs.append(failure)
-        if not will_retry:
-            attempt.given_up_runs.append(failure)
+        attempt.hook_calls += [(failure, hook) for hook in hooks]
 
-    async def _run_hooks(self, attempt: Attempt, calls: Sequence[tuple[FailedRun, Handler]]) -> None:
+    async def _run_hooks(self, attempt: Attempt) -> None:
         """Call the functions of `on_error` and `on_give_up`, one after the other. A failure of theirs is logged."""
-        for failure, hook in calls:
+        for failure, hook in attempt.hook_calls:
             event = failure.event
             context = self._context(attempt, hook, event.attempt)
             error = await run(hook, event, context, timeout=HOOK_SECONDS, runs=self.runs, failure=failure)
@@ -412,9 +403,8 @@ class Processor:
             give_up_on=handler.give_up_on,
         )
         if is_counted and retry.is_chosen(error, decision):
-            reason, number = retry.error_text(error), claim.attempt(name)
-            retry_in = _retry_in(decision)
-            ids = attempt.ids | {"handler": name, "attempt": number}
+            reason, retry_in = retry.error_text(error), _retry_in(decision)
+            ids = attempt.ids | {"handler": name, "attempt": attempt.run_number(name)}
             log.info("retry_chosen", **ids, reason=reason, retry_in=retry_in, ms=ms)
             attempt.retries[name] = {"who": name, "what": reason, "ms": ms}
             _count(attempt, handler, "retried")
@@ -428,7 +418,7 @@ class Processor:
             "handler_failed",
             **attempt.ids,
             handler=name,
-            attempt=claim.attempt(name),
+            attempt=attempt.run_number(name),
             error=retry.error_text(error),
             exc_info=error,
             at=[handler.at],  # The log replaces it by the lines of the author that the error came through.
@@ -450,11 +440,10 @@ class Processor:
         attempt.unwritten[handler.name] = took or status
         _count(attempt, handler, "gave_up" if status.startswith(GAVE_UP) else status)
 
-    async def _record(self, attempt: Attempt, *names: str) -> None:
-        for name in names:
-            status = attempt.unwritten.get(name)
-            if status is None:
-                continue
+    async def _record(self, attempt: Attempt, handler: Handler) -> None:
+        """Write down how the handler has ended, if it has."""
+        name = handler.name
+        if status := attempt.unwritten.get(name):
             failure = next((failure for failure in attempt.failures if failure.who == name), None)
             await self.claims.record(attempt.claim, name, status, attempt.pending, failure)
             attempt.unwritten.pop(name, None)
@@ -499,6 +488,12 @@ class Processor:
         else:
             hint = f"credhook events show {quote(attempt.claim.event_id)}"
             log.error("event_" + settlement.state.value, error=settlement.error, hint=hint, **fields)
+
+
+def _event(claim: Claim, number: int, details: Details | None) -> FetchedEvent[Any]:
+    """Return the event as a handler gets it. `number`: of the handler's run."""
+    age = timedelta(milliseconds=round(claim.age * 1_000))
+    return FetchedEvent(claim.type, claim.resource_id, claim.event_id, claim.received_at, number, details, age)
 
 
 def _retry_in(decision: retry.Retry | retry.GiveUp) -> float | None:

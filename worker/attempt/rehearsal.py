@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from datetime import datetime
+from math import ceil
 from typing import Any
 
 from credhook.store import FETCH, Schedule, ending
@@ -75,10 +76,10 @@ class RehearsedClaims(Claims):
 
     def next_claim(self, claim: Claim, settlement: Settlement) -> Claim:
         """Return the claim of a waiting event when its next attempt is due, as the store would hand it out."""
-        due = settlement.until or claim.now + max(1, int(settlement.wait * 1_000))
+        due = settlement.until or claim.now + max(1, ceil(settlement.wait * 1_000))
         schedules: dict[str, Schedule] = {**claim.schedules}
         for name, (attempts, wait, chosen) in settlement.schedules.items():
-            schedules[name] = Schedule(attempts, 0 if wait is None else claim.now + int(wait * 1_000), chosen)
+            schedules[name] = Schedule(attempts, 0 if wait is None else claim.now + ceil(wait * 1_000), chosen)
         if settlement.fetched:
             schedules.pop(FETCH, None)
         self._recorded.update(settlement.records)

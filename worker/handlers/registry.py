@@ -22,7 +22,7 @@ import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Generic, Literal, Protocol, TypeAlias, overload
 
@@ -64,6 +64,11 @@ class FetchedEvent(Generic[D_co]):
     """The resource as the platform describes it now. Its state may be later than the event's.
 
     `details.raw` is the whole JSON. If data was announced, `details.has_data` says whether it can be read.
+    """
+    age: timedelta = timedelta(0)
+    """Time since `received_at` when this attempt began, by the clock that set `received_at`.
+
+    Decide by it, and not by the host's clock, what is due: the test kit moves it.
     """
 
 
@@ -134,6 +139,11 @@ class Progress(Generic[A_co]):
         self._saved = text
 
 
+async def refuse_progress(_: bytes) -> None:
+    """Save nothing. The progress of functions that are called after a failed run writes by this."""
+    raise RuntimeError("on_error and on_give_up have no progress to save: save it in the handler")
+
+
 @dataclass(frozen=True, slots=True)
 class Context(Generic[A_co, S_co]):
     """The second argument of a handler."""
@@ -152,7 +162,10 @@ class Context(Generic[A_co, S_co]):
     state: S_co
     """The value that the plugin's start-up function returned, or None."""
     progress: Progress[A_co]
-    """What this handler has saved for the event, in this attempt or an earlier one."""
+    """What this handler has saved for the event, in this attempt or an earlier one.
+
+    Functions of `on_error` and `on_give_up` have none: `value` is None, and `save` fails.
+    """
     queue: str
     """The worker's CREDHOOK_QUEUE. Each tenant's deployment has its own."""
 
@@ -462,8 +475,12 @@ AsyncStartup: TypeAlias = Callable[[], Awaitable[S]]
 PlainStartup: TypeAlias = Callable[[], S]
 AsyncLifespan: TypeAlias = Callable[[], AsyncIterator[S]]
 ManagedLifespan: TypeAlias = Callable[[], AbstractAsyncContextManager[S]]
-AsyncHook: TypeAlias = Callable[[FailedRun, Context[AsyncApi, S]], Coroutine[Any, Any, None]]
-PlainHook: TypeAlias = Callable[[FailedRun, Context[Api, S]], None]
+#: Plugins with different states may share a function that uses none, and so takes a plain `AsyncContext`.
+AsyncHook: TypeAlias = (
+    Callable[[FailedRun, Context[AsyncApi, S]], Coroutine[Any, Any, None]]
+    | Callable[[FailedRun, Context[AsyncApi, None]], Coroutine[Any, Any, None]]
+)
+PlainHook: TypeAlias = Callable[[FailedRun, Context[Api, S]], None] | Callable[[FailedRun, Context[Api, None]], None]
 AsyncShutdown: TypeAlias = Callable[[S], Awaitable[None]]
 PlainShutdown: TypeAlias = Callable[[S], None]
 
@@ -648,6 +665,10 @@ class Handlers(Generic[State]):
         if not _takes(function, len(arguments)):
             takes = "one argument, the state" if arguments else "no argument"
             raise ValueError(f"{self.name}: the {kind} function should take {takes}")
+
+    def hooks(self, *, will_retry: bool, is_run: bool = True) -> list[Handler]:
+        """Return the functions to call after a failed run, or if not `is_run`, after it was given up without a run."""
+        return [*(self.error_hooks if is_run else ()), *(() if will_retry else self.give_up_hooks)]
 
     def handler_of(self, function: object) -> Handler | None:
         """Return the handler of this function, or None if it is not registered."""

@@ -98,6 +98,9 @@ def tells(failure: FailedRun, context: SyncContext) -> None:
     context.log.info("given_up", handler=failure.handler, again=failure.will_retry)
 
 
+connected.on_give_up(tells)
+
+
 def test_details() -> None:
     assert_type(make("openid4vc.issuance.completed", status="suspended").details, Issuance)
     assert_type(make("openid4vc.verification.data", "scripts", is_valid=False).details, Presentation)

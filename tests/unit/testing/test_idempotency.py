@@ -247,13 +247,22 @@ def test_effects_are_compared_as_they_were_after_the_run() -> None:
         assert_idempotent(appends, EVENT, fresh=table.clear, effects=lambda: {"rows": table})
 
 
-@pytest.mark.parametrize("where", [{}, {"effects": log.copy}])
+@pytest.mark.parametrize("where", [{}, {"fresh": log.clear, "effects": log.copy}])
 def test_handler_without_an_effect_to_compare_is_refused(where: Any) -> None:
     async def does_nothing(event: FetchedEvent, context: Context) -> None:
         pass
 
-    with pytest.raises(AssertionError, match="does_nothing had no effect to compare: let effects= return"):
+    with pytest.raises(AssertionError, match="does_nothing had no effect to compare: let fresh= make"):
         assert_idempotent(does_nothing, EVENT, **where)
+
+
+def test_effects_that_all_runs_share_are_refused() -> None:
+    """The first run would have done everything, so that no later run could fail to do it."""
+
+    async def charges(event: FetchedEvent, context: Context) -> None: ...
+
+    with pytest.raises(ValueError, match="effects= without fresh= would compare data that all runs share: pass fresh="):
+        assert_idempotent(charges, EVENT, effects=log.copy)
 
 
 async def test_fresh_state_can_be_arranged_on_the_platform_and_handed_on() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import pytest
@@ -135,10 +136,82 @@ def test_state_may_be_the_function_that_makes_it() -> None:
         assert opened == ["opened", "used", "closed"]
     assert run(uses, EVENT, state=["given"]).outcome == "done"
     opened.clear()
-    assert_idempotent(uses, EVENT, state=pool, effects=lambda: "used" in opened)
-    assert (opened[0], opened[-1], opened.count("closed")) == ("opened", "closed", 1)
+    assert_idempotent(uses, EVENT, fresh=pool, effects=lambda: opened.count("used") > 0)
+    assert opened == ["opened", "used", "closed", "opened", "used", "used", "closed", "opened", "used", "closed"]
     with pytest.raises(ValueError, match="stateful has a start-up function: pass it, state=pool, or the state"):
         run_event(EVENT, stateful)
+
+
+def test_plugins_that_share_a_lifespan_start_it_once() -> None:
+    other = Handlers[list[str]]("other")
+    other.lifespan(pool)
+    other.on(COMPLETED)(uses)
+    opened.clear()
+    assert run_event(EVENT, stateful, other, state=pool).state == "done"
+    assert opened == ["opened", "used", "used", "closed"]
+
+
+def test_plugins_have_states_of_their_own() -> None:
+    ended: list[int] = []
+    seen: list[object] = []
+    numbers = Handlers[int]("numbers")
+    numbers.startup(lambda: 7)
+    numbers.shutdown(ended.append)
+
+    async def looks(event: Any, context: Any) -> None:
+        seen.append(context.state)
+
+    stateless = Handlers("stateless")
+    stateless.on(COMPLETED)(looks)
+    numbers.on(COMPLETED)(looks)
+    used: list[str] = []
+    states = {stateful: used, numbers: numbers.startup_function}
+    assert run_event(EVENT, stateful, stateless, numbers, state=states).state == "done"
+    assert (used, seen, ended) == (["used"], [None, 7], [7])
+    seen.clear()
+    assert run_event(EVENT, stateless, numbers, state=3).state == "done"
+    assert seen == [3, 3]
+    with pytest.raises(ValueError, match="numbers has a start-up function: pass the state of each plugin, state="):
+        run_event(EVENT, stateful, numbers, state=pool)
+    with pytest.raises(ValueError, match="state= has a state of stateful, whose handlers are not run here"):
+        run_event(EVENT, numbers, state=states)
+
+
+def test_age_of_the_event_moves_with_the_clock() -> None:
+    plugin = Handlers("x")
+    ages: list[timedelta] = []
+
+    @plugin.on(COMPLETED)
+    async def reminds(event: FetchedEvent[Issuance], context: AsyncContext) -> None:
+        ages.append(event.age)
+        if event.age < timedelta(days=3):
+            raise Retry(after=timedelta(days=3) - event.age)
+
+    assert run_event(EVENT, plugin).state == "done"
+    assert run(reminds, EVENT, attempts="until settled").outcome == "done"
+    assert ages == [timedelta(0), timedelta(days=3)] * 2
+    old = event(COMPLETED, received_at=datetime.now(UTC) - timedelta(days=4))
+    for kit in (lambda: run(reminds, old), lambda: run_event(old, plugin)):
+        kit()
+        assert timedelta(days=4) <= ages.pop() < timedelta(days=5)
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_hook_has_no_progress_to_save(is_whole: bool) -> None:
+    plugin = Handlers("x")
+
+    @plugin.on(COMPLETED)
+    async def saves(event: FetchedEvent[Issuance], context: AsyncContext) -> None:
+        await context.progress.save(1)
+        raise GiveUp
+
+    @plugin.on_error
+    def notes(failure: FailedRun, context: SyncContext) -> None:
+        assert context.progress.value is None
+        context.progress.save(2)
+
+    with pytest.raises(RuntimeError, match="on_error and on_give_up have no progress to save: save it in the handler"):
+        run_event(EVENT, plugin) if is_whole else run(saves, EVENT)
 
 
 async def test_kit_runs_beside_a_loop() -> None:

@@ -1,6 +1,6 @@
 """Requests that nobody answers."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import httpx
 
@@ -13,9 +13,8 @@ async def remind(event: FetchedEvent[Presentation], context: AsyncContext[httpx.
     """Remind the holder if the request has no answer after three days."""
     if not event.details.is_("requested", "pending"):
         return
-    wait = event.received_at + timedelta(days=3) - datetime.now(UTC)
-    if wait > timedelta(0):
-        raise Retry(after=wait, reason="not answered yet")
+    if event.age < (due := timedelta(days=3)):
+        raise Retry(after=due - event.age, reason="not answered yet")
     headers = {"idempotency-key": context.idempotency_key}
     answer = await context.state.post(f"/requests/{event.resource_id}/reminders", headers=headers)
     answer.raise_for_status()

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -171,3 +172,45 @@ async def test_event_that_killed_its_workers_is_given_up_to_the_hook(
         await made.accept("e1", DATA, "p1")
         await made.next(Attempt((await made.claim())._replace(killed=2)))
     assert plan.told == [("on_give_up", "dead", "test.kills", "WorkerDied", 0, False)]
+
+
+async def test_hook_has_no_progress_to_save(redis_url: str, redis_client: Redis, stub: Stub) -> None:
+    plan = Hooked(redis_client, "fails")
+    plan.ends["fails"] = ValueError()
+
+    async def saves(failure: FailedRun, context: Any) -> None:
+        assert context.progress.value is None
+        await context.progress.save(1)
+
+    plan.handlers.on_error(saves)
+    async with attempts(redis_url, stub, plan.handlers) as made:
+        await made.accept("e1", DATA, "p1")
+        with capture_logs() as lines:
+            await made.next()
+    (line,) = [line for line in lines if line["event"] == "hook_failed"]
+    assert str(line["exc_info"]) == "on_error and on_give_up have no progress to save: save it in the handler"
+
+
+async def test_event_and_log_have_one_number_for_a_run(redis_url: str, redis_client: Redis, stub: Stub) -> None:
+    """Two workers have died with the event before."""
+    plan = Hooked(redis_client, "fails", "waits")
+    plan.ends |= {"fails": ValueError(), "waits": Retry(after=60)}
+    async with attempts(redis_url, stub, plan.handlers) as made:
+        await made.accept("e1", DATA, "p1")
+        with capture_logs() as lines:
+            await made.next(Attempt((await made.claim_of("e1"))._replace(lapses=2)))
+    logged = {line["event"]: line["attempt"] for line in lines if line["event"] in {"handler_failed", "retry_chosen"}}
+    assert logged == {"handler_failed": 3, "retry_chosen": 3}
+    (_, _, failure), *_ = plan.failures
+    assert failure.event.attempt == 3
+
+
+async def test_age_is_the_time_since_the_event_was_received(redis_url: str, redis_client: Redis, stub: Stub) -> None:
+    plan = Hooked(redis_client, "fails")
+    plan.ends["fails"] = ValueError()
+    async with attempts(redis_url, stub, plan.handlers) as made:
+        await made.accept("e1", DATA, "p1")
+        claim = await made.claim_of("e1")
+        await made.next(Attempt(claim._replace(now=int(claim.received_at.timestamp() * 1_000) + 90_000)))
+    (_, _, failure), *_ = plan.failures
+    assert failure.event.age == timedelta(seconds=90)
