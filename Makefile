@@ -65,6 +65,7 @@ soak: $(DEV) ## the long forms: thousands of deliveries, hundreds of kills; prin
 bench: $(DEV) ## measure receiver and worker beside their peers (half an hour; says what is missing, wrk or Node)
 	@PYTHONPATH=tests $(BIN)/python -m bench.ingest $(ARGS)
 	@PYTHONPATH=tests $(BIN)/python -m bench.work $(ARGS)
+	@PYTHONPATH=tests $(BIN)/python -m bench.growth
 	@PYTHONPATH=tests $(BIN)/python -m bench.sizing
 	@echo "python -m bench.report puts these figures and their plots into tests/bench/README.md"
 

@@ -83,9 +83,13 @@ def ranking(
     return Sheet(title, columns, rows, plot)
 
 
+def _figure(row: Sequence[str]) -> float:
+    return float(row[1].replace(",", ""))
+
+
 def bars(sheet: Sheet) -> str:
     """Return an SVG with a bar for each row, as long as the figure in the second column."""
-    figures = [float(row[1].replace(",", "")) for row in sheet.rows]
+    figures = [_figure(row) for row in sheet.rows]
     left = _LETTER * max(len(row[0]) for row in sheet.rows) + 10
     width, height = left + _LONGEST + _FIGURE, _ROW * len(figures)
     lines = [
@@ -152,7 +156,7 @@ def publish(name: str, out: Path, setting: Mapping[str, str], sheets: Iterable[S
         lines += ["", f"{sheet.title}:", ""]
         if sheet.plot and sheet.rows:
             (out / f"{sheet.plot}.svg").write_text(bars(sheet))
-            longest = f"{sheet.rows[0][0]} with {sheet.rows[0][1]}"
+            longest = " with ".join(max(sheet.rows, key=_figure)[:2])
             alt = f"A bar for each row: {sheet.columns[1]} at {setting['commit']}. The longest is {longest}."
             lines += [f"![{alt}]({sheet.plot}.svg)", ""]
         lines += [f"| {' | '.join(row)} |" for row in (sheet.columns, rule, *sheet.rows)]
@@ -167,7 +171,7 @@ def main(*, out: Path) -> None:
     """Put the figures of a run into the README, without our bounds: these are for those who measure."""
     readme = HERE / "README.md"
     page = readme.read_text()
-    for part in ("ingest", "work", "sizing"):
+    for part in ("ingest", "work", "growth", "sizing"):
         if (out / f"{part}.md").exists():
             before, begin, rest = page.partition(f"<!-- {part} -->\n")
             _, end, after = rest.partition(f"<!-- /{part} -->")

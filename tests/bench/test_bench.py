@@ -35,9 +35,16 @@ def test_the_parts_measure_credhook_beside_the_limits(tmp_path: Path) -> None:
     said, results = bench("work", tmp_path, "--small", "--latency", "0.05")
     assert [set(field) for field in results["rounds"].values()] == [{OURS.name, OURS_CROWDED.name}]
     assert "400 at once, an API of 50 ms, MiB |" in said
+    said, results = bench("growth", tmp_path, "--small")
+    assert results["curves"]["stored"].keys() == {"1000"}
+    assert results["processes"].keys() == {"1"}
     said, _ = bench("sizing", tmp_path)
     assert "| 100,000,000 |" in said
-    assert {plot.name for plot in tmp_path.glob("*.svg")} == {"ingest.svg", "work-50-ms.svg"}
+    assert {plot.name for plot in tmp_path.glob("*.svg")} == {
+        "ingest.svg",
+        "work-50-ms.svg",
+        *(f"growth-{varied}.svg" for varied in ("stored", "groups", "resources", "processes")),
+    }
 
 
 def test_a_server_that_does_not_do_the_work_is_found_out(tmp_path: Path) -> None:
