@@ -16,7 +16,10 @@ COMPILE := uv pip compile --universal --python-version 3.11 --generate-hashes --
 
 ROOMY := $(shell test -w /dev/shm && test "$$(df -Pk /dev/shm | awk 'NR == 2 {print $$4}')" -gt 2000000 && echo yes)
 
-.PHONY: help demo up test lint types suite model soak bench browser debian reference lock release audit clean
+# Tests of the scripts and of what RQ finds in Redis.
+ON_SERVERS := $(addprefix tests/integration/,store worker/queue worker/attempt)
+
+.PHONY: help demo up test lint types suite model soak servers bench browser debian reference lock release audit clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets; PYTHON=python3.12 chooses another Python
@@ -58,8 +61,14 @@ suite: $(DEV)
 model: $(DEV) ## look for histories that break the store's promises, on all cores, until stopped
 	@PYTHONPATH=tests $(BIN)/python -m model.explore
 
-soak: $(DEV) ## the long forms: thousands of deliveries, hundreds of kills; prints the counts
+soak: $(DEV) ## the long forms: thousands of deliveries, hundreds of kills; prints the counts; then `servers`
 	@$(BIN)/pytest -m soak -s
+	@$(MAKE) --no-print-directory servers
+
+servers: $(DEV) ## the tests that depend on Redis's version, with the server in each folder of SERVERS="FOLDER ..."
+	@for folder in $(SERVERS); do \
+		ls -d $$folder/*-server && PATH=$$folder:$$PATH $(BIN)/pytest -q --numprocesses 2 -m "not soak" $(ON_SERVERS) || exit 1; \
+	done
 
 # ARGS goes to each of the two that measure: --rounds, --small. One alone: PYTHONPATH=tests .venv/bin/python -m bench.work --help
 bench: $(DEV) ## measure receiver and worker beside their peers (half an hour; says what is missing, wrk or Node)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 from credhook.backoff import Backoff, Waits
 from credhook.events import ISSUANCE, PRESENTATION
 from credhook.worker.api import responses
-from credhook.worker.api.errors import InvalidResponse, Unavailable, error_of, seconds_to_wait
+from credhook.worker.api.errors import ApiError, InvalidResponse, Unavailable, error_of
 from credhook.worker.api.http.exchange import BodyRefused, Request, Response, Transport, Unanswered, Unsendable
 from credhook.worker.api.operations import AsyncSender, Call, Elements, Method, Page, Platform, SyncSender, request
 from credhook.worker.api.token import ClientCredentials, Token
@@ -111,7 +111,7 @@ class Permit:
     def ended(self, status: int | None, *, retry_after: float | None = None, cause: str = "") -> None:
         """Report the status of the answer and the seconds of its Retry-After; or None, and why no whole answer came.
 
-        `cause` is a word of `Unanswered`, or else the class of the error.
+        `cause` is a word of `Unanswered`, or else the class of the error; or what of the answer was not understood.
         """
 
     def cancelled(self) -> None:
@@ -247,9 +247,9 @@ class Sender:
         return Elements(found, raw)
 
     async def _send(self, call: Call[R]) -> R:
-        response = await self._answer(call)
+        response, permit = await self._answer(call)
         try:
-            return responses.read(
+            result = responses.read(
                 call.operation,
                 response,
                 datetime.now(UTC),
@@ -258,19 +258,29 @@ class Sender:
                 url=self._base_url + call.path,
                 root=self._base_url,
             )
-        except InvalidResponse:
-            response.hang_up()
+        except ApiError as error:
+            if isinstance(error, InvalidResponse):
+                response.hang_up()
+            cause = "" if call.operation.raw else error.cause  # A handler has chosen the path of a raw request.
+            permit.ended(response.status, retry_after=error.retry_after, cause=cause)
             raise
+        except BaseException:
+            permit.cancelled()
+            raise
+        permit.ended(response.status)
+        return result
 
-    async def _answer(self, call: Call[Any]) -> Response:
-        """Return the answer; after a 401, ask once more with a fresh token. Specification: Authentication."""
+    async def _answer(self, call: Call[Any]) -> tuple[Response, Permit]:
+        """Return the answer, and the permit to end. After a 401, ask once more with a fresh token.
+
+        Specification: Authentication.
+        """
         operation, url = call.operation.name, self._base_url + call.path
         token = await self._auth.token(self._transport)
         permit = await self._guard(operation)
         response = await self._sent(call, url, token, permit)
         if response.is_success:
-            permit.ended(response.status)
-            return response
+            return response, permit
         if response.status == HTTPStatus.UNAUTHORIZED and self._auth.invalidate(token):
             try:
                 token = await self._auth.token(self._transport)
@@ -282,9 +292,7 @@ class Sender:
                 self._auth.refused_when_fresh()
         if response.status == HTTPStatus.INTERNAL_SERVER_ERROR and "retry-after" not in response.headers:
             response = await self._repeated(call, url, token, permit) or response
-        wait = None if response.is_success else seconds_to_wait(response.headers, datetime.now(UTC))
-        permit.ended(response.status, retry_after=wait)
-        return response
+        return response, permit
 
     async def _repeated(self, call: Call[Any], url: str, token: Token, permit: Permit) -> Response | None:
         """Return the answer to the same GET a little later, or None if it may not be sent again.

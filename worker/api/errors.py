@@ -121,6 +121,9 @@ _BY_CAUSE: Final = {
     "other_id": "the details carry another id: if the platform names them otherwise, set CREDHOOK_MATCH_IDS=0",
 }
 
+#: The causes for which something else has answered in the platform's place: a proxy, a login, a page of maintenance.
+IN_ITS_PLACE: Final = frozenset({"redirect", "not_json"})
+
 #: The causes that a setting may be to blame for.
 CAUSES: Final = frozenset(_BY_CAUSE)
 

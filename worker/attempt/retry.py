@@ -13,7 +13,16 @@ from typing import Any, Final
 from credhook.backoff import Backoff
 from credhook.logs.places import leaves, note_decision
 from credhook.store import LONGEST_WAIT
-from credhook.worker.api.errors import UNSENDABLE, ApiError, InvalidRequest, NotFound, Unauthorized, Unavailable
+from credhook.worker.api.errors import (
+    IN_ITS_PLACE,
+    UNSENDABLE,
+    ApiError,
+    InvalidRequest,
+    InvalidResponse,
+    NotFound,
+    Unauthorized,
+    Unavailable,
+)
 from credhook.worker.platform.circuit import PlatformPaused
 
 #: Ages of an event, in seconds, at which to look again for a resource that was not found: details can lag behind their
@@ -248,4 +257,5 @@ def _platform_wait(error: BaseException, pause: float, age: float) -> float:
     if isinstance(error, PlatformPaused):  # The call was not sent, even if the pause is over by now.
         return max(pause, error.retry_after or 0.0)
     refused = isinstance(error, Unauthorized) and error.status == HTTPStatus.UNAUTHORIZED
-    return pause if refused or isinstance(error, Unavailable) else 0.0
+    is_other = isinstance(error, InvalidResponse) and error.cause in IN_ITS_PLACE
+    return pause if refused or is_other or isinstance(error, Unavailable) else 0.0

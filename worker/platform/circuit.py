@@ -18,7 +18,7 @@ from enum import Enum
 from typing import Final, NamedTuple, Self
 
 from credhook.backoff import Backoff
-from credhook.worker.api.errors import Unavailable
+from credhook.worker.api.errors import IN_ITS_PLACE, Unavailable
 
 #: Failures minus answers at which the circuit opens.
 THRESHOLD: Final = 10
@@ -57,7 +57,7 @@ class CallResult(Enum):
 
     #: The platform works. 403 and 404 concern one resource, and 401 the credential of this process.
     ANSWERED = "answered"
-    #: 5xx, 408 or 425.
+    #: 5xx, 408 or 425, or something else has answered in the platform's place.
     FAILED = "failed"
     #: No answer. The cause may be the network of this process.
     UNANSWERED = "unanswered"
@@ -88,12 +88,17 @@ class CallOutcome(NamedTuple):
 def outcome_of(
     status: int | None, retry_after: float | None, *, at: float, probe: bool = False, cause: str = ""
 ) -> CallOutcome:
-    """Read a response's status and Retry-After. Without a response, `status` is None and `cause` says why."""
+    """Read a response's status and Retry-After. `cause`: what was wrong, if the status does not say it.
+
+    Without a response, `status` is None.
+    """
     chance = random.random()  # noqa: S311  Jitter, no secret.
     if status is None:
         return CallOutcome(CallResult.UNANSWERED, at, chance, None, probe, cause)
     if status == _TOO_MANY_REQUESTS or (status == _SERVICE_UNAVAILABLE and retry_after):
         return CallOutcome(CallResult.REFUSED, at, chance, retry_after, probe, str(status))
+    if cause in IN_ITS_PLACE:
+        return CallOutcome(CallResult.FAILED, at, chance, None, probe, cause)
     failed = status >= _SERVER_ERROR or status in _TRANSIENT
     return CallOutcome(CallResult.FAILED if failed else CallResult.ANSWERED, at, chance, None, probe, str(status))
 

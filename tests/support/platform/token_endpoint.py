@@ -112,7 +112,7 @@ class Book(Permit):
         return self
 
     def ended(self, status: int | None, *, retry_after: float | None = None, cause: str = "") -> None:
-        self.heard.append((cause,) if status is None else (status, retry_after))
+        self.heard.append((cause,) if status is None else (status, retry_after, *filter(None, [cause])))
 
     def cancelled(self) -> None:
         self.heard.append(("cancelled",))

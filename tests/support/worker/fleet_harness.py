@@ -177,7 +177,8 @@ class _Connection(asyncio.Protocol):
     def _send(self, answer: Answer) -> None:
         if self._transport.is_closing():
             return  # The client was killed.
-        content = json.dumps(answer.body or {"errors": [{"status": str(answer.status)}]}).encode()
+        document = answer.body or {"errors": [{"status": str(answer.status)}]}
+        content = document if isinstance(document, bytes) else json.dumps(document).encode()
         retry = f"retry-after: {answer.retry_after}\r\n" if answer.retry_after else ""
         head = f"HTTP/1.1 {answer.status} So\r\ncontent-type: application/json\r\n{retry}"
         self._transport.write(f"{head}content-length: {len(content)}\r\n\r\n".encode() + content)

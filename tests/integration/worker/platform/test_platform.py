@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from credhook.store.connection import open_redis
 from credhook.store.store import AsyncStore
-from credhook.worker.api.errors import ApiError, Unauthorized, Unavailable
+from credhook.worker.api.errors import ApiError, InvalidResponse, Unauthorized, Unavailable
 from credhook.worker.api.models import Presentation
 from credhook.worker.api.token import ClientCredentials
 from credhook.worker.platform.circuit import THRESHOLD, Phase, PlatformPaused
@@ -231,6 +231,43 @@ async def test_without_redis_each_process_goes_by_its_own_calls(tmp_path: Path, 
             assert not any(isinstance(end, PlatformPaused) for end in ends)
             assert isinstance(await one.call(), PlatformPaused)
             assert not isinstance(await other.call(), PlatformPaused)
+
+
+@pytest.mark.parametrize(
+    ("answer", "cause", "says"),
+    [
+        (
+            Answer(200, body=b"<h1>Maintenance</h1>"),
+            "not_json",
+            "no proxy answers in the platform's place",
+        ),
+        (Answer(302), "redirect", "redirects to another URL: check CREDHOOK_API_URL"),
+    ],
+    ids=["page", "redirect"],
+)
+async def test_answers_in_the_platforms_place_pause_the_fleet(
+    redis_url: str, redis_client: Redis, stub: Stub, answer: Answer, cause: str, says: str
+) -> None:
+    stub.answer = lambda _: answer
+    async with members(2, redis_url, stub.url) as (one, other):
+        with capture_logs() as logs:
+            ends = [await one.call() for _ in range(THRESHOLD)]
+            await one.breaker.aclose()
+        assert all(isinstance(end, InvalidResponse) and end.cause == cause for end in ends)
+        assert isinstance(await other.call(), PlatformPaused)
+    assert [(line["cause"], says in line["hint"]) for line in logs if line["event"] == "platform_paused"] == [
+        (cause, True)
+    ]
+    assert pause_of(store_on(redis_client), platform_key(stub.url, "credhook")).cause == cause
+
+
+async def test_handlers_call_that_is_redirected_pauses_nobody(redis_url: str, stub: Stub) -> None:
+    stub.answer = lambda _: Answer(302)
+    async with member(redis_url, stub.url) as one:
+        for _ in range(2 * THRESHOLD):
+            with pytest.raises(InvalidResponse, match="redirects are refused"):
+                await one.api.request("GET", "/users/")
+        assert one.breaker.pause() == 0
 
 
 async def test_full_redis_takes_a_pause(redis_url: str, redis_client: Redis, stub: Stub) -> None:

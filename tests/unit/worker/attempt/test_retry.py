@@ -102,6 +102,8 @@ def test_retry_after_is_a_minimum_with_a_ceiling() -> None:
 HELD_UP = [
     (api_error(Unavailable, 503), 20.0, 20.0),
     (api_error(Unauthorized, 401), 20.0, 20.0),
+    (InvalidResponse("a login", status=302, cause="redirect"), 20.0, 20.0),
+    (InvalidResponse("a page of maintenance", status=200, cause="not_json"), 20.0, 20.0),
     (Unauthorized("refused", operation="token", status=401, retry_after=2.0), 0.0, 2.0),
     (Unauthorized("refused", operation="token", status=401, retry_after=2.0), 9.0, 9.0),
     (Unauthorized("refused", operation="token", status=401), 0.0, 1.0),
@@ -125,7 +127,16 @@ def test_waiting_for_the_platform_spends_no_attempt_for_a_day(
     assert isinstance(later, Defer if getattr(error, "operation", "") == "token" else GiveUp)
 
 
-@pytest.mark.parametrize("error", [api_error(Unauthorized, 403), api_error(NotFound, 404), ValueError()], ids=repr)
+@pytest.mark.parametrize(
+    "error",
+    [
+        api_error(Unauthorized, 403),
+        api_error(NotFound, 404),
+        InvalidResponse("of another", status=200, cause="other_id"),
+        ValueError(),
+    ],
+    ids=repr,
+)
 def test_failure_of_the_event_alone_spends_attempts_during_a_pause(error: Exception) -> None:
     assert isinstance(after_fetch(error, 12, age=0.0, max_attempts=12, pause=20.0), GiveUp)
 

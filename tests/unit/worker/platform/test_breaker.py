@@ -132,6 +132,20 @@ def test_status_decides_the_result(status: int | None, wait: float | None, kind:
     assert outcome_of(status, wait, at=NOW).result is kind
 
 
+@pytest.mark.parametrize(
+    ("status", "cause", "kind"),
+    [
+        (200, "not_json", FAILED),
+        (302, "redirect", FAILED),
+        (200, "other_id", ANSWERED),
+        (200, "too_large", ANSWERED),
+        (404, "", ANSWERED),
+    ],
+)
+def test_answer_in_the_platforms_place_is_a_failure(status: int, cause: str, kind: CallResult) -> None:
+    assert outcome_of(status, None, at=NOW, cause=cause).result is kind
+
+
 def test_slow_start_doubles_with_each_round_that_succeeds() -> None:
     start, rounds = SlowStart(), []
     start.begin(NOW)
