@@ -234,7 +234,7 @@ async def fetch(claim: Claim, api: AsyncApi, snapshots: Snapshots, known: Fetche
             fetched = await _ask(claim, api, was_seen=was_seen)
         except (NotFound, DataGone, DetailsLate):
             # An earlier event of the presentation may have seen data that is readable once.
-            earlier = await _kept(claim, snapshots) if is_urgent and not was_seen else None
+            earlier = await _kept(claim, snapshots) if is_urgent else None
             if earlier is None:
                 raise
             fetched = earlier

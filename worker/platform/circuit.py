@@ -141,7 +141,7 @@ class Circuit:
         if outcome.result is CallResult.ANSWERED and not self.is_open and not self.score:  # Nearly all.
             return self
         phase = self.phase(outcome.at)
-        if outcome.result is CallResult.REFUSED and outcome.retry_after:
+        if outcome.retry_after:
             return self.paused(outcome.at + min(outcome.retry_after, MAX_RETRY_AFTER_SECONDS) + MARGIN_SECONDS)
         if phase is Phase.OPEN or (phase is Phase.HALF_OPEN and not outcome.probe):
             return self

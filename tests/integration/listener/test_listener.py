@@ -106,7 +106,9 @@ async def test_listener_cuts_off_senders_that_do_not_read(
     async with listening() as (port, counted):
         _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)
         writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n" + header + b"\r\n")
-        await until_async(lambda: counted)
+        with capture_logs() as logs:
+            await until_async(lambda: counted)
+        assert header or logs[0]["hint"] == "the sender does not read its answers"
         with suppress(ConnectionError):  # Once the connection is closed.
             while counted == {reason: 1}:
                 writer.write(b"a")
@@ -163,11 +165,14 @@ async def test_one_connection_too_many_is_told_to_come_again() -> None:
         begun = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
         for _, writer in begun:
             writer.write(HEAD)
-        refused, closing = await asyncio.open_connection("127.0.0.1", port)
-        said = await refused.read()
+        with capture_logs() as logs:
+            refused, closing = await asyncio.open_connection("127.0.0.1", port)
+            said = await refused.read()
         assert said.startswith(b"HTTP/1.1 503")
         assert b"retry-after: 5\r\n" in said
+        assert b"The server is busy; try again." in said
         assert counted == {"full": 1}
+        assert logs[0]["hint"].startswith("more connections are open than 900, or than `ulimit -n` allows: put")
         for _, writer in (*begun, ("", closing)):
             writer.close()
         await asyncio.sleep(0.1)
@@ -241,14 +246,6 @@ def test_body_behind_an_offer_is_no_request(server: Receiver, encoding: str) -> 
     assert received.startswith(b"HTTP/1.1 400")  # The body is no notification.
 
 
-def test_tunnel_is_refused(server: Receiver) -> None:
-    received = answers(
-        server.port, b"CONNECT example.org:443 HTTP/1.1\r\nhost: example.org:443\r\n\r\n" + b"GET / HTTP/1.1\r\n\r\n"
-    )
-    assert received.count(b"HTTP/1.1 ") == 1
-    assert received.startswith(b"HTTP/1.1 400")
-
-
 def test_sender_that_ends_its_side_is_answered(server: Receiver) -> None:
     """20 of 20, also if the end comes in one packet with the request."""
     statuses, heads = [], []
@@ -271,24 +268,42 @@ def test_half_a_request_of_a_sender_that_ends_its_side_is_not_answered(server: R
         assert sender.recv(65_536) == b""
 
 
+LATER = b"<later>"
+LONG = HEAD + CHUNKED + LATER + b"1\r\na\r\n" * 4_000
+LARGE_HEAD = "head_too_large", 413, "The headers are too large."
+NO_HTTP = "invalid_http", 400, "This is not a valid HTTP request."
+ASKED = HEAD + b"content-length: 0\r\n\r\n"
+TUNNEL = b"CONNECT example.org:443 HTTP/1.1\r\nhost: example.org:443\r\n\r\n" + b"GET / HTTP/1.1\r\n\r\n"
+
+
 @pytest.mark.parametrize(
-    ("begin", "words"),
+    ("begin", "reason", "status", "detail", "hint"),
     [
-        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", "the sender speaks TLS"),
-        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "HTTP/2"),
-        (b"PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\nGET / HTTP/1.1\r\n\r\n", "PROXY protocol"),
-        (b"\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x0c", "PROXY protocol"),
-        (b"hello\r\n\r\n", "a scanner"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", *NO_HTTP, "the sender speaks TLS: let a proxy end it"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", *NO_HTTP, "HTTP/2: let the proxy speak HTTP/1.1 to"),
+        (b"PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\nGET / HTTP/1.1\r\n\r\n", *NO_HTTP, "PROXY protocol: switch"),
+        (b"\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x0c", *NO_HTTP, "the PROXY protocol: switch it off"),
+        (b"hello\r\n\r\n", *NO_HTTP, "a scanner, or a sender that does not speak HTTP/1.1"),
+        (TUNNEL, "tunnel", 400, "This is no proxy.", "a scanner looks for open proxies: nothing to do"),
+        (HEAD + b"x: " + b"a" * 16_384, *LARGE_HEAD, "16384 bytes and 100 lines: see what the sender or"),
+        (HEAD + b"x:\r\n" * 101, *LARGE_HEAD, "headers may have 16384 bytes and 100 lines"),
+        (LONG, "body_too_large", 413, "The body is too large.", "see CREDHOOK_MAX_BODY"),
+        (HEAD, "slow_request", 408, "The request did not come in time.", "a request may take 10 s: a slow network"),
+        (ASKED * 50, "pipelined", 200, "", "sends its next request before the answer: switch that off"),
     ],
-)
-async def test_rejection_names_another_protocol(begin: bytes, words: str) -> None:
+)  # fmt: skip
+async def test_rejection_tells_sender_and_operator_why(
+    begin: bytes, reason: str, status: int, detail: str, hint: str
+) -> None:
     with capture_logs() as logs:
         async with listening() as (port, counted):
-            received = await asyncio.to_thread(answers, port, begin)
-    assert received.startswith(b"HTTP/1.1 400")
-    assert counted == {"invalid_http": 1}
+            received = await asyncio.to_thread(answers, port, *begin.split(LATER))
+    assert received.startswith(b"HTTP/1.1 %d " % status)
+    assert received.count(b"HTTP/1.1 ") == 1
+    assert detail.encode() in received
+    assert counted == {reason: 1}
     (line,) = [line for line in logs if line["event"] == "sender_rejected"]
-    assert words in line["hint"]
+    assert hint in line["hint"]
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "[::1]"])
@@ -337,11 +352,3 @@ def test_early_answer_keeps_the_connection_usable(server: Receiver) -> None:
         raw.sendall(BODY)
         raw.sendall(delivery)
         assert next_response(raw)[0] == 202
-
-
-async def test_pipelined_request_closes_the_connection() -> None:
-    async with listening() as (port, counted):
-        received = await asyncio.to_thread(answers, port, (HEAD + b"content-length: 0\r\n\r\n") * 50)
-    assert received.startswith(b"HTTP/1.1 200")
-    assert received.count(b"HTTP/1.1 ") == 1
-    assert counted == {"pipelined": 1}

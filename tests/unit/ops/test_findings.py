@@ -304,12 +304,24 @@ def test_the_page_shows_each_count_each_process_and_other_queues() -> None:
     assert "\n".join(["", *lines(fleet, ()), ""]) == PAGE
 
 
-def test_a_redis_without_a_limit_or_a_file_says_so() -> None:
-    for facts, shown in (
-        ({"maxmemory": 0, "fsync": ""}, "Redis 7.4.0, 0.0 MiB, no limit, fsync unknown"),
-        ({"appendonly": False}, "Redis 7.4.0, 0.0 of 0 MiB, no append-only file"),
-    ):
-        assert next(lines(Fleet(queue="q", server=SERVER.model_copy(update=facts)), ())).endswith(shown)
+@pytest.mark.parametrize(
+    ("facts", "line"),
+    [
+        ({"server": SERVER.model_copy(update={"maxmemory": 0, "fsync": ""})}, "queue q on redis://r:6379/0, Redis 7.4.0, 0.0 MiB, no limit, fsync unknown"),
+        ({"server": SERVER.model_copy(update={"appendonly": False})}, "queue q on redis://r:6379/0, Redis 7.4.0, 0.0 of 0 MiB, no append-only file"),
+        ({}, "arriving     0.0/s, no receiver"),
+        ({}, "oldest open  none"),
+        ({}, "public URL   not checked: a worker checks it every five minutes"),
+        ({"outside": Outside(at=1, findings=(skipped("public_url.reached", "it is not set"),)), "outside_age": 9.0}, "public URL   not checked: it is not set"),
+        ({"outside": Outside(at=1, findings=(ok("a.b", ""), ok("a.c", ""))), "outside_age": 9.0}, "public URL   checked 9 s ago"),
+        ({"counts": EventCounts(vanished=3)}, "vanished     3"),
+        ({}, "receivers    none alive"),
+        ({}, "workers      none alive"),
+        ({}, "no worker runs: nothing waits, but the next event will"),
+    ],
+)  # fmt: skip
+def test_the_page_says_what_is_not_there(facts: dict[str, Any], line: str) -> None:
+    assert line in lines(Fleet(**{"queue": "q", "server": SERVER, **facts}), ())
 
 
 @pytest.mark.parametrize(

@@ -221,6 +221,9 @@ async def test_no_path_leads_a_request_elsewhere(path: str) -> None:
     async with client(Mock(side_effect=AssertionError), credentials(), url=ROOT) as api:
         with pytest.raises(InvalidRequest, match=r"path should begin with one /, be percent-encoded, and have no \."):
             await api.request("GET", path)
+        if path.startswith("/"):
+            with pytest.raises(InvalidRequest, match=r"^users\.page: should be `following` of another page$"):
+                await api.users.page(path)
         for wrong in (("TRACE", "/x", None), ("POST", "/x", object())):
             with pytest.raises(InvalidRequest, match=r"^request: (method should be|json cannot)"):
                 await api.request(*wrong)

@@ -118,6 +118,8 @@ SHAPES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"id": "p", "status": "verified", "credentials": {"pid": {"isValid": False, "attributes": {"a": 1}}}}, DOUBTFUL),
     ({"id": "p", "status": "verified", "credentials": {"pid": {"isValid": True, "attributes": {"a": 1}}}}, TRUSTED),
     *(({"id": "p", "credentials": {name: "x"}}, {"has_data": False}) for name in ("id", "status", "type", "isValid")),
+    *(({"id": "p", "credentials": [{name: {"x": 1}}]}, {"has_data": False}) for name in ("links", "meta")),
+    *(({"id": "p", "credentials": [{"claims": none}]}, {"has_data": False}) for none in (None, "", [], {})),
     ({"id": "p", "status": "verified", "credentials": ["eyJ.x"]}, DOUBTFUL),
     ({"id": "p", "status": "verified", "credentials": [{"attributes": [{"name": "a"}]}]}, DOUBTFUL),
     ({"id": "p", "credentials": [{"attributes": {"a": 1}}, {"type": ["VC"]}]}, {"has_data": True}),

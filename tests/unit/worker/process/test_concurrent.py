@@ -237,17 +237,20 @@ def test_worker_looks_at_itself_twice_a_second() -> None:
     driven = DrivenWorker(claimed("m1"), grace=1)
     driven.processor.runs = SimpleNamespace(hung=3, limit=2, are_too_many=False)
     driven.breaker.credential_error, driven.breaker.phase = "refused", Phase.OPEN
-    announced = list[tuple[str, str]]()
+    announced = list[tuple[str, str, float]]()
     gauges = ("handlers_hung", "events_in_flight", "platform_breaker")
     values = list[float | None]()
 
     def look() -> None:
-        announced.append((driven.worker.credential_error, driven.worker.breaker))
+        announced.append((driven.worker.credential_error, driven.worker.breaker, driven.worker.breaker_seconds))
         values.extend(REGISTRY.get_sample_value(f"credhook_{gauge}") for gauge in gauges)
 
-    assert driven.works(sleeping(1.2), doing(look, then=0))
-    assert announced == [("refused", "open")]
-    assert values == [3, 1, 1]
+    def close() -> None:
+        driven.breaker.credential_error, driven.breaker.phase = "", Phase.CLOSED
+
+    assert driven.works(sleeping(1.2), doing(look, then=0), doing(close, then=0), sleeping(1), doing(look, then=0))
+    assert announced == [("refused", "open", 1.0), ("", "closed", 0.0)]
+    assert values == [3, 1, 1, 3, 1, 0]
     # Plugins start, then it takes events, and at last plugins shut down.
     assert (driven.watched[:1], driven.watched[-1:]) == ([True], [True])
     assert driven.watched[1:-1] == [False] * (len(driven.watched) - 2)
