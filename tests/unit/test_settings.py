@@ -114,6 +114,28 @@ WRONG: dict[type[Any], dict[str, tuple[str, ...]]] = {
         "CREDHOOK_CONSOLE_URL": ("http://c.example", "https://c.example/path", "https://user@c.example"),
     },
 }
+FILE = (
+    "should be the path of a file|should be a readable PEM certificate chain, with its key, not encrypted, in the same"
+)
+#: What is said of the wrong values of a setting; of all others, what numbers and words may be.
+SAID = {
+    "CREDHOOK_WEBHOOK_SECRETS": "hold 24 to 75 bytes, a whpk_ key 32; this whsec_ key holds 5|begin with whsec_ or",
+    "CREDHOOK_PATH_SECRET": "should be 22 to 128 letters, digits, - and _; python -c 'import secrets; print",
+    "CREDHOOK_WEBHOOK_PATH": "should begin with / and hold letters, digits and . _ ~ - between slashes",
+    **{f"CREDHOOK_{file}": FILE for file in ("TLS_CERTFILE", "REDIS_CERTFILE", "CLIENT_CERTFILE", "CLIENT_KEYFILE")},
+    "CREDHOOK_QUEUE": "should match pattern",
+    "CREDHOOK_DURABILITY": "should be strict, standard, replicated or replicated:N",
+    "CREDHOOK_ADMIN": "should be host:port",
+    "CREDHOOK_API_URL": "should be an http:// or https:// URL without credentials, query or fragment",
+    "CREDHOOK_TOKEN_URL": "should be an http:// or https:// URL without credentials, query or fragment",
+    "CREDHOOK_SCOPE": "should be scopes of RFC 6749: visible ASCII without quotes and backslashes",
+    "CREDHOOK_RESOURCE": "should be absolute URIs without a fragment, separated by spaces",
+    "CREDHOOK_ISSUANCE_PATH": "begins with /, holds {id} once, and has no . or .. as a part|one line of visible",
+    "CREDHOOK_SNAPSHOT_KEY": "should be keys of 32 or more characters, separated by spaces",
+    "CREDHOOK_PUBLIC_URL": "should be an https:// URL without credentials, query or fragment",
+    "CREDHOOK_CONSOLE_PASSWORD": "should be 16 or more random characters, such as `openssl rand -hex 16` prints",
+    "CREDHOOK_CONSOLE_URL": "should be an https:// URL without a path",
+}
 
 
 @pytest.mark.parametrize(
@@ -131,6 +153,7 @@ def test_a_wrong_value_is_one_line_with_its_name_and_without_the_value(
         environment |= PLATFORM
     (line,) = lines(settings, environment | {name: value})
     assert line.startswith(f"{name}: ")
+    assert any(words in line for words in SAID.get(name, "Input should be ").split("|"))
     assert "\n" not in line
     assert value not in line.removeprefix(name) or value == __file__  # The name of a file that is there.
 
@@ -324,6 +347,9 @@ def test_each_process_tries_its_certificates(
     certified = environment | {f"{prefix}_CERTFILE": str(pem["both"])}
     assert made(settings, certified)
     if settings is ConsoleSettings:
+        apart = {f"{prefix}_CERTFILE": str(pem["certificate"]), f"{prefix}_KEYFILE": str(pem["key"])}
+        shown = made(settings, environment | apart).open_store_sync().redis.connection_pool.connection_kwargs
+        assert (shown["ssl_certfile"], shown["ssl_keyfile"]) == (pem["certificate"], pem["key"])
         (line,) = lines(settings, certified | {"REDIS_URL": "redis://redis.example"})
         assert line == "CREDHOOK_REDIS_CERTFILE: is used over TLS alone; REDIS_URL should be rediss://"
     (line,) = lines(settings, environment | {f"{prefix}_CERTFILE": str(pem["certificate"])})
@@ -341,8 +367,7 @@ def test_no_signature_counts_for_longer_than_its_id_is_remembered(tolerance: int
         assert settings.open_store().retention == settings.open_store_sync().retention == 3_600
     else:
         (line,) = lines(ReceiverSettings, times | {"CREDHOOK_WEBHOOK_SECRETS": SECRET})
-        assert line.startswith("CREDHOOK_TOLERANCE: ")
-        assert "CREDHOOK_RETENTION" in line
+        assert line.startswith("CREDHOOK_TOLERANCE: should be less than half of CREDHOOK_RETENTION, which is 3600 s: a")
 
 
 def test_secrets_print_as_stars() -> None:

@@ -134,21 +134,21 @@ BROKEN = {
     "a key that is none": Broken(set_(CREDHOOK_WEBHOOK_SECRETS="whsec_short"), "settings.receiver", "fail", "CREDHOOK_WEBHOOK_SECRETS", "keys are separated by spaces", code=2),
     "one setting of the platform is missing": Broken(set_(CREDHOOK_CLIENT_SECRET=""), "settings.worker", "fail", "CREDHOOK_CLIENT_SECRET: is not set", "deploy/README.md", code=2),
     "a public URL without TLS": Broken(set_(CREDHOOK_PUBLIC_URL="http://inbox.example/webhooks"), "settings.endpoint", "fail", "CREDHOOK_PUBLIC_URL: should be an https://", "deploy/README.md", code=2),
-    "our certificate soon expires": Broken(own_certificate, "certificate.receiver", "warn", "days left: 5", "CREDHOOK_TLS_CERTFILE"),
-    "the client's certificate soon expires": Broken(lambda one: {"CREDHOOK_CLIENT_CERTFILE": own_certificate(one)["CREDHOOK_TLS_CERTFILE"]}, "certificate.client", "warn", "days left: 5", "CREDHOOK_CLIENT_CERTFILE"),
-    "the public host is not known": Broken(set_(CREDHOOK_PUBLIC_URL=f"https://{NOWHERE}/webhooks"), "public_url.reached", "fail", "not known here", "DNS record"),
-    "nothing listens at the public URL": Broken(set_(CREDHOOK_PUBLIC_URL="https://127.0.0.1:1/webhooks"), "public_url.reached", "fail", "nothing listens", "start the proxy"),
-    "no TLS at the public URL": Broken(lambda one: {"CREDHOOK_PUBLIC_URL": f"https://127.0.0.1:{one.receiver.port}/webhooks"}, "public_url.reached", "fail", "does not speak TLS", "CREDHOOK_TLS_CERTFILE"),
+    "our certificate soon expires": Broken(own_certificate, "certificate.receiver", "warn", "days left: 5", "renew the file that CREDHOOK_TLS_CERTFILE names; the next connection uses it, but"),
+    "the client's certificate soon expires": Broken(lambda one: {"CREDHOOK_CLIENT_CERTFILE": own_certificate(one)["CREDHOOK_TLS_CERTFILE"]}, "certificate.client", "warn", "days left: 5", "renew the file that CREDHOOK_CLIENT_CERTFILE names"),
+    "the public host is not known": Broken(set_(CREDHOOK_PUBLIC_URL=f"https://{NOWHERE}/webhooks"), "public_url.reached", "fail", "its host's name is not known here", "check CREDHOOK_PUBLIC_URL and its DNS record"),
+    "nothing listens at the public URL": Broken(set_(CREDHOOK_PUBLIC_URL="https://127.0.0.1:1/webhooks"), "public_url.reached", "fail", "nothing listens", "start the proxy, or check CREDHOOK_PUBLIC_URL's port"),
+    "no TLS at the public URL": Broken(lambda one: {"CREDHOOK_PUBLIC_URL": f"https://127.0.0.1:{one.receiver.port}/webhooks"}, "public_url.reached", "fail", "it does not speak TLS", "let the proxy end TLS there, or set CREDHOOK_TLS_CERTFILE"),
     "the public certificate has expired": Broken(lambda one: one.public(days=-1), "public_url.certificate", "fail", "expired", "renew the certificate"),
     "the public certificate soon expires": Broken(lambda one: one.public(days=5), "public_url.certificate", "warn", "days left: 5", "renew the certificate"),
     "the public certificate has another name": Broken(lambda one: one.public(name="other.example"), "public_url.certificate", "fail", "mismatch", "CREDHOOK_PUBLIC_URL's host"),
-    "the public certificate is nobody's": Broken(lambda one: one.public(authority=trustme.CA()), "public_url.certificate", "fail", "unable to get", "an authority that the platform trusts"),
+    "the public certificate is nobody's": Broken(lambda one: one.public(authority=trustme.CA()), "public_url.certificate", "fail", "senders refuse the certificate: unable to get", "an authority that the platform trusts"),
     "the public URL leads elsewhere": Broken(lambda one: one.public(port=int(one.sandbox.url.rpartition(":")[2])), "public_url.receiver", "fail", "takes no deliveries", "the proxy's back end"),
     "the public URL has another path": Broken(lambda one: one.public(path="/webhooks"), "public_url.receiver", "fail", "no deliveries at this path", "CREDHOOK_PATH_SECRET"),
-    "no HTTP at the public URL": Broken(lambda one: one.public(port=one.stack.enter_context(answering(lambda *_: b"SSH-2.0\r\n" + CUT)).server_address[1]), "public_url.receiver", "fail", "the connection broke (BadStatusLine)", "log of the proxy"),
+    "no HTTP at the public URL": Broken(lambda one: one.public(port=one.stack.enter_context(answering(lambda *_: b"SSH-2.0\r\n" + CUT)).server_address[1]), "public_url.receiver", "fail", "the connection broke (BadStatusLine)", "see the log of the proxy"),
     "a promise that takes replicas": Broken(lambda one: {"REDIS_URL": one.environment["REDIS_URL"].removesuffix("0") + "1", "CREDHOOK_DURABILITY": "replicated:1"}, "redis.replicated", "fail", "0 of 1 replicas", "CREDHOOK_DURABILITY=strict"),
     "the handlers are not there": Broken(set_(CREDHOOK_HANDLERS="clinic_handler"), "handlers.load", "fail", "there is no module", "name one as in an import"),
-    "no handlers are loaded": Broken(set_(CREDHOOK_HANDLERS="idle"), "handlers.load", "warn", "no handlers are loaded", "@handlers.on"),
+    "no handlers are loaded": Broken(set_(CREDHOOK_HANDLERS="idle"), "handlers.load", "warn", "no handlers are loaded", "decorate functions with @handlers.on(…), or let CREDHOOK_HANDLERS name their module"),
     "the token host is not known": Broken(set_(CREDHOOK_TOKEN_URL=f"https://{NOWHERE}/token"), "platform.api", "fail", "no answer", "check CREDHOOK_TOKEN_URL"),
     "the client secret is wrong": Broken(set_(CREDHOOK_CLIENT_SECRET="wrong-canary"), "platform.api", "fail", "refuses this client: 401", "CREDHOOK_CLIENT_SECRET"),
     "the API is not there": Broken(set_(CREDHOOK_API_URL="http://127.0.0.1:1"), "platform.api", "fail", "no answer", "check CREDHOOK_API_URL"),
@@ -285,11 +285,22 @@ def test_status_finds_a_deleted_endpoint(one: Clinic, monkeypatch: pytest.Monkey
     assert look_outside_again(one, monkeypatch) == []
 
 
-#: What a host of each kind has of it all.
-HOSTS: dict[str, tuple[tuple[str, ...], set[str]]] = {
-    "receiver": (("REDIS_URL", "CREDHOOK_WEBHOOK_SECRETS", "CREDHOOK_PATH_SECRET"), {"settings.worker", "settings.endpoint", "platform.api", "handlers.load"}),
-    "worker": (("REDIS_URL", "CREDHOOK_API_URL", "CREDHOOK_TOKEN_URL", "CREDHOOK_CLIENT_ID", "CREDHOOK_CLIENT_SECRET", "CREDHOOK_HANDLERS"), {"settings.receiver", "settings.endpoint", "platform.endpoints"}),
-    "operator": (("REDIS_URL",), {"settings.receiver", "settings.worker", "settings.endpoint", "platform.api", "handlers.load"}),
+#: What a host of each kind has of it all, and what is said of the rest.
+FILES = {"receiver": "TLS", "client": "CLIENT", "redis": "REDIS"}
+NO_URL = {f"certificate.{name}": f"CREDHOOK_{kind}_CERTFILE is not set here" for name, kind in FILES.items()} | {
+    "settings.endpoint": "CREDHOOK_PUBLIC_URL is not set here"
+}
+NO_PLATFORM = {
+    **NO_URL,
+    "settings.worker": "this host knows no platform",
+    "platform.api": "the settings of the platform are missing or incomplete",
+    "handlers.load": "this is not a worker's host",
+}
+NO_SECRETS = {"settings.receiver": "this host has no receiver's secrets"}
+HOSTS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
+    "receiver": (("REDIS_URL", "CREDHOOK_WEBHOOK_SECRETS", "CREDHOOK_PATH_SECRET"), NO_PLATFORM),
+    "worker": (("REDIS_URL", "CREDHOOK_API_URL", "CREDHOOK_TOKEN_URL", "CREDHOOK_CLIENT_ID", "CREDHOOK_CLIENT_SECRET", "CREDHOOK_HANDLERS"), {**NO_URL, **NO_SECRETS, "platform.endpoints": "this host does not know the public URL, or which types handlers want"}),
+    "operator": (("REDIS_URL",), {**NO_PLATFORM, **NO_SECRETS}),
 }  # fmt: skip
 
 
@@ -302,9 +313,9 @@ def test_a_host_with_a_part_of_the_settings_is_told_what_was_skipped(one: Clinic
     done = commands.invoke("doctor", "--json", environment=environment, folder=one.folder)
     found = {row["name"]: row for row in map(json.loads, done.stdout.splitlines())}
     assert {name: found[name]["verdict"] for name in skipped} == dict.fromkeys(skipped, "skipped")
-    assert all(found[name]["what"] for name in skipped)
+    assert {name: found[name]["what"] for name in skipped} == skipped
     settings = {name for name in found if name.startswith("settings.")}
-    assert {name for name in settings if found[name]["verdict"] == "ok"} == settings - skipped
+    assert {name for name in settings if found[name]["verdict"] == "ok"} == settings - skipped.keys()
     assert found["redis.reached"]["verdict"] == found["fleet.workers"]["verdict"] == "ok"
     assert {name: row for name, row in found.items() if row["verdict"] in {"warn", "fail"}} == {}
     assert done.returncode == 0
@@ -345,7 +356,8 @@ def test_doctor_gives_up_on_silent_servers(one: Clinic) -> None:
         urls = {"CREDHOOK_PUBLIC_URL": f"https://{at}/webhooks", "CREDHOOK_TOKEN_URL": f"http://{at}/token"}
         code, found, _ = one.doctor(**urls, CREDHOOK_FETCH_TIMEOUT="0.5")
     assert code == 1
-    assert "in time" in found["public_url.reached"]["what"]
+    assert "it does not answer in time" in found["public_url.reached"]["what"]
+    assert found["public_url.reached"]["remedy"].startswith("check the firewall; a public address may be unreachable")
     assert "CREDHOOK_TOKEN_URL" in found["platform.api"]["remedy"]
 
 

@@ -6,7 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from redis.exceptions import BusyLoadingError, NoPermissionError, ReadOnlyError, ResponseError
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    ClusterDownError,
+    NoPermissionError,
+    ReadOnlyError,
+    ResponseError,
+)
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeout
 from redis.sentinel import MasterNotFoundError
@@ -81,17 +88,29 @@ def test_sentinels_and_masters_get_our_certificate_and_our_patience(connect: Cal
         (ConnectionResetError(104, "Connection reset by peer"), "speaks TLS where REDIS_URL says redis"),
         (TimeoutError(), "no answer in time"),
         (RedisTimeout(), "no answer in time"),
-        (socket.gaierror(-2, "Name or service not known"), "not known here"),
-        (FileNotFoundError(), "no such socket"),
-        (OSError(24, "Too many open files"), "raise `ulimit -n`"),
+        (socket.gaierror(-2, "Name or service not known"), "the host's name in REDIS_URL is not known here"),
+        (FileNotFoundError(), "there is no such socket: check REDIS_URL, and whether Redis runs"),
+        (OSError(24, "Too many open files"), "raise `ulimit -n`, or lower CREDHOOK_CONCURRENCY"),
         (MasterNotFoundError("No master found for 'main'"), "no Sentinel of REDIS_URL"),
-        (BusyLoadingError("Redis is loading the dataset in memory"), "loads its data"),
+        (BusyLoadingError("Redis is loading the dataset in memory"), "Redis loads its data: wait"),
         (ReadOnlyError("You can't write against a read only replica."), "is a replica"),
-        (ResponseError("MISCONF Redis is configured to save RDB snapshots"), "cannot write to its disk"),
-        (ResponseError("BUSY Redis is busy running a script."), "kept Redis busy"),
+        (
+            ResponseError("MISCONF Redis is configured to save RDB snapshots"),
+            "Redis cannot write to its disk: see its log",
+        ),
+        (
+            ResponseError("BUSY Redis is busy running a script."),
+            "a script has kept Redis busy for too long: see its log",
+        ),
+        (ResponseError("max number of clients reached"), "as many connections as it allows: raise its maxclients"),
+        (ResponseError("DB index is out of range"), "Redis has no database of that number: check REDIS_URL"),
+        (ClusterDownError("CLUSTERDOWN Hash slot not served"), "Redis is a cluster: "),
+        (AuthenticationError("invalid username-password pair"), "refuses user or password: check REDIS_URL, its"),
+        (ConnectionRefusedError(111, "Connection refused"), "check REDIS_URL, whether Redis runs, and why not: a full"),
         # As Redis 6 and 7 say it.
         (NoPermissionError("this user has no permissions to access one of the channels used as arguments"), "channels"),
-        (NoPermissionError("No permissions to access a channel"), "channels"),
+        (NoPermissionError("No permissions to access a channel"), "our channels: allow the patterns with & in"),
+        (NoPermissionError("No permissions to access a key"), "our keys: allow the patterns with ~ in"),
         (
             NoPermissionError("User me has no permissions to run the 'config|get' command"),
             "CONFIG|GET: allow +config|get, as deploy/redis-users.acl does",
@@ -101,7 +120,10 @@ def test_sentinels_and_masters_get_our_certificate_and_our_patience(connect: Cal
         # Within a script, as Redis 6 says it.
         (ResponseError("Error running script: -READONLY You can't write against a replica."), "is a replica"),
         (ResponseError("Error running script: -OOM command not allowed"), "raise its maxmemory"),
-        (ResponseError("Error running script: -NOREPLICAS Not enough good replicas."), "min-replicas-to-write"),
+        (
+            ResponseError("Error running script: -NOREPLICAS Not enough good replicas."),
+            "too few replicas to take writes: see its min-replicas",
+        ),
         (ResponseError("The user executing the script can't run this command or subcommand"), "ACL LOG names it"),
         (ResponseError("WRONGSCHEMA q 0"), "the data of queue q has schema 0 and this version needs 2"),
         (ResponseError("WRONGSCHEMA q 3"), "a newer version has changed the data of queue q to schema 3"),
