@@ -71,10 +71,10 @@ def refusals() -> list[Refusal]:
 
     return [
         # Route and method.
-        Refusal("another path", request(*signed(), first="POST /webhook HTTP/1.1"), 404, None),
-        Refusal("a path below", request(*signed(), first="POST /webhooks/x HTTP/1.1"), 404, None),
-        Refusal("a path that climbs", request(*signed(), first="POST /x/../webhooks HTTP/1.1"), 404, None),
-        Refusal("a slash too many", request(*signed(), first="POST /webhooks/ HTTP/1.1"), 404, None),
+        Refusal("another path", request(*signed(), first="POST /webhook HTTP/1.1"), 404, "the path is wrong"),
+        Refusal("a path below", request(*signed(), first="POST /webhooks/x HTTP/1.1"), 404, "the path is wrong"),
+        Refusal("a path that climbs", request(*signed(), first="POST /x/../webhooks HTTP/1.1"), 404, "the path is wrong"),
+        Refusal("a slash too many", request(*signed(), first="POST /webhooks/ HTTP/1.1"), 404, "the path is wrong"),
         Refusal("GET", request(*signed(), first="GET /webhooks HTTP/1.1"), 405, None),
         Refusal("PUT", request(*signed(), first="PUT /webhooks HTTP/1.1"), 405, None),
         Refusal("PUT of a probe", request(first="PUT /readyz HTTP/1.1"), 405, None),

@@ -84,6 +84,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("fleet.receivers", {"receivers": (receiver(queue="b"),), "workers": (worker(), worker(queue="b")), "last_delivery": 300.0}, "no receiver of the queue q is alive; its last delivery came 5 min ago start"),
     ("fleet.receivers", {"receivers": (), "last_delivery": 0.0}, "its last delivery came within a minute start"),
     ("fleet.silence", {"last_delivery": 2_400.0, "silence": Silence(40, 1.04)}, "no delivery for 40 min; at this time a week ago, 1.0 deliveries a minute came `credhook doctor` tries"),
+    ("fleet.silence", {"receivers": (refusing(4),), "last_delivery": 2_400.0, "silence": Silence(40, 1.0)}, "no delivery for 40 min"),  # A stray request explains no silence.
     ("public_url.reached", {"outside": Outside(at=1, findings=(fail("public_url.reached", "nothing listens", "start it"), ok("a.b", "")))}, "nothing listens start it"),
     ("outside.age", {"outside": Outside(at=1, findings=(ok("a.b", ""),)), "outside_age": 1_201.0}, "last checked 20 min ago see"),
     ("fleet.workers", {"workers": (), "counts": EventCounts(open=7)}, "7 events wait"),
@@ -233,6 +234,7 @@ def test_events_that_fail_are_not_called_well_while_they_are_tried_again() -> No
     [
         {"platforms": (PAUSED,)},
         {"receivers": ()},
+        {"receivers": (refusing(480),)},
         {"server": EVICTING.model_copy(update={"checks": (Check("disk", False, "see"),)})},
     ],
 )

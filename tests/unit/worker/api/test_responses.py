@@ -107,6 +107,7 @@ def test_a_success_that_does_not_match_is_not_understood(body: object) -> None:
 
 
 TRUSTED, DOUBTFUL = {"has_data": True, "trusted": True}, {"has_data": True, "trusted": False}
+NONE: list[Any] = [None, "", [], {}]
 #: The details of a presentation, and what is read of them: all that is there, and nothing that nobody said.
 SHAPES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"status": "verified"}, {"id": "p"}),
@@ -119,7 +120,7 @@ SHAPES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"id": "p", "status": "verified", "credentials": {"pid": {"isValid": True, "attributes": {"a": 1}}}}, TRUSTED),
     *(({"id": "p", "credentials": {name: "x"}}, {"has_data": False}) for name in ("id", "status", "type", "isValid")),
     *(({"id": "p", "credentials": [{name: {"x": 1}}]}, {"has_data": False}) for name in ("links", "meta")),
-    *(({"id": "p", "credentials": [{"claims": none}]}, {"has_data": False}) for none in (None, "", [], {})),
+    *(({"id": "p", "credentials": [{"claims": none}]}, {"has_data": False}) for none in NONE),
     ({"id": "p", "status": "verified", "credentials": ["eyJ.x"]}, DOUBTFUL),
     ({"id": "p", "status": "verified", "credentials": [{"attributes": [{"name": "a"}]}]}, DOUBTFUL),
     ({"id": "p", "credentials": [{"attributes": {"a": 1}}, {"type": ["VC"]}]}, {"has_data": True}),

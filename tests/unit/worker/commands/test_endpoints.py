@@ -98,6 +98,12 @@ def test_a_plan_is_told_step_by_step_with_what_each_endpoint_receives() -> None:
     assert list(lines(plan(URL, TWO, [old, few, new], "q"))) == told
     kept = [told[0], "  keep    a", *told[2:5]]
     assert list(lines(plan(URL, TWO, [old, few, new, RIGHT], "q"))) == kept
+    slashed, rooted = endpoint("a", URL + "/", tuple(TWO)), endpoint("a", "https://a.b/", tuple(TWO))
+    note = f"  note    the platform writes it as {URL}/: deliveries may come to that path"
+    assert list(lines(plan(URL, TWO, [slashed], "q")))[1:3] == [note, "  keep    a"]
+    assert "writes it as" not in "".join(lines(plan("https://a.b", TWO, [rooted], "q")))
+    doubtful = "\n".join(lines(plan(URL, TWO, [DOUBTFUL[1]], "q")))
+    assert "If it is this deployment's,\n          replace it with --moved. If not, give each deployment a" in doubtful
     assert all("has no path" in "\n".join(lines(plan(f"https://a.b{end}", TWO, [], "q"))) for end in ("", "/"))
     assert len(list(lines(plan(URL, TWO, [], "q")))) == 2  # Nothing is deleted, so nothing overlaps.
     for before, length in ("https://[x", 22), (URL, 22), (URL, 128):  # The shortest and longest that a receiver takes.
