@@ -6,10 +6,7 @@ Exit codes: 0 done; 1 failed; 2 wrong usage or a wrong setting; 3 (only `endpoin
 """
 
 import importlib
-import os
-import shlex
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -66,33 +63,25 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
 
 
-@click.command(cls=LazyGroup)
-@click.version_option(package_name="credhook")
-def cli() -> None:
-    """The inbox for a credential platform's webhooks.
+#: The folder of deploy/README.md and worker/README.md: the installed package, or the checkout.
+_DOCUMENTS: Final = next(folder for folder in Path(__file__).parents if (folder / "deploy").is_dir())
+
+
+@click.command(
+    cls=LazyGroup,
+    help=f"""The inbox for a credential platform's webhooks.
 
     The receiver stores the events that the platform posts. Workers fetch their details and run your handlers. Every
-    command reads its settings from the environment; deploy/README.md lists them.
-    """
+    command reads its settings from the environment; deploy/README.md lists them, and worker/README.md is for authors of
+    handlers. Both are in
 
-
-def join_dev_session() -> None:
-    """Take the settings of the `credhook dev` that runs in the current folder, unless a setting names a Redis."""
-    from credhook.settings import names_set
-
-    if "REDIS_URL" in names_set():
-        return
-    sessions = dict[Path, float]()
-    for path in Path().glob(".credhook-*/env"):
-        with suppress(FileNotFoundError):  # The session ends at this moment.
-            if (status := path.stat()).st_uid == os.getuid():
-                sessions[path] = status.st_mtime
-    if sessions:
-        session = max(sessions, key=sessions.__getitem__)
-        for setting in shlex.split(session.read_text(encoding="utf-8")):
-            name, _, value = setting.partition("=")
-            os.environ.setdefault(name, value)
-        click.echo(f"credhook: with the settings of `credhook dev`, {session}", err=True)
+    \b
+    {_DOCUMENTS}
+    """,
+)
+@click.version_option(package_name="credhook")
+def cli() -> None:
+    """Run a command."""
 
 
 def main(args: list[str] | None = None) -> None:
@@ -110,11 +99,11 @@ def _run_command(words: list[str]) -> None:
     from pydantic import ValidationError
 
     from credhook.logs import configure_logs
-    from credhook.settings import correction, names_set, settings_errors, unknown_settings
+    from credhook.settings import correction, join_dev_session, names_set, settings_errors, unknown_settings
 
     try:
         if words[0] in _BESIDE_DEV:
-            join_dev_session()
+            join_dev_session(unless="REDIS_URL")
         configure_logs()
         is_child = {"--fd", "--supervised"}.intersection(words)
         names = () if is_child else unknown_settings(names_set())  # The parent has named them.

@@ -7,7 +7,9 @@ import difflib
 import json
 import os
 import re
+import shlex
 import ssl
+import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -159,6 +161,27 @@ def names_set() -> set[str]:
     with _error_of(_FOLDER, folder, "folder"):
         files = {path.name.upper() for path in Path(folder).iterdir() if path.is_file()} if folder else set()
     return files | {name for name, value in os.environ.items() if value}
+
+
+def join_dev_session(*, unless: Literal["REDIS_URL", "CREDHOOK_API_URL"]) -> None:
+    """Take the settings of the `credhook dev` that runs in the current folder, unless this one is set.
+
+    They do not replace any that is set. Applications, which need the API alone, may have a REDIS_URL of their own.
+    """
+    if unless in names_set():
+        return
+    sessions = dict[Path, float]()
+    for path in Path().glob(".credhook-*/env"):
+        with suppress(FileNotFoundError):  # The session ends at this moment.
+            if (status := path.stat()).st_uid == os.getuid():
+                sessions[path] = status.st_mtime
+    if sessions:
+        session = max(sessions, key=sessions.__getitem__)
+        for setting in shlex.split(session.read_text(encoding="utf-8")):
+            name, _, value = setting.partition("=")
+            if name.startswith(("CREDHOOK_", unless)):
+                os.environ.setdefault(name, value)
+        sys.stderr.write(f"credhook: with the settings of `credhook dev`, {session}\n")
 
 
 class Settings(BaseSettings):
@@ -660,9 +683,17 @@ def settings_errors(invalid: ValidationError) -> list[str]:
     for error in invalid.errors(include_input=False, include_url=False):
         message = error["msg"].removeprefix("Value error, ")
         if error["type"] == "missing":
-            message = "is not set, or empty; deploy/README.md says what it should be"
+            message = f"is not set, or empty. {_description(str(error['loc'][0]))}"
         lines.append(": ".join([*map(str, error["loc"][:1]), message]))
     return lines
+
+
+def _description(variable: str, of: type[Settings] = Settings) -> str:
+    """Return the first sentence about a setting, or ""."""
+    for field in of.model_fields.values():
+        if field.validation_alias == variable:
+            return (field.description or "").partition(". ")[0].rstrip(".")
+    return next(filter(None, (_description(variable, child) for child in of.__subclasses__())), "")
 
 
 #: Variables that `credhook dev` sets for the processes that it starts. `credhook trigger` reads the second variable.

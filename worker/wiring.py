@@ -93,7 +93,8 @@ class Lifespan:
                 if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
                     raise
                 wait, hint = waits.next(), "Its handlers wait until it succeeds"
-                log.error("startup_failed", plugin=plugin.name, exc_info=error, retry_in=wait, hint=hint)  # noqa: TRY400  Our processor drops the message.
+                at = [defined_at(startup)]  # Replaced by the author's lines, if the error came through any.
+                log.error("startup_failed", plugin=plugin.name, exc_info=error, at=at, retry_in=wait, hint=hint)  # noqa: TRY400  Our processor drops the message.
                 await self.sleep(wait)
             finally:
                 watch.cancel()
@@ -116,7 +117,7 @@ class Lifespan:
             task.cancel()  # A task that ignores this ends with the process.
             error = TimeoutError() if not done else None if task.cancelled() else task.exception()
             if error is not None:
-                log.error("shutdown_failed", plugin=plugin.name, exc_info=error)
+                log.error("shutdown_failed", plugin=plugin.name, exc_info=error, at=[defined_at(shutdown)])
 
     async def _log_slow_startup(self, plugin: Handlers[Any], task: "asyncio.Task[None] | None") -> None:
         """Log the place of a start-up function that runs for long, or where it begins if it runs in a thread."""

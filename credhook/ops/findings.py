@@ -160,6 +160,15 @@ def age(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
+def _turns(fleet: Fleet) -> Iterator[tuple[str, int, float]]:
+    """Yield each handler whose turn events wait for, their number, and the seconds until the last asks again."""
+    for name in sorted({name for worker in fleet.own_workers for name in worker.turns}):
+        events, seconds = zip(
+            *(worker.turns[name] for worker in fleet.own_workers if name in worker.turns), strict=True
+        )
+        yield name, sum(events), max(seconds)
+
+
 def _hosts(processes: Iterable[FleetProcess]) -> str:
     return ", ".join(sorted({process.host for process in processes})[:_MAX_NAMED])
 
@@ -488,6 +497,15 @@ ROWS: Final = (
         lambda oldest: f"the oldest open event was received {age(oldest)} ago",
         "`credhook causes` says why attempts fail; if none fail, start more workers",
         alert="CredhookOldestEvent",
+    ),
+    Row(
+        "events.turns",
+        _turns,
+        lambda turn: (
+            f"{counted(turn[1], 'event waits', 'events wait')} for a turn with {turn[0]}, the last for {age(turn[2])}"
+        ),
+        "nothing to do: rate= and concurrency= of a handler, or its start-up, hold back its runs",
+        verdict=Verdict.NOTE,
     ),
     Row(
         "events.dead",

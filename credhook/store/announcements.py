@@ -57,6 +57,7 @@ class WorkerAnnouncement(BaseModel, frozen=True):
         breaker_seconds: seconds since it was closed last; 0 while it is closed.
         never_found: kinds of resources for which every fetch of the process got a 404.
         started: whether it has asked for a token, and its start-up functions have succeeded.
+        turns: handler → how many events wait for their turn with it, and the seconds until the last asks again.
     """
 
     version: str
@@ -72,6 +73,7 @@ class WorkerAnnouncement(BaseModel, frozen=True):
     breaker_seconds: float = 0.0
     never_found: tuple[str, ...] = ()
     started: bool = False
+    turns: dict[str, tuple[int, float]] = {}
 
 
 class Refusals(BaseModel, frozen=True):

@@ -72,6 +72,7 @@ _PHRASES: Final = {
     "handler_blocks": "blocks the event loop",
     "handler_slow": "still runs",
     "retry_chosen": "chose to run again",
+    "turns_awaited": "events wait for their turn",
     "fetch_failed": "the details cannot be fetched",
     "event_done": "done",
     "event_waiting": "waiting",
@@ -84,7 +85,9 @@ _PHRASES: Final = {
 #: Log events that do not help an author.
 _HIDDEN_EVENTS: Final = {"worker_draining", "worker_stopped"}
 #: Fields that follow a text of `_PHRASES` as NAME=VALUE. Other lines show all fields that are not in `_HIDDEN_FIELDS`.
-_PHRASE_FIELDS: Final = ("handlers", "starting", "reason", "seconds", "ms", "skipped", "lacking", "final", "error")
+_PHRASE_FIELDS: Final = (
+    *("handlers", "starting", "reason", "events", "seconds", "ms", "skipped", "lacking", "final", "error"),
+)
 #: Fields that are shown elsewhere or not at all.
 _HIDDEN_FIELDS: Final = {
     *("event", "level", "logger", "timestamp", "webhook_id", "event_type", "resource_id", "attempt", "handler"),
@@ -370,7 +373,7 @@ def dev(*, modules: tuple[str, ...], port: int, public_url: str | None, debug: b
             click.echo("handlers   none named: a built-in handler logs each event. Name yours: credhook dev accounts")
         prefixes = "CREDHOOK_", "REDIS_"
         ours = {name: value for name, value in local.environment.items() if name.startswith(prefixes)}
-        ours["CREDHOOK_HANDLERS"] = ",".join(names) or LOGS_ONLY
+        ours |= {"CREDHOOK_HANDLERS": ",".join(names) or LOGS_ONLY, "CREDHOOK_DEV": "1"}
         settings.write_text("".join(f"{name}={shlex.quote(value)}\n" for name, value in ours.items()))
         click.echo(f"receiver   {local.receiver_url}/webhooks")
         click.echo(f"platform   {local.sandbox_url or f'delivers to {public_url} until you stop'}")

@@ -76,7 +76,7 @@ def test_hint_names_the_command_that_redis_denies(redis_client: Redis, redis_url
     redis_client.execute_command(f"ACL SETUSER limited reset on >pw {rights}")  # type: ignore[no-untyped-call]
     redis_client.hset("credhook:credhook:event:m", "state", "done")
     url = redis_url.replace("redis://", "redis://limited:pw@")
-    options = [] if "xrevrange" in rights else ["--id", "m"]
+    options = [] if "xrevrange" in rights else ["m"]
     done = invoke("events", "list", *options, environment={"REDIS_URL": url})
     redis_client.execute_command("ACL DELUSER limited")  # type: ignore[no-untyped-call]
     assert done.returncode == 1

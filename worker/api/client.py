@@ -198,8 +198,9 @@ class Sender:
         """
         from pydantic import ValidationError
 
-        from credhook.settings import PlatformSettings, settings_errors
+        from credhook.settings import PlatformSettings, join_dev_session, settings_errors
 
+        join_dev_session(unless="CREDHOOK_API_URL")
         try:
             settings = PlatformSettings()
         except ValidationError as invalid:
@@ -361,6 +362,8 @@ class AsyncApi(Platform[AsyncSender]):
     def from_env(cls) -> Self:
         """Build a client from the worker's variables: CREDHOOK_API_URL and so on.
 
+        Beside `credhook dev`, in its folder, take them from there.
+
         Raises:
             ValueError: A variable is missing or wrong.
         """
@@ -454,6 +457,8 @@ class Api(Platform[SyncSender]):
     @classmethod
     def from_env(cls) -> Self:
         """Build a client from the worker's variables: CREDHOOK_API_URL and so on.
+
+        Beside `credhook dev`, in its folder, take them from there.
 
         Raises:
             ValueError: A variable is missing or wrong.

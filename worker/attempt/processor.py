@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -87,8 +88,8 @@ class Processor:
         concurrency = self.settings.concurrency
         self.leases, self.runs, self._places = Leases(self.claims), Runs(concurrency), asyncio.Semaphore(concurrency)
         self.lookups = Lookups()
-        #: Handler → when the last event that waits for it asks again, in monotonic seconds.
-        self._turns: dict[str, float] = {}
+        #: Handler → when each event that waits for it asks again, in monotonic seconds, the last at the end.
+        self._turns: dict[str, deque[float]] = {}
         self._plugins = {plugin.name: plugin for plugin in self.registry.plugins}
         self._log = log.bind()  # The module's logger would bind anew for each event.
 
@@ -237,11 +238,19 @@ class Processor:
 
         `apart`: seconds between two events of this process that ask for the handler; None: PLACE_TURN_SECONDS.
         """
-        now = time.monotonic()
-        following = self._turns.get(handler.name, 0.0) + (apart or retry.PLACE_TURN_SECONDS)
+        now, turns = time.monotonic(), self._turns.setdefault(handler.name, deque())
+        following = (turns[-1] if turns else 0.0) + (apart or retry.PLACE_TURN_SECONDS)
         earliest = now + seconds
-        turn = self._turns[handler.name] = max(earliest, min(following, earliest + retry.LAST_TURN_SECONDS))
-        return min(turn - now, LONGEST_WAIT)
+        turns.append(max(earliest, min(following, earliest + retry.LAST_TURN_SECONDS)))
+        return min(turns[-1] - now, LONGEST_WAIT)
+
+    def turns(self) -> dict[str, tuple[int, float]]:
+        """Return handler → how many events wait for their turn with it, and the seconds until the last asks again."""
+        now = time.monotonic()
+        for turns in self._turns.values():
+            while turns and turns[0] <= now:
+                turns.popleft()
+        return {name: (len(turns), round(turns[-1] - now, 1)) for name, turns in self._turns.items() if turns}
 
     async def run_handlers(self, attempt: Attempt, details: Details, handlers: Sequence[Handler]) -> None:
         """Run the handlers concurrently, but those with `after=` once the other has ended. Record each as it ends."""

@@ -66,6 +66,7 @@ def replay(
 ) -> None:
     """Put settled and quarantined events back into the queue that CREDHOOK_QUEUE names.
 
+    WEBHOOK_ID and options select the events.
     Attempts are counted from 1 again. Which handlers run depends on the state of the event:
 
     \b
@@ -158,7 +159,7 @@ def erase(
     is_lifted: bool,
     yes: bool,
 ) -> None:
-    """Erase events and all data that the store keeps for them.
+    """Erase events and all data that the store keeps for them. WEBHOOK_ID and options select the events.
 
     Use --resource to erase the data of one issuance or presentation. Handlers must erase the data that they have
     stored elsewhere. An event that a worker holds is erased as well; a handler that is running for it may still finish.

@@ -78,7 +78,7 @@ def events() -> None:
     "--json", "as_json", is_flag=True, help="Print one JSON object per line. Pass its `cursor` to --after for the rest."
 )
 def list_events(*, selection: Selection, as_json: bool) -> None:
-    """Print events, newest first; 100 of them unless --limit says otherwise."""
+    """Print events, newest first; 100 of them unless --limit says otherwise. With WEBHOOK_ID, only these events."""
     limited = replace(selection, limit=selection.limit or _LIMIT)
     with options.open_store() as store:
         page = read_page(store, limited, most_read=None if as_json else _READ_LIMIT)
@@ -163,7 +163,7 @@ class EventChange(BaseModel):
 @options.selecting(*options.WATCHING)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 def tail(*, selection: Selection, as_json: bool) -> None:
-    """Print each change of an event from now on, until Ctrl-C.
+    """Print each change of an event from now on, until Ctrl-C. With WEBHOOK_ID, only changes of these events.
 
     There is a line for each event that is accepted, replayed or quarantined, and for each attempt: its result, the time
     since the event was received, the error, and when the next attempt is. Changes are not stored. If

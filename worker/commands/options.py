@@ -44,7 +44,7 @@ WATCHING: Final = (
     click.option("--state", "states", multiple=True, type=click.Choice(_STATES), help=_STATE_HELP),
     click.option("--type", "types", multiple=True, type=TYPE, help=_TYPE_HELP),
     click.option("--resource", type=AN_ID, help="Only events of this issuance or presentation."),
-    click.option("--id", "ids", multiple=True, type=AN_ID, help="Only this event; repeat it for several."),
+    click.argument("ids", metavar="[WEBHOOK_ID]...", nargs=-1, type=AN_ID),
 )
 OPTIONS: Final = (
     *WATCHING,

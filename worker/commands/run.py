@@ -26,8 +26,8 @@ from credhook.worker.wiring import build_worker
 #: Why an event cannot be claimed, see claim_event.lua → what to do.
 _OBSTACLES: Final = {
     "held": "a worker has it; wait, or leave out --take",
-    "early": "it waits for its next attempt; `credhook events replay --id ID --state waiting` makes it due",
-    "settled": "it has ended; `credhook events replay --id ID` puts it back, or leave out --take",
+    "early": "it waits for its next attempt; `credhook events replay ID --now` makes it due",
+    "settled": "it has ended; `credhook events replay ID` puts it back, or leave out --take",
     "blocked": "a worker has another event of its resource; wait, or leave out --take",
 }
 

@@ -7,7 +7,7 @@ code that blocks, while they run.
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
 from typing import Any, Final
 
@@ -29,14 +29,26 @@ _ASYNCIO: Final = ("asyncio/base_events.py", {"subprocess_exec", "subprocess_she
 BLOCKED_SECONDS: Final = 1.0
 #: Seconds that a handler may run before it is named.
 SLOW_SECONDS: Final = 5.0
+#: Seconds after which events that wait for their turn with a handler are counted again.
+WAITS_SECONDS: Final = 10.0
 
 
 class SlowCode:
-    """Names a handler once while it blocks the event loop of the main thread, and once while it runs for long."""
+    """Names a handler once while it blocks the event loop of the main thread, and once while it runs for long.
 
-    def __init__(self, runs: Callable[[], Iterable[Run]], clock: Callable[[], float] = time.monotonic) -> None:
-        """`runs`: returns the runs that have not ended. `clock`: that of the runs."""
-        self._runs, self._clock = runs, clock
+    While events wait for their turn with a handler, it is named every ten seconds.
+    """
+
+    def __init__(
+        self,
+        runs: Callable[[], Iterable[Run]],
+        clock: Callable[[], float] = time.monotonic,
+        turns: Callable[[], Mapping[str, tuple[int, float]]] = dict,
+    ) -> None:
+        """`runs`: returns the runs that have not ended. `clock`: that of the runs. `turns`: see `Processor.turns`."""
+        self._runs, self._turns, self._clock = runs, turns, clock
+        #: Handler → when it was named last because events wait for it.
+        self._waits: dict[str, float] = {}
         self._ticked, self._is_named = clock(), False
         self._slow: weakref.WeakSet[Run] = weakref.WeakSet()
 
@@ -58,6 +70,10 @@ class SlowCode:
                 self._slow.add(run)
                 at = authors_frames(TimeoutError().with_traceback(run.where()))[-1:] or [run.at]
                 log.warning("handler_slow", **run.fields(), seconds=round(now - run.began, 1), at=at)
+        for handler, (events, seconds) in self._turns().items():
+            if now - self._waits.get(handler, -WAITS_SECONDS) >= WAITS_SECONDS:
+                self._waits[handler] = now
+                log.info("turns_awaited", handler=handler, events=events, seconds=seconds)
 
 
 @cache

@@ -19,7 +19,7 @@ import inspect
 import json
 import re
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -245,6 +245,10 @@ class ConditionReturnsAwaitable(TypeError):
     """The condition calls an `async def`. It should be a plain function."""
 
 
+class NotOneYield(RuntimeError):
+    """The lifespan function has ended before its `yield`, or has come to a second one."""
+
+
 @dataclass(frozen=True)
 class Handler:
     """One function of one plugin. `Options` explains the other attributes.
@@ -349,7 +353,10 @@ def _first_error(error: ValidationError, depth: int, options: type[Limits]) -> s
     return ": ".join([*map(str, wrong["loc"][:depth]), wrong["msg"].removeprefix("Value error, ")])
 
 
-def _check_types(wanted: Iterable[str]) -> None:
+def _check_types(wanted: Sequence[str]) -> None:
+    if not wanted or callable(wanted[0]):  # `@handlers.on()`, or `@handlers.on`.
+        example = "openid4vc.issuance.completed"
+        raise ValueError(f'@handlers.on names no event type: write @handlers.on("{example}"), or "*" for all')
     for name in wanted:
         if name not in EVENT_TYPES:
             wrong: Iterable[object] = name if isinstance(name, list | tuple | set) else [name]
@@ -434,9 +441,16 @@ def _lifetime(function: Callable[[], Any]) -> tuple[Callable[[], Any], Callable[
     entered: list[tuple[object, asyncio.Event, asyncio.Task[None]]] = []
 
     async def live(ready: "asyncio.Future[Any]", leaving: asyncio.Event) -> None:
-        async with manager() as state:
-            ready.set_result(state)
-            await leaving.wait()
+        try:
+            async with manager() as state:
+                ready.set_result(state)
+                await leaving.wait()
+        except RuntimeError as error:
+            if not str(error).startswith("generator didn't"):  # The words of contextlib.
+                raise
+            number = "a second time" if ready.done() else "nothing"
+            hint = "write one yield of the state; the code after it runs at shutdown"
+            raise NotOneYield(f"{name_of(function)} at {defined_at(function)} yields {number}: {hint}") from None
 
     @functools.wraps(function)
     async def enter() -> Any:
@@ -452,6 +466,7 @@ def _lifetime(function: Callable[[], Any]) -> tuple[Callable[[], Any], Callable[
         entered.append((ready.result(), leaving, task))
         return ready.result()
 
+    @functools.wraps(function)
     async def leave(state: object) -> None:
         place = next(place for place, (value, *_) in enumerate(entered) if value is state)
         _, leaving, task = entered.pop(place)
@@ -494,6 +509,22 @@ class Registers(Protocol[D, S]):
     def __call__(self, function: PlainFunction[D, S]) -> PlainFunction[D, S]: ...
 
 
+def _undecorated(register: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """Return the method, which refuses what it gets from `@handlers.startup()`, or from `startup(connect())`."""
+
+    @functools.wraps(register)
+    def checked(plugin: "Handlers[Any]", *functions: Any) -> Any:
+        name = register.__name__
+        if len(functions) != 1:
+            raise TypeError(f"{plugin.name}: write @handlers.{name} above one function, without parentheses")
+        if not callable(functions[0]):
+            what = type(functions[0]).__name__
+            raise TypeError(f"{plugin.name}: a {what} is no {name} function: pass the function itself")
+        return register(plugin, functions[0])
+
+    return checked
+
+
 #: All plugins of this process. The test kit finds a function's options here.
 _plugins: "weakref.WeakSet[Handlers[Any]]" = weakref.WeakSet()
 
@@ -519,6 +550,8 @@ class Handlers(Generic[State]):
         self._handlers: dict[str, Handler] = {}
         self.startup_function: Callable[[], Any] | None = None
         self.shutdown_function: Callable[[Any], Any] | None = None
+        #: The function that stands for both, if there is one.
+        self.lifespan_function: Callable[[], Any] | None = None
         #: The functions to call after a failed run, and after one that was the last.
         self.error_hooks: list[Handler] = []
         self.give_up_hooks: list[Handler] = []
@@ -541,7 +574,7 @@ class Handlers(Generic[State]):
         Raises:
             ValueError: a type is unknown, an option or the function is wrong, or the plugin has a handler of that name.
         """
-        wanted = EVENT_TYPES if types == ("*",) else types or ("",)
+        wanted = EVENT_TYPES if types == ("*",) else types
         _check_types(wanted)
 
         def register(function: Function) -> Function:
@@ -574,6 +607,7 @@ class Handlers(Generic[State]):
     def startup(self, function: AsyncStartup[State]) -> AsyncStartup[State]: ...
     @overload
     def startup(self, function: PlainStartup[State]) -> PlainStartup[State]: ...
+    @_undecorated
     def startup(self, function: Callable[[], Any]) -> Callable[[], Any]:
         """Run the decorated function, `async def` or `def`, once in each worker process before it takes events.
 
@@ -582,7 +616,7 @@ class Handlers(Generic[State]):
         Raises:
             ValueError: the function takes arguments, or the plugin has a start-up function already.
         """
-        self._check_lifecycle("startup", self.startup_function, function)
+        self._check_lifecycle("startup", function)
         self.startup_function = function
         return function
 
@@ -590,13 +624,14 @@ class Handlers(Generic[State]):
     def shutdown(self, function: AsyncShutdown[State]) -> AsyncShutdown[State]: ...
     @overload
     def shutdown(self, function: PlainShutdown[State]) -> PlainShutdown[State]: ...
+    @_undecorated
     def shutdown(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Run the decorated function with the start-up function's result when a worker process has finished its events.
 
         Raises:
             ValueError: the function does not take one argument, or the plugin has a shutdown function already.
         """
-        self._check_lifecycle("shutdown", self.shutdown_function, function, None)
+        self._check_lifecycle("shutdown", function, None)
         self.shutdown_function = function
         return function
 
@@ -604,6 +639,7 @@ class Handlers(Generic[State]):
     def lifespan(self, function: AsyncLifespan[State]) -> AsyncLifespan[State]: ...
     @overload
     def lifespan(self, function: ManagedLifespan[State]) -> ManagedLifespan[State]: ...
+    @_undecorated
     def lifespan(self, function: Callable[[], Any]) -> Callable[[], Any]:
         """Run the decorated `async def` around the life of each worker process. It yields `context.state` once.
 
@@ -616,15 +652,16 @@ class Handlers(Generic[State]):
             raise ValueError(
                 f"{self.name}: the lifespan function should be an `async def` with a yield and no argument"
             )
-        enter, leave = _lifetime(function)
-        self.startup(enter)
-        self.shutdown(leave)
+        self._check_vacant("lifespan")
+        self.lifespan_function = function
+        self.startup_function, self.shutdown_function = _lifetime(function)
         return function
 
     @overload
     def on_error(self, function: AsyncHook[State]) -> AsyncHook[State]: ...
     @overload
     def on_error(self, function: PlainHook[State]) -> PlainHook[State]: ...
+    @_undecorated
     def on_error(self, function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         """Run the decorated function, `async def` or `def`, after each failed run of a handler of this plugin.
 
@@ -641,6 +678,7 @@ class Handlers(Generic[State]):
     def on_give_up(self, function: AsyncHook[State]) -> AsyncHook[State]: ...
     @overload
     def on_give_up(self, function: PlainHook[State]) -> PlainHook[State]: ...
+    @_undecorated
     def on_give_up(self, function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         """Run the decorated function as `on_error` does, once a handler of this plugin is given up for an event.
 
@@ -656,9 +694,21 @@ class Handlers(Generic[State]):
         name = f"{self.name}.{name_of(function) or kind}"
         return _new_handler(name, frozenset(), function, {"timeout": HOOK_SECONDS}, "failure")
 
-    def _check_lifecycle(self, kind: str, existing: object, function: Callable[..., Any], *arguments: object) -> None:
-        if existing is not None:
-            raise ValueError(f"{self.name!r} already has a {kind} function")
+    def _check_vacant(self, kind: str) -> None:
+        """Raise `ValueError` if another function of the plugin does the same already."""
+        functions = {"startup": self.startup_function, "shutdown": self.shutdown_function}
+        if self.lifespan_function:
+            functions = {"lifespan": self.lifespan_function}
+        for other, function in functions.items():
+            if function is None or (kind != other and "lifespan" not in {kind, other}):
+                continue
+            hint = "a lifespan function stands for startup and shutdown: keep it or them"
+            if kind == other:
+                hint = "do the work of both in one function"
+            raise ValueError(f"{self.name!r} already has a {other} function, at {defined_at(function)}; {hint}")
+
+    def _check_lifecycle(self, kind: str, function: Callable[..., Any], *arguments: object) -> None:
+        self._check_vacant(kind)
         if _is_generator(function) and not is_async(function):
             hint = "register it with @handlers.lifespan"
             raise ValueError(f"{self.name}: the {kind} function is a generator or context manager: {hint}")

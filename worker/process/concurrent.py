@@ -101,6 +101,8 @@ class ConcurrentWorker(BaseWorker):
         self._attempts: set[Attempt] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._exhausted = False
+        #: See `Processor.turns`. The heartbeat announces them.
+        self.turns: dict[str, tuple[int, float]] = {}
         #: True once an event was not done here.
         self._left_undone = False
         self._suspended = False
@@ -330,6 +332,7 @@ class ConcurrentWorker(BaseWorker):
             watch(not self._takes_events)
             self.credential_error, phase = self._breaker.credential_error, self._breaker.phase
             self.breaker, self.never_found = phase.value, self._processor.lookups.never_found
+            self.turns = self._processor.turns()
             now = self._breaker.clock()
             closed_at = now if phase is Phase.CLOSED else closed_at
             self.breaker_seconds = round(now - closed_at, 1)

@@ -27,7 +27,7 @@ log = structlog.get_logger("credhook.worker")
 
 BEAT_SECONDS: Final = 1.0
 #: What a process announces of its state.
-_STATE: Final = ("in_flight", "credential_error", "breaker", "breaker_seconds", "never_found", "started")
+_STATE: Final = ("in_flight", "credential_error", "breaker", "breaker_seconds", "never_found", "started", "turns")
 #: Seconds of silence after which a process counts as dead: this many, or this part of the lease if that is more.
 _SILENCE_SECONDS, _SILENCE_PART = 6.0, 0.4
 #: Parts of that time: between two beats at most, and in a gap after which all processes get the whole time again.

@@ -65,6 +65,22 @@ def test_wheel_has_one_import_root_with_types_and_licence(wheel: Path) -> None:
     assert {f"credhook/{path}" for path in ours} <= set(names)
 
 
+def test_files_that_messages_and_docstrings_name_are_installed(wheel: Path) -> None:
+    archive = zipfile.ZipFile(wheel)
+    code = "".join(archive.read(name).decode() for name in archive.namelist() if name.endswith((".py", ".html")))
+    named = set(re.findall(r"(?<![\w/.{])(?:deploy|worker|receiver|sandbox|credhook)/[\w./-]+\.\w+", code))
+    assert {"deploy/README.md", "deploy/redis-users.acl", "worker/README.md"} <= named
+    missing = [name for name in named if f"credhook/{name.removeprefix('credhook/')}" not in archive.namelist()]
+    assert missing == []
+
+
+def test_help_names_the_folder_of_the_documents(project: Path) -> None:
+    shown = run(project, "credhook", "--help").stdout
+    folder = site(project / ".venv") / "credhook"
+    assert str(folder) in shown
+    assert (folder / "deploy/README.md").is_file()
+
+
 def test_every_command_is_ours_whatever_the_project_has_named_so(project: Path) -> None:
     """All in one process, which imports each of them: as many processes would import most of it again and again."""
     program = f"""

@@ -83,7 +83,7 @@ async def test_replay_resolves_causes_until_the_handler_fails_again(
     await made.next()
     assert standing(redis_client) == {("test.first", "ValueError"): {"e1"}}
     BROKEN["on"] = False
-    assert events("replay", "--id", "e1").stdout == "replayed 1\n"
+    assert events("replay", "e1").stdout == "replayed 1\n"
     for _ in range(3):
         await made.next()
     assert standing(redis_client) == {}
@@ -93,7 +93,7 @@ async def test_replay_resolves_causes_until_the_handler_fails_again(
 async def test_handler_still_given_up_keeps_its_cause(made: Attempts, redis_client: Redis, events: Run) -> None:
     await made.accept("e2", COMPLETED, "r2")
     await made.next()
-    assert events("replay", "--id", "e2", "--handler", "test.first").stdout.endswith("replayed 1\n")
+    assert events("replay", "e2", "--handler", "test.first").stdout.endswith("replayed 1\n")
     assert standing(redis_client) == {("test.second", "GiveUp"): {"e2"}}
     (cause,) = causes(store_on(redis_client))[0]
     assert (cause.open, cause.given_up) == (1, 0)

@@ -76,7 +76,7 @@ async def test_an_unreadable_event_is_set_aside_mended_and_erased(queue: EventQu
         assert events("replay", "--state", "unreadable").stdout == left
     queue.redis.delete(EVENT + "broken")
     queue.redis.hset(EVENT + "broken", mapping=whole)
-    events("replay", "--id", "broken")
+    events("replay", "broken")
     assert not queue.redis.exists(INDEX.unreadable)
     lose_all(queue)
     queue.sweep()

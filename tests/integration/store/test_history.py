@@ -62,7 +62,7 @@ async def test_attempts_are_told_with_what_failed_where_and_what_followed(
     assert redis_client.ttl(HISTORY + "e1") > 3_600  # The retention, which begins when the event is settled.
     waiting = shown(events)
     assert waiting["history"][0]["next_attempt_at"] == waiting["next_attempt_at"]
-    assert events("replay", "--id", "e1", "--now", "--by", "ops@desk").stdout == "replayed 1\n"
+    assert events("replay", "e1", "--now", "--by", "ops@desk").stdout == "replayed 1\n"
     assert (await made.next()).state is State.DONE
     record = shown(events)
     first, replayed, second = record["history"]
@@ -151,5 +151,5 @@ async def test_a_history_is_bounded(stub: Stub, redis_url: str, redis_client: Re
 
 def test_a_name_that_is_too_long_is_cut(redis_client: Redis, events: Run) -> None:
     plant(redis_client, "m1", State.DEAD)
-    assert events("replay", "--id", "m1", "--by", "n" * 500).stdout == "replayed 1\n"
+    assert events("replay", "m1", "--by", "n" * 500).stdout == "replayed 1\n"
     assert shown(events, "m1")["history"][0]["replayed"]["by"] == "n" * 100

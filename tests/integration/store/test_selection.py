@@ -195,7 +195,7 @@ def test_selection_finds_quarantined_events(redis_client: Redis, redis_url: str,
     assert listed(events("list", "--json", "--type", "issuance.completed")) == ["m1"]
     assert events("replay", "--state", "quarantined").stdout == "replayed 1\n"
     assert record(redis_client, "m1")["state"] == "accepted"
-    assert events("erase", "--id", "m1", "--yes").stdout == "erased 1\n"
+    assert events("erase", "m1", "--yes").stdout == "erased 1\n"
     redis_client.delete(INDEX.jobs)
     assert "m1" not in everything(redis_client)
 

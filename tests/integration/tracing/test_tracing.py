@@ -147,9 +147,7 @@ def test_attempts_are_siblings_and_a_replay_begins_a_trace_that_is_linked(
         assert deliver(process, "one") == 202
         rig.reaches("one", "done")
         collector.all("process credhook", 2)
-        replayed = commands.credhook(
-            "events", "replay", "--id", "one", "--yes", environment=os.environ | rig.environment
-        )
+        replayed = commands.credhook("events", "replay", "one", "--yes", environment=os.environ | rig.environment)
         assert replayed.returncode == 0, replayed.stderr
         first, second, third, fourth = collector.all("process credhook", 4)
         assert deliver(process, "given-up") == 202

@@ -360,3 +360,12 @@ def test_attention_adds_the_age_of_an_announcement() -> None:
 
 def test_ages_are_read_at_a_glance() -> None:
     assert [*map(age, (0, 119, 120, 7_200, 259_200))] == ["0 s", "119 s", "2 min", "2 h", "3 d"]
+
+
+def test_awaited_turns_are_a_note() -> None:
+    turns: list[dict[str, Any]] = [{"a.f": (2, 30.0)}, {"a.f": (1, 9.0), "b.g": (1, 0.4)}, {}]
+    workers = tuple(worker(pid=pid, turns=each) for pid, each in enumerate(turns, 1))
+    (note,) = attention(Fleet(**{**WELL, "workers": workers}))
+    assert (note.name, note.needs_attention) == ("events.turns", False)
+    words = "3 events wait for a turn with a.f, the last for 30 s; 1 event waits for a turn with b.g, the last for 0 s"
+    assert note.what == words

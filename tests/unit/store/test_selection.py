@@ -95,7 +95,7 @@ def test_states_that_are_indexed_are_looked_up(states: set[State], keys: tuple[s
         (["list", "--type", "issuance.complete"], "did you mean issuance.completed?"),
         (["list", "--state", "gone"], "'data_gone'"),
         (["erase", "--resource", ""], "is no id"),
-        (["erase", "--id", ""], "is no id"),
+        (["erase", ""], "is no id"),
         (["list", "--after", "page 2"], "is no cursor"),
         (["erase"], "select events, or add --all"),
         (["erase", "--limit", "5", "--yes"], "select events, or add --all"),

@@ -3,6 +3,7 @@
 import asyncio
 import re
 import threading
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -123,6 +124,29 @@ async def test_plugins_share_what_one_function_makes() -> None:
     await span.stop()
     assert sorted(notes) == ["closed", "connected", "entered", "left"]
     assert span.states == {}
+
+
+@pytest.mark.parametrize(("yields", "ends", "message"), [
+    (0, ("startup_failed", "plugins_started"), r"pool at \S+test_lifespan\.py:\d+ yields nothing: write one yield"),
+    (2, ("plugins_started", "shutdown_failed"), r"pool at \S+test_lifespan\.py:\d+ yields a second time: write one"),
+])  # fmt: skip
+async def test_lifespan_yields_once(yields: int, ends: tuple[str, str], message: str) -> None:
+    made: Any = Handlers("x")
+    numbers = iter([yields])
+
+    async def pool() -> AsyncIterator[int]:
+        for number in range(next(numbers, 1)):
+            yield number
+
+    made.lifespan(pool)
+    lifespan = Lifespan([made], sleep=lambda _: asyncio.sleep(0))
+    with capture_logs() as lines:
+        await lifespan.start()
+        await lifespan.stop()
+    assert tuple(line["event"] for line in lines) == ends
+    (failed,) = [line for line in lines if "exc_info" in line]
+    assert re.match(message, str(failed["exc_info"]))
+    assert re.search(r"test_lifespan\.py:\d+$", failed["at"][0])
 
 
 async def test_late_lifespan_is_left_when_the_worker_stops_before_it_began() -> None:

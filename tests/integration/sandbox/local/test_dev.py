@@ -4,6 +4,8 @@ import os
 import pty
 import re
 import signal
+import subprocess
+import sys
 import termios
 import time
 from pathlib import Path
@@ -143,6 +145,22 @@ def a_second_terminal_finds_the_session(folder: Path) -> None:
     events = invoke("events", "list", "--json", environment=environment, folder=folder)
     assert (events.returncode, events.stdout.count('"state": "done"')) == (0, 1), events.stderr
     assert re.fullmatch(r"credhook: with the settings of `credhook dev`, \.credhook-\w+/env\n", events.stderr)
+    (settings,) = folder.glob(".credhook-*/env")
+    assert "CREDHOOK_DEV=1\n" in settings.read_text()  # `events run` shows the messages of errors.
+    script = "import os; from credhook import Api; Api.from_env().users.list(); print(os.environ.get('REDIS_URL'))"
+    for redis in "None", "redis://application":  # An application's own Redis, if it has one, is left alone.
+        set_here = environment if redis == "None" else {**environment, "REDIS_URL": redis}
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            cwd=folder,
+            env=set_here,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        )
+        assert done.stdout == f"{redis}\n"
+        assert "with the settings of `credhook dev`" in done.stderr
     elsewhere = {**environment, "REDIS_URL": "redis://127.0.0.1:1/0"}
     assert "settings of" not in invoke("events", "list", environment=elsewhere, folder=folder).stderr
 

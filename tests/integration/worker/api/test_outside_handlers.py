@@ -15,6 +15,7 @@ from support.platform.scripted_server import PRESENTATION, TOKEN, answering, pre
 from support.platform.token_endpoint import TOKEN_URL
 from support.platform.token_endpoint import Platform as ScriptedPlatform
 from support.platform.transports import BOTH
+from support.process.commands import invoke
 from support.process.serving import Platform
 
 NAMES = {
@@ -67,6 +68,23 @@ def test_script_shares_a_client_with_its_threads_and_a_child(carrier: str, tmp_p
         environment = sandbox.environment | {"CREDHOOK_HTTP_CLIENT": carrier}
         done = run(SCRIPT, environment, tmp_path)
     assert (done.stdout, done.stderr, done.returncode) == ("True 0 1\n", "", 0)
+
+
+def test_application_requests_a_presentation_of_the_sandbox(tmp_path: Path) -> None:
+    """As worker/README.md says: the platform's specification has no operation for it."""
+    with Platform(tmp_path) as sandbox:
+        program = """
+from credhook import Api
+
+with Api.from_env() as api:
+    (event,) = api.request("POST", "/sandbox/events", {"eventType": "openid4vc.verification.requested"})["data"]
+    print(event["resourceId"], api.presentations.get(event["resourceId"]).authorization_request_uri)
+"""
+        resource, link = run(program, sandbox.environment, tmp_path).stdout.split()
+        assert link.startswith("openid4vp://")
+        environment = {"CREDHOOK_SANDBOX_URL": sandbox.environment["CREDHOOK_API_URL"]}
+        answered = invoke("trigger", "verification.data", "--resource", resource, environment=environment)
+        assert answered.stdout.split()[:2] == ["openid4vc.verification.data", resource]
 
 
 ASYNC_SCRIPT = """

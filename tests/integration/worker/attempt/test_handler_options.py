@@ -271,7 +271,7 @@ async def test_handler_without_a_free_place_is_skipped_by_its_condition(plugin: 
 
 
 async def waits_of_backlog(plugin: Plugin, redis_client: Redis, events: int) -> list[float]:
-    """Return how long each event of a backlog waits for a handler whose only place is taken."""
+    """Return how long each event of a backlog waits for a handler whose only place is taken. Check their count."""
     plugin.add("limited", concurrency=1)
     redis_client.sadd("credhook:credhook:running:test.limited", "another")
     redis_client.zadd(INDEX.leases, {"another": 2e15})
@@ -279,7 +279,11 @@ async def waits_of_backlog(plugin: Plugin, redis_client: Redis, events: int) -> 
         for number in range(2, events + 1):
             await made.accept(f"e{number}", DATA, f"pre_{number}")
         attempts_made = [Attempt(await made.claim()) for _ in range(events)]
-        return [(await made.next(attempt)).wait for attempt in attempts_made]
+        waits = [(await made.next(attempt)).wait for attempt in attempts_made]
+        count, seconds = made.processor.turns()["test.limited"]
+        assert count in {events, events - 1}  # The first may ask again by now.
+        assert max(waits) - 10 < seconds <= max(waits)
+        return waits
 
 
 async def test_events_of_a_backlog_ask_for_a_place_in_turn(

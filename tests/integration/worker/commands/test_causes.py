@@ -84,7 +84,7 @@ def test_count_says_that_it_has_not_read_all(failed: Redis, monkeypatch: pytest.
 def test_the_events_of_one_are_listed_counted_replayed_and_erased(events: Run, failed: Redis) -> None:
     assert listed(events("list", "--json", "--cause", BAD)) == ["m3", "m2", "m1"]  # And none that is done.
     assert listed(events("list", "--json", "--cause", BAD, "--state", "dead")) == ["m1"]
-    assert listed(events("list", "--json", "--cause", BAD, "--id", "m2", "--id", "m4")) == ["m2"]
+    assert listed(events("list", "--json", "--cause", BAD, "m2", "m4")) == ["m2"]
     assert len(events("replay", "--cause", BAD, "--dry-run", "--json").stdout.splitlines()) == 3
     left = "replayed 0, left 3 (1 open, 2 that the handler does not want)\n"  # For one handler, none is hurried.
     assert events("replay", "--cause", BAD, "--handler", "a.bad").stdout.endswith(left)

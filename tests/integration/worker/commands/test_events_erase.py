@@ -85,7 +85,7 @@ def test_erase_removes_the_job_of_a_claimed_event_after_its_lease(
 ) -> None:
     accept(redis_url, "m1", COMPLETED, "r1")
     redis_client.zadd(INDEX.leases, {"m1": 1_000 * (redis_client.time()[0] + 60)})
-    assert "a worker had" in events("erase", "--id", "m1", "--yes").stdout
+    assert "a worker had" in events("erase", "m1", "--yes").stdout
     assert 50_000 < redis_client.pttl(f"rq:job:{job_id('m1')}") <= 65_000
 
 
@@ -98,11 +98,11 @@ def test_an_erasure_crosses_pages_and_spares_what_has_a_similar_name(redis_clien
         pipeline.execute()
     redis_client.hset(INDEX.locks, mapping={"r1": "m1 1 1 w", "r2": "m 1 1 1 w", "r10": "m10 1 1 w"})
     redis_client.zadd(INDEX.started, {f"{job_id('m1')}:1": 1, f"{job_id('m10')}:1": 1})
-    gone = [part for number in range(1_200) for part in ("--id", f"gone{number}")]  # No such event is in the store.
+    gone = [f"gone{number}" for number in range(1_200)]  # No such event is in the store.
     for name in ("gone1", "gone1199"):  # Only the index has kept their ids: an erasure was cut.
         list_event(redis_client, name, 1, "other")
     list_event(redis_client, "of_the_resource", 1, "iss_1")
-    assert events("erase", "--resource", "iss_1", "--id", "m1", "--id", "m 1", *gone).exit_code == 1
+    assert events("erase", "--resource", "iss_1", "m1", "m 1", *gone).exit_code == 1
     assert (redis_client.xlen(INDEX.by_time), redis_client.zcard(INDEX.by_resource)) == (0, 0)
     left = everything(redis_client)
     assert (left.count(" iss_1"), left.count(" iss_10"), left.count(" xiss_1")) == (1_200, 1_200, 1_200)
@@ -114,7 +114,7 @@ def test_erase_removes_leftovers_of_expired_events(redis_client: Redis, events: 
     redis_client.hset(INDEX.conflict + "m1", "some.type r1", 1)
     redis_client.hset(INDEX.conflict + "m3", "some.type other r2", 1)
     list_event(redis_client, "m2", 1, "r2")
-    assert events("erase", "--id", "m1").stdout == "erased 0, left 1 (1 not in the store)\n"
+    assert events("erase", "m1").stdout == "erased 0, left 1 (1 not in the store)\n"
     assert events("erase", "--resource", "r2").stdout == "erased 0\n"
     assert redis_client.xlen(INDEX.by_time) == 0
     left = {key.decode() for key in redis_client.scan_iter()}
@@ -133,7 +133,7 @@ def test_erase_spares_events_that_left_the_chosen_state(
     plant(redis_client, "m2", State.DEAD)
     with terminal(redis_url, "erase", chosen) as (running, write):
         asked(running)
-        with process(redis_url, "replay", "--id", "m1") as replay:
+        with process(redis_url, "replay", "m1") as replay:
             assert replay.communicate(timeout=60)[0] == "replayed 1\n"
         write("y")
         assert running.communicate(timeout=60)[0] == told + "\n"
@@ -157,11 +157,11 @@ def test_erase_counts_an_event_that_came_while_it_asked(redis_client: Redis, red
 
 def test_erasure_at_no_terminal_needs_yes(redis_client: Redis, events: Run) -> None:
     plant(redis_client, "m1", State.DONE, ended=HANDLED)
-    refused = events("erase", "--id", "m1")
+    refused = events("erase", "m1")
     assert refused.exit_code == 2
     assert "add --yes to confirm" in " ".join(refused.stderr.split())
     assert record(redis_client, "m1")
-    erased = json.loads(events("erase", "--id", "m1", "--yes", "--json").stdout)
+    erased = json.loads(events("erase", "m1", "--yes", "--json").stdout)
     assert erased == {"erased": 1, "left": {}, "complete": True}
 
 
@@ -196,7 +196,7 @@ def test_no_event_of_an_erased_resource_is_accepted_until_it_is_lifted(redis_cli
     assert (again.exit_code, "nothing of this resource was erased" in again.stderr) == (1, True)
 
 
-@pytest.mark.parametrize("options", [("--lift", "--id", "m1"), ("--lift", "--resource", "r1", "--state", "dead")])
+@pytest.mark.parametrize("options", [("--lift", "m1"), ("--lift", "--resource", "r1", "--state", "dead")])
 def test_lift_takes_a_resource_alone(events: Run, options: tuple[str, ...]) -> None:
     refused = events("erase", *options)
     assert (refused.exit_code, "--lift takes --resource alone" in refused.stderr) == (2, True)
@@ -213,7 +213,7 @@ def test_marks_last_for_the_retention_and_their_key_as_long_as_the_last(redis_cl
 
 def test_event_without_a_resource_leaves_no_mark(redis_client: Redis, events: Run) -> None:
     assert deliver(redis_client, "q1", "new.type", "") == "quarantined"
-    assert events("erase", "--id", "q1", "--yes").stdout == "erased 1\n"
+    assert events("erase", "q1", "--yes").stdout == "erased 1\n"
     assert deliver(redis_client, "q2", "new.type", "") == "quarantined"
 
 
@@ -224,7 +224,7 @@ def test_erasures_are_recorded_without_ids(redis_client: Redis, events: Run) -> 
     assert events("erase", "--resource", "r0", "--yes", "--by", "Ada").exit_code == 0
     assert events("erase", "--state", "dead", "--yes", "--by", "Bo").exit_code == 0
     assert events("erase", "--resource", "none", "--by", "Bo").exit_code == 0
-    assert events("erase", "--id", "none", "--by", "Di").exit_code == 1  # Nothing was erased.
+    assert events("erase", "none", "--by", "Di").exit_code == 1  # Nothing was erased.
     header, *rows = events("erasures").stdout.splitlines()
     assert header.split() == ["at", "(UTC)", "by", "erased"]
     shown = [row.split("  ", 2) for row in rows]

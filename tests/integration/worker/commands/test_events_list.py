@@ -30,14 +30,14 @@ def test_the_options_select_what_is_listed_newest_first(redis_client: Redis, eve
         ("--type", "issuance.completed"): [],
         ("--resource", "r2", "--until", "10m"): ["m2"],
         ("--since", "1h"): ["m4", "m3", "m2"],
-        ("--id", "m1", "--id", "m3", "--id", "m1", "--id", "none"): ["m3", "m1"],
-        ("--id", "m1") * 501: ["m1"],
+        ("m1", "m3", "m1", "none"): ["m3", "m1"],
+        ("m1",) * 501: ["m1"],
     }.items():
         assert listed(events("list", "--json", *arguments)) == expected, arguments
     rows = [json.loads(line) for line in events("list", "--json").stdout.splitlines()]
     assert [row["attempts"] for row in rows] == [0, 0, 1, 1]  # The records say none.
-    received = json.loads(events("list", "--json", "--id", "m2").stdout)["received_at"]
-    for arguments in ("--id", "m2"), ("--state", "dead"), ("--type", "verification.data", "--limit", "9"):
+    received = json.loads(events("list", "--json", "m2").stdout)["received_at"]
+    for arguments in ("m2",), ("--state", "dead"), ("--type", "verification.data", "--limit", "9"):
         assert "m2" in listed(events("list", "--json", *arguments, "--since", received)), arguments
         assert "m2" not in listed(events("list", "--json", *arguments, "--until", received)), arguments
 

@@ -58,8 +58,7 @@ def test_presented_data_that_was_kept_is_there_for_the_replay(redis_client: Redi
     for name in ("m1", "m2"):
         plant(redis_client, name, State.DEAD, DATA, resource=f"r-{name}")
     redis_client.set(SNAPSHOT + "r-m1", "sealed")
-    named = (part for name in ("m1", "m2", "m3", "m3") for part in ("--id", name))
-    assert events("replay", *named).stdout == "replayed 2, left 1 (1 not in the store)\n"
+    assert events("replay", "m1", "m2", "m3", "m3").stdout == "replayed 2, left 1 (1 not in the store)\n"
     who = f" by {getpass.getuser()}@{socket.gethostname()}\n"
     assert events("show", "m1").stdout.endswith(who)
     assert record(redis_client, "m1")["seen"] == "1"
@@ -72,7 +71,7 @@ def test_history_names_operators_without_a_name_by_uid(
     for error in KeyError, OSError:
         monkeypatch.setattr(getpass, "getuser", Mock(side_effect=error))
         plant(redis_client, error.__name__, State.DEAD)
-        assert events("replay", "--id", error.__name__).stdout == "replayed 1\n"
+        assert events("replay", error.__name__).stdout == "replayed 1\n"
         assert f" by uid {os.getuid()}@{socket.gethostname()}\n" in events("show", error.__name__).stdout
 
 

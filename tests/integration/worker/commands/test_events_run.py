@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from support.process.commands import Done, invoke, start
+from support.process.commands import Done, credhook, invoke, start
 from support.store.accepting import everything, record
 from support.worker.harness import COMPLETED, DATA, Harness
 
@@ -74,7 +74,16 @@ def test_taken_event_is_settled_and_left_by_workers(harness: Harness) -> None:
     assert len(harness.notes()) == 2
     again = run_event(harness, "m1", "--take")
     assert (again.returncode, again.stdout) == (1, "")
-    assert "m1 cannot be taken: it has ended; `credhook events replay --id ID` puts it back" in again.stderr
+    assert "m1 cannot be taken: it has ended; `credhook events replay ID` puts it back" in again.stderr
+
+
+def test_run_beside_dev_shows_messages_of_errors(harness: Harness) -> None:
+    harness.plugin("@handlers.on('*')\ndef fails(event, context):\n    raise ValueError('a claim')\n")
+    harness.happens("m1")
+    for dev, is_shown in ("0", False), ("1", True):
+        environment = harness.environment | {"CREDHOOK_DEV": dev}
+        done = credhook("events", "run", "m1", environment=environment, folder=harness.folder)
+        assert ("handler_failed" in done.stderr, "a claim" in done.stderr) == (True, is_shown)
 
 
 @pytest.mark.parametrize(("arguments", "code", "message"), [

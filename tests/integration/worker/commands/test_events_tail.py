@@ -100,7 +100,7 @@ def test_changes_are_not_published_without_a_watcher(redis_client: Redis, redis_
     assert "cmdstat_publish" not in redis_client.info("commandstats")
     with watching(redis_client, redis_url) as running, watching(redis_client, redis_url, "--json") as program:
         accept(redis_url, "m2", "new.type", "r\x9b1\u202e")
-        events("replay", "--id", "m3", "--id", "m4", "--now")
+        events("replay", "m3", "m4", "--now")
         told = sorted(line[14:] for line in said(running, 3).splitlines())
         assert said(program, 3).isascii()
     assert told == [
@@ -112,7 +112,7 @@ def test_changes_are_not_published_without_a_watcher(redis_client: Redis, redis_
 
 
 def test_a_connection_that_is_lost_is_said_and_made_anew(redis_client: Redis, redis_url: str) -> None:
-    with watching(redis_client, redis_url, "--id", "m1", "--id", "m2", "--resource", "r1") as running:
+    with watching(redis_client, redis_url, "m1", "m2", "--resource", "r1") as running:
         redis_client.client_kill_filter(_type="pubsub")
         assert running.stderr is not None
         told = [running.stderr.readline() for _ in range(3)]

@@ -38,7 +38,29 @@ def listed(folder: Path, handlers: str) -> commands.Done:
     ),
     pytest.param(
         "@handlers.on\nasync def f(event, context): ...\n", "plugin",
-        r' plugin\.py:5: ValueError: .* is no event type: write @handlers\.on\("', id="no type at all",
+        r' plugin\.py:5: ValueError: @handlers\.on names no event type: write @handlers\.on\("', id="no type at all",
+    ),
+    pytest.param(
+        "@handlers.on()\nasync def f(event, context): ...\n", "plugin",
+        r' plugin\.py:5: ValueError: @handlers\.on names no event type: write @handlers\.on\("', id="no type in on()",
+    ),
+    *(
+        pytest.param(
+            f"@handlers.{name}()\nasync def f(*_): ...\n", "plugin",
+            rf" plugin\.py:5: TypeError: accounts: write @handlers\.{name} above one function, without parentheses$",
+            id=f"{name}()",
+        )
+        for name in ("startup", "shutdown", "lifespan", "on_error", "on_give_up")
+    ),
+    pytest.param(
+        "async def f(): yield\n\nhandlers.lifespan(f())\n", "plugin",
+        r" plugin\.py:7: TypeError: accounts: a async_generator is no lifespan function: pass the function itself$",
+        id="called lifespan",
+    ),
+    pytest.param(
+        "@handlers.startup\ndef f(): ...\n\n@handlers.lifespan\nasync def g(): yield\n", "plugin",
+        r" plugin\.py:8: ValueError: 'accounts' already has a startup function, at \S+/plugin\.py:5; a lifespan",
+        id="lifespan beside startup",
     ),
     pytest.param(
         "@handlers.on(['openid4vc.issuance.failed', 'openid4vc.issuance.expire'])\n" + ONE, "plugin",

@@ -166,7 +166,7 @@ async def test_replay_lets_renamed_handlers_run(
         assert events(*command, "--now").exit_code == 2
         assert events(*command).stdout == "replayed 1\n"
         assert (await new.next()).state is State.DONE
-    assert events("replay", "--renamed", "--id", "m1").exit_code == 2  # It is done: whether all are to run is asked.
+    assert events("replay", "--renamed", "m1").exit_code == 2  # It is done: whether all are to run is asked.
     assert fleet.ran == ["a", "b", "c"]
     assert "with renamed handlers" in events("show", "m1").stdout
 

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from credhook import Handlers
 from credhook.worker.attempt import running
-from credhook.worker.handlers.blocking import BLOCKED_SECONDS, SLOW_SECONDS, SlowCode
+from credhook.worker.handlers.blocking import BLOCKED_SECONDS, SLOW_SECONDS, WAITS_SECONDS, SlowCode
 
 EVENT: Any = SimpleNamespace(webhook_id="m1", type="t", resource_id="r", attempt=1)
 
@@ -41,6 +41,18 @@ def test_code_that_blocks_the_loop_is_named_once() -> None:
     with capture_logs() as logs:
         blocks()
     assert logs == []
+
+
+def test_awaited_handler_is_named_every_ten_seconds() -> None:
+    clock = Clock()
+    turns = {"a.limited": (3, 27.5)}
+    slow = SlowCode(list, clock, lambda: turns)
+    with capture_logs() as logs:
+        for clock.now in (0.0, 0.5, 9.5, WAITS_SECONDS, 15.0):
+            slow.tick()
+            slow.look()
+    fields = {"handler": "a.limited", "events": 3, "seconds": 27.5, "log_level": "info"}
+    assert logs == [{"event": "turns_awaited", **fields}] * 2
 
 
 async def test_slow_handler_is_named_once_with_its_line() -> None:

@@ -266,6 +266,8 @@ def test_a_plugin_has_one_function_for_start_up_and_one_for_the_end() -> None:
     plugin: Any = Handlers("x")
     plugin.startup(lambda: 1)
     plugin.shutdown(print)
+    whole: Any = Handlers("z")
+    whole.lifespan(yields_a_state)
     other, forms = Handlers[Any]("y"), (opens, contextmanager(opens), asynccontextmanager(yields))
     wrong: list[tuple[Any, Any, str]] = [
         (plugin.startup, lambda: 2, "'x' already has a startup function"),
@@ -274,7 +276,12 @@ def test_a_plugin_has_one_function_for_start_up_and_one_for_the_end() -> None:
             (other.startup, form, "the startup function is a generator or context manager: register it with @handlers")
             for form in forms
         ),
-        (plugin.lifespan, yields_a_state, "'x' already has a startup function"),
+        (plugin.lifespan, yields_a_state, "'x' already has a startup function, at .*: keep it or them"),
+        *(
+            (way, print, "'z' already has a lifespan function, at .*: keep it or them")
+            for way in (whole.startup, whole.shutdown)
+        ),
+        (whole.lifespan, yields_a_state, "'z' already has a lifespan function, at .*; do the work of both in one"),
         *(
             (other.lifespan, function, "the lifespan function should be an `async def` with a yield and no argument")
             for function in (opens, contextmanager(opens), activate, yields, lambda: None)
@@ -291,7 +298,6 @@ def test_a_plugin_has_one_function_for_start_up_and_one_for_the_end() -> None:
     (named(lambda failure: None), r"x\.f should take two arguments, \(failure, context\)"),
     (named(lambda context, failure: None), r"x\.f takes \(context, failure\): swap"),
     (yields, r"x\.yields is a generator"),
-    (None, r"x\.on_error should take two arguments"),
 ])  # fmt: skip
 def test_hook_of_failures_needs_a_failure_and_a_context(function: Any, message: str) -> None:
     plugin: Any = Handlers("x")
