@@ -74,6 +74,9 @@ async def aassert_idempotent(
     if effects is not None and fresh is None:
         hint = "pass fresh=, a function that makes or empties your data before each run"
         raise ValueError(f"effects= without fresh= would compare data that all runs share: {hint}")
+    for option, function in (("fresh", fresh), ("effects", effects)):
+        if function is not None and not callable(function):
+            raise TypeError(f"{option}= should be a function, and is a {type(function).__name__}")
     await _check(handler_of(handler), event, fresh, effects)
 
 

@@ -8,7 +8,7 @@ import contextvars
 import json
 import logging
 import warnings
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -173,6 +173,7 @@ async def started(
     Raises:
         ValueError: a state is missing, or is the start-up function of another plugin.
     """
+    _refuse_call(state, option)
     is_by_plugin = isinstance(state, Mapping) and state and all(isinstance(plugin, Handlers) for plugin in state)
     chosen: Any = state if is_by_plugin else dict.fromkeys(plugins, state)
     if strangers := [plugin.name for plugin in chosen if plugin not in plugins]:
@@ -202,6 +203,13 @@ async def started(
                     hint = f"pass the state of each plugin, {option}={{handlers: {name}, …}}"
                 raise ValueError(f"{plugin.name} has a start-up function: {hint}")
         yield states
+
+
+def _refuse_call(state: object, option: str) -> None:
+    if isinstance(state, Coroutine | AsyncGenerator):
+        if isinstance(state, Coroutine):
+            state.close()  # Python would warn that nobody awaits it.
+        raise TypeError(f"{option}= is a call that has not run: pass the function itself, {option}={name_of(state)}")
 
 
 def _is(value: object, startup: Function) -> bool:

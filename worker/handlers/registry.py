@@ -19,7 +19,16 @@ import inspect
 import json
 import re
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -27,7 +36,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, Final, Generic, Literal, Protocol, TypeAlias, overload
 
 import structlog
-from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError, with_config
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict, TypeVar, Unpack
 
 from credhook.backoff import Backoff
@@ -197,11 +206,18 @@ SyncContext: TypeAlias = Context[Api, S_co]
 _UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
-def _checked_rate(rate: str) -> str:
-    number, _, unit = rate.partition("/")
-    if unit not in _UNITS or not re.fullmatch(r"[1-9]\d{0,5}", number):
-        raise ValueError('should be a number of runs a second, minute, hour or day: "5/s", "10/m", "100/h", "1000/d"')
-    return rate
+#: Option → what it should be, for the message about a wrong one.
+_SHOULD_BE: Final = {
+    "timeout": "a number of seconds over 0",
+    "retries": "a whole number from 0",
+    "concurrency": "a whole number from 1",
+    "rate": 'a number of runs a second, minute, hour or day: "5/s", "10/m", "100/h", "1000/d"',
+    "name": "a text",
+    "backoff": "a Backoff(first=…, longest=…)",
+    "give_up_on": "an exception class, or a tuple of these",
+    "condition": "a plain function of the event",
+    "after": "a handler that is registered above, or its name",
+}
 
 
 @with_config(ConfigDict(strict=True, extra="forbid"))
@@ -214,7 +230,7 @@ class Limits(TypedDict, total=False):
     """How often this handler is run again for one event. Default: CREDHOOK_MAX_ATTEMPTS - 1."""
     concurrency: Annotated[int, Field(ge=1)]
     """Maximum number of concurrent runs in the whole fleet. It holds up no other handler."""
-    rate: Annotated[str, AfterValidator(_checked_rate)]
+    rate: Annotated[str, Field(pattern="^[1-9][0-9]{0,5}/[smhd]$")]
     """Maximum number of runs a second, minute, hour or day in the whole fleet: "10/m". They are spread evenly."""
 
 
@@ -336,7 +352,7 @@ def _new_handler(
     condition = checked.get("condition")
     if condition and (is_async(condition) or _is_generator(condition) or not _takes(condition, 1)):
         # The coroutine of an `async def` would count as true.
-        raise ValueError(f"{name}: condition: Input should be a plain function of the event")
+        raise ValueError(f"{name}: condition: should be {_SHOULD_BE['condition']}")
     if "after" in checked:
         before = checked["after"] if isinstance(checked["after"], str) else name_of(checked["after"])
         checked["after"] = before if "." in before else f"{name.partition('.')[0]}.{before}"
@@ -346,17 +362,20 @@ def _new_handler(
 def _first_error(error: ValidationError, depth: int, options: type[Limits]) -> str:
     """Return the message, after so many names that say where the value stands."""
     wrong = error.errors()[0]
+    message, place = wrong["msg"], [*map(str, wrong["loc"][:depth])]
     if wrong["type"] == "extra_forbidden":
-        name = str(wrong["loc"][-1])
-        near = difflib.get_close_matches(name, options.__annotations__, n=1)
-        wrong["msg"] = f"is no option; did you mean {near[0]}?" if near else "is no option here"
-    return ": ".join([*map(str, wrong["loc"][:depth]), wrong["msg"].removeprefix("Value error, ")])
+        message = f"is no option; there is {', '.join(options.__annotations__)}"
+    elif place[-1] in _SHOULD_BE:
+        message = f"should be {_SHOULD_BE[place[-1]]}"
+    return ": ".join([*place, message])
 
 
 def _check_types(wanted: Sequence[str]) -> None:
     if not wanted or callable(wanted[0]):  # `@handlers.on()`, or `@handlers.on`.
         example = "openid4vc.issuance.completed"
         raise ValueError(f'@handlers.on names no event type: write @handlers.on("{example}"), or "*" for all')
+    if "*" in wanted:
+        raise ValueError('"*" stands for all ten event types: name no other beside it')
     for name in wanted:
         if name not in EVENT_TYPES:
             wrong: Iterable[object] = name if isinstance(name, list | tuple | set) else [name]
@@ -513,9 +532,9 @@ def _undecorated(register: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     """Return the method, which refuses what it gets from `@handlers.startup()`, or from `startup(connect())`."""
 
     @functools.wraps(register)
-    def checked(plugin: "Handlers[Any]", *functions: Any) -> Any:
+    def checked(plugin: "Handlers[Any]", *functions: Any, **options: Any) -> Any:
         name = register.__name__
-        if len(functions) != 1:
+        if options or len(functions) != 1:
             raise TypeError(f"{plugin.name}: write @handlers.{name} above one function, without parentheses")
         if not callable(functions[0]):
             what = type(functions[0]).__name__
@@ -747,7 +766,8 @@ class Registry:
         for name, chosen in limits.items():
             if name not in handlers:
                 near = difflib.get_close_matches(name, handlers, n=1)
-                raise ValueError(f"{name} is not loaded; " + (f"did you mean {near[0]}?" if near else "name a handler"))
+                hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(handlers)}"
+                raise ValueError(f"{name} is not loaded; {hint}")
             handlers[name] = replace(handlers[name], **chosen)
         self.handlers: tuple[Handler, ...] = tuple(handlers.values())
         self._by_type: dict[str, tuple[Handler, ...]] = {

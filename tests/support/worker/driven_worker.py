@@ -116,7 +116,7 @@ class PlannedProcessor:
     """Ends each attempt when it may, and settles it when it may.
 
     Attributes:
-        claims, breaker, runs, lookups: as the worker reads them.
+        claims, breaker, runs, lookups, waits: as the worker reads them; `waits` are what `turns` returns.
         following: the events that follow in turn; each has to wait for `may_end` anew.
         errors: what an attempt raises in place of a settlement, in turn.
         state: how each event is settled.
@@ -128,6 +128,7 @@ class PlannedProcessor:
     breaker: PlannedBreaker = field(default_factory=PlannedBreaker)
     runs: Any = field(default_factory=lambda: SimpleNamespace(hung=0, limit=1, are_too_many=False))
     lookups: Lookups = field(default_factory=Lookups)
+    waits: dict[str, tuple[int, float]] = field(default_factory=dict)
     following: list[Any] = field(default_factory=list)
     errors: list[Exception] = field(default_factory=list)
     state: State = State.WAITING
@@ -135,6 +136,9 @@ class PlannedProcessor:
     follows: list[bool] = field(default_factory=list)
     may_end: asyncio.Event = field(default_factory=asyncio.Event)
     may_settle: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def turns(self) -> dict[str, tuple[int, float]]:
+        return self.waits
 
     async def handle(
         self, attempt: Attempt, *, handled: Callable[[Attempt], None], may_follow: Callable[[], bool]

@@ -135,6 +135,12 @@ def test_state_may_be_the_function_that_makes_it() -> None:
         kit()
         assert opened == ["opened", "used", "closed"]
     assert run(uses, EVENT, state=["given"]).outcome == "done"
+    with pytest.raises(TypeError, match=r"state= is a call that has not run: pass the function itself, state=pool"):
+        run(uses, EVENT, state=pool())
+    wrong: list[tuple[str, Any]] = [("fresh", pool()), ("effects", [])]
+    for option, value in wrong:
+        with pytest.raises(TypeError, match=rf"{option}= should be a function, and is a "):
+            assert_idempotent(uses, EVENT, **dict[str, Any](fresh=pool) | {option: value})
     opened.clear()
     assert_idempotent(uses, EVENT, fresh=pool, effects=lambda: opened.count("used") > 0)
     assert opened == ["opened", "used", "closed", "opened", "used", "used", "closed", "opened", "used", "closed"]

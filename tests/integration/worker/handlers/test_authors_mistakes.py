@@ -53,6 +53,14 @@ def listed(folder: Path, handlers: str) -> commands.Done:
         for name in ("startup", "shutdown", "lifespan", "on_error", "on_give_up")
     ),
     pytest.param(
+        "@handlers.on_give_up(timeout=5)\nasync def f(*_): ...\n", "plugin",
+        r" plugin\.py:5: TypeError: accounts: write @handlers\.on_give_up above one function, without", id="options",
+    ),
+    pytest.param(
+        "@handlers.on('*', 'openid4vc.issuance.failed')\n" + ONE, "plugin",
+        r' plugin\.py:5: ValueError: "\*" stands for all ten event types: name no other beside it', id="all and one",
+    ),
+    pytest.param(
         "async def f(): yield\n\nhandlers.lifespan(f())\n", "plugin",
         r" plugin\.py:7: TypeError: accounts: a async_generator is no lifespan function: pass the function itself$",
         id="called lifespan",
@@ -137,8 +145,10 @@ def test_lazy_object_of_a_plugin_is_left_alone(tmp_path: Path) -> None:
     ('{"accounts.one": {"timeout": 90, "rate": "10/m"}}', ""),
     ("timeout=90", 'should be a JSON object: {"accounts.open_account": {"timeout": 90}}'),
     ('{"accounts.onne": {"timeout": 90}}', "accounts.onne is not loaded; did you mean accounts.one?"),
-    ('{"accounts.one": {"retry": 90}}', "accounts.one: retry: is no option; did you mean retries?"),
-    ('{"accounts.one": {"timeout": 0}}', "accounts.one: timeout: Input should be greater than 0"),
+    ('{"one": {"timeout": 90}}', "one is not loaded; there is accounts.one"),
+    ('{"accounts.one": {"after": "x"}}', "accounts.one: after: is no option; there is timeout, retries, concurrency"),
+    ('{"accounts.one": {"retry": 90}}', "accounts.one: retry: is no option; there is timeout, retries, "),
+    ('{"accounts.one": {"timeout": 0}}', "accounts.one: timeout: should be a number of seconds over 0"),
 ])  # fmt: skip
 def test_options_of_the_environment_are_checked_and_shown(options: str, said: str, tmp_path: Path) -> None:
     write(tmp_path, ONE)

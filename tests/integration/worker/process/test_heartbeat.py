@@ -69,7 +69,7 @@ def test_process_announces_itself_for_a_day(redis_client: Redis) -> None:
     assert found.since == 1 < found.renewed
     assert announcement.keys() == {
         "version", "pid", "processes", "handlers", "slots", "in_flight", "platform", "config_fingerprint",
-        "credential_error", "breaker", "breaker_seconds", "never_found", "started",
+        "credential_error", "breaker", "breaker_seconds", "never_found", "started", "turns",
     }  # fmt: skip
     compared = [name.removeprefix("CREDHOOK_") for name in announcement["config_fingerprint"]]
     assert compared == ["API_URL", "TOKEN_URL", "CLIENT_ID", "RATE", "RETENTION"]

@@ -237,6 +237,7 @@ def test_worker_looks_at_itself_twice_a_second() -> None:
     driven = DrivenWorker(claimed("m1"), grace=1)
     driven.processor.runs = SimpleNamespace(hung=3, limit=2, are_too_many=False)
     driven.breaker.credential_error, driven.breaker.phase = "refused", Phase.OPEN
+    driven.processor.waits = {"test.limited": (3, 27.5)}
     announced = list[tuple[str, str, float]]()
     gauges = ("handlers_hung", "events_in_flight", "platform_breaker")
     values = list[float | None]()
@@ -251,6 +252,7 @@ def test_worker_looks_at_itself_twice_a_second() -> None:
     assert driven.works(sleeping(1.2), doing(look, then=0), doing(close, then=0), sleeping(1), doing(look, then=0))
     assert announced == [("refused", "open", 1.0), ("", "closed", 0.0)]
     assert values == [3, 1, 1, 3, 1, 0]
+    assert driven.worker.turns == {"test.limited": (3, 27.5)}
     # Plugins start, then it takes events, and at last plugins shut down.
     assert (driven.watched[:1], driven.watched[-1:]) == ([True], [True])
     assert driven.watched[1:-1] == [False] * (len(driven.watched) - 2)
