@@ -11,7 +11,7 @@ import structlog
 
 from credhook import tracing
 from credhook.backoff import Backoff, Waits
-from credhook.logs.places import authors_frames
+from credhook.logs.places import authors_frames, without_ours
 from credhook.settings import WorkerSettings
 from credhook.store.errors import STORE_ERRORS
 from credhook.store.store import AsyncStore
@@ -86,18 +86,18 @@ class Lifespan:
         while startup is not None and plugin.name not in self.states:
             watch = asyncio.create_task(self._log_slow_startup(plugin, asyncio.current_task()))
             try:
-                state = await call(startup)
+                try:
+                    state = await call(startup)
+                finally:
+                    watch.cancel()
                 self.states.update(dict.fromkeys([one.name for one in group], state))
             except (Exception, SystemExit, asyncio.CancelledError) as error:
                 task = asyncio.current_task()
                 if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
                     raise
                 wait, hint = waits.next(), "Its handlers wait until it succeeds"
-                at = [defined_at(startup)]  # Replaced by the author's lines, if the error came through any.
-                log.error("startup_failed", plugin=plugin.name, exc_info=error, at=at, retry_in=wait, hint=hint)  # noqa: TRY400  Our processor drops the message.
+                log.error("startup_failed", plugin=plugin.name, **_shown(error, startup), retry_in=wait, hint=hint)  # noqa: TRY400  Our processor drops the message.
                 await self.sleep(wait)
-            finally:
-                watch.cancel()
 
     async def stop(self) -> None:
         """Shut the started plugins down, in reverse order."""
@@ -117,7 +117,7 @@ class Lifespan:
             task.cancel()  # A task that ignores this ends with the process.
             error = TimeoutError() if not done else None if task.cancelled() else task.exception()
             if error is not None:
-                log.error("shutdown_failed", plugin=plugin.name, exc_info=error, at=[defined_at(shutdown)])
+                log.error("shutdown_failed", plugin=plugin.name, **_shown(error, shutdown))
 
     async def _log_slow_startup(self, plugin: Handlers[Any], task: "asyncio.Task[None] | None") -> None:
         """Log the place of a start-up function that runs for long, or where it begins if it runs in a thread."""
@@ -127,6 +127,11 @@ class Lifespan:
             at = authors_frames(TimeoutError().with_traceback(where_task_is(task)))[-1:]
             log.warning("startup_slow", plugin=plugin.name, at=at or [defined_at(plugin.startup_function)], hint=hint)
             wait = self.slow_seconds
+
+
+def _shown(error: BaseException, function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the fields of a log line about a function that failed: its place stands for lines of ours."""
+    return {"exc_info": error.with_traceback(without_ours(error.__traceback__)), "at": [defined_at(function)]}
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,6 +146,7 @@ async def test_lifespan_yields_once(yields: int, ends: tuple[str, str], message:
     assert tuple(line["event"] for line in lines) == ends
     (failed,) = [line for line in lines if "exc_info" in line]
     assert re.match(message, str(failed["exc_info"]))
+    assert failed["exc_info"].__traceback__ is None  # It would name our lines in place of the author's.
     assert re.search(r"test_lifespan\.py:\d+$", failed["at"][0])
 
 
@@ -230,6 +231,22 @@ async def test_plugins_shut_down_in_reverse_order_despite_errors() -> None:
     enough.set()
     assert (ended, cancelled) == ([None, 5, None, 1], [2])
     assert [line["plugin"] for line in lines] == ["third", "second"]
+
+
+async def test_start_up_that_waits_for_its_next_try_is_not_slow() -> None:
+    tries = iter([OSError(), 1])
+
+    async def fails_once() -> None:
+        if isinstance(outcome := next(tries), OSError):
+            raise outcome
+
+    async def sleep(_: float) -> None:
+        await asyncio.sleep(0.1)
+
+    span = Lifespan([plugin("a", fails_once)], sleep=sleep, patience_seconds=0.01)
+    with capture_logs() as lines:
+        await span.start()
+    assert [line["event"] for line in lines] == ["startup_failed", "plugins_started"]
 
 
 async def test_slow_start_up_is_logged() -> None:
