@@ -17,6 +17,10 @@ HISTORY = [
      "failures": [{"who": "a.b", "what": "ValueError", "ms": 5, "at": "x.py:1 f", "cause": "0721e2e5",
                    "attempt": 2, "next_attempt_at": AT}]},
     {"at": AT, "died": "ended", "beside": 0},
+    {"at": AT, "died": "host"},
+    {"at": AT, "state": "accepted", "retries": [{"who": "a.b", "what": "not yet", "attempt": 2}]},
+    {"at": AT, "replayed": {"now": True}},
+    {"at": AT, "replayed": {"by": "ada", "renamed": True}},
 ]  # fmt: skip
 
 
@@ -40,6 +44,11 @@ def test_event_is_described_line_by_line() -> None:
         f"{'':25}a.s skipped",
         f"{'':25}a.b ValueError after 5 ms at x.py:1 f, attempt 2, next at 1970-01-01 00:00:04.000 (cause 0721e2e5)",
         "1970-01-01 00:00:04.000  its worker was ended",
+        "1970-01-01 00:00:04.000  its worker went silent, with its host or cut off from Redis",
+        "1970-01-01 00:00:04.000  attempt: handed back",
+        f"{'':25}a.b chose to run again: not yet, attempt 2",
+        "1970-01-01 00:00:04.000  replayed, due at once",
+        "1970-01-01 00:00:04.000  replayed by ada, with renamed handlers",
     ]
     settled = describe("m1", FIELDS | {"state": "dead", "settled": "3500"})
     assert settled["milliseconds"] == 2_500

@@ -71,6 +71,8 @@ _CAUSES: Final = {
     97: "proxy",  # CURLE_PROXY: a SOCKS proxy refused.
     100: "protocol",  # CURLE_TOO_LARGE: a head or trailers over their bound.
 }
+#: OpenSSL's words if a connection ends without its farewell.
+_CUT_OFF: Final = "unexpected eof while reading"
 #: Reading a member of an enumeration takes 1 us in Python 3.11.
 _PROXY_REFUSED: Final = HTTPStatus.PROXY_AUTHENTICATION_REQUIRED
 #: OpenSSL's words for its verdict, in libcurl's message. They quote nothing of the certificate.
@@ -418,6 +420,8 @@ def _cause_of(curl: pycurl.Curl, code: int) -> str:
     elif code in {pycurl.E_SSL_CONNECT_ERROR, pycurl.E_SEND_ERROR, pycurl.E_RECV_ERROR}:
         if BY_ERRNO.get(errno) == "reset":
             word = "reset"
+        elif _CUT_OFF in curl.errstr():
+            word = "closed"
         elif curl.getinfo(pycurl.APPCONNECT_TIME) and not curl.getinfo(pycurl.RESPONSE_CODE):
             word = "tls"  # Servers refuse our certificate after the handshake.
     elif code == pycurl.E_PEER_FAILED_VERIFICATION:

@@ -16,7 +16,7 @@ import trustme
 from credhook.worker.api.errors import Unavailable, hint
 from credhook.worker.api.token import ClientCredentials
 from support.in_thread import Server, in_thread
-from support.platform.scripted_server import RESET, TOKEN, answering, not_listening, presentation, silent, tls_for
+from support.platform.scripted_server import CUT, RESET, TOKEN, answering, not_listening, presentation, silent, tls_for
 from support.platform.transports import api_over
 
 
@@ -40,6 +40,7 @@ def in_clear() -> Iterator[str]:
         yield f"https://127.0.0.1:{server.server_address[1]}"
 
 
+HALF = presentation("p")[:-9] + CUT
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 #: By the word for it, a place that does not answer.
 TROUBLES: dict[str, Callable[[trustme.CA], AbstractContextManager[str]]] = {
@@ -47,7 +48,11 @@ TROUBLES: dict[str, Callable[[trustme.CA], AbstractContextManager[str]]] = {
     "refused": lambda _: not_listening(),
     "unreachable": lambda _: nullcontext("http://224.0.0.1"),  # No group of hosts takes connections.
     "closed": lambda _: saying(b""),
+    "closed over TLS": lambda authority: saying(b"", tls_for(authority)),
+    "closed in its body": lambda _: saying(HALF),
+    "closed in its body over TLS": lambda authority: saying(HALF, tls_for(authority)),
     "reset": lambda _: saying(RESET),
+    "reset over TLS": lambda authority: saying(RESET, tls_for(authority)),
     "protocol": lambda _: saying(b"HTTP/1.1 what\r\n\r\n"),
     "certificate": lambda _: saying(presentation("p"), tls_for(trustme.CA())),
     "certificate_name": lambda authority: saying(presentation("p"), tls_for(authority, "platform.test")),
@@ -92,7 +97,7 @@ async def test_error_names_the_cause_and_the_setting(
                 await api.presentations.get("p")
         assert well.targets == []
     error = caught.value
-    assert (error.operation, error.cause, error.status) == (operation, cause, None)
+    assert (error.operation, error.cause, error.status) == (operation, cause.split()[0], None)
     assert named in hint(error)
     assert other not in hint(error) + str(error)
     assert HINTS.get(cause, "") in hint(error)

@@ -154,7 +154,8 @@ def test_answers_are_read_in_any_valid_shape(document: dict[str, Any], expected:
 @pytest.mark.parametrize(
     ("attributes", "expected"),
     [
-        (rb'{"a": "x\uD83D", "b": "\udbff", "c": "\udfff"}', {"a": "x\ufffd", "b": "\ufffd", "c": "\ufffd"}),
+        (rb'{"a": "x\uD83D", "c": "\uDfff"}', {"a": "x\ufffd", "c": "\ufffd"}),
+        (rb'{"b": "\udbff", "c": "\udfff"}', {"b": "\ufffd", "c": "\ufffd"}),
         (rb'{"a": "x\ud83d", "b": "\ud83d\ude00", "c": "\\ud83d"}', {"a": "x\ufffd", "b": "😀", "c": r"\ud83d"}),
         (
             rb'{"a": "\\\ud83d\ud83d\ude00\ude00", "b": "\\\\ud83d\ude00"}',
