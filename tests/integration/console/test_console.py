@@ -5,6 +5,7 @@ import pty
 import re
 import subprocess
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 
 import httpx
@@ -15,6 +16,7 @@ from rq.suspension import is_suspended
 from credhook.sandbox.local.environment import free_port
 from credhook.store import State
 from credhook.store.erase import erasures
+from credhook.store.selection import Cursor
 from support import plain
 from support.console.console import Console, act, ended, fields
 from support.console.processes import announce_worker
@@ -126,7 +128,9 @@ def test_a_search_leads_to_an_event_or_to_those_of_a_resource(ada: httpx.Client,
     of_resource = ada.get("/events", params={"q": "iss_1"}).text
     assert [name in of_resource for name in ("msg+1", "msg_2", "msg_3")] == [True, True, False]
     assert "no events" in ada.get("/events", params={"q": "?"}).text.lower()
-    assert ada.get("/event", params={"id": "msg_4"}).status_code == 404
+    unknown = ada.get("/event", params={"id": "msg_4"})
+    assert unknown.status_code == 404
+    assert "There is no such event. It was erased, or its retention has ended." in unescape(unknown.text)
 
 
 def test_pages_of_events_follow_each_other_without_one_missing_or_twice(ada: httpx.Client, redis_client: Redis) -> None:
@@ -184,7 +188,7 @@ def test_an_erasure_wants_the_number_typed(ada: httpx.Client, redis_client: Redi
     for typed in ({"typed": "30"}, {"typed": ""}, {}):
         refused = act(ada, "erase", ("state", "dead"), **typed)
         assert refused.status_code == 400
-        assert "Type the number" in refused.text
+        assert "Type the number of events exactly as it is shown." in refused.text
     assert redis_client.zcard(INDEX.dead) == 3
     assert "Erased 3." in ended(ada, act(ada, "erase", ("state", "dead"), ("resource", "r1"), typed="3 ").url)
     assert not redis_client.exists(INDEX.dead, INDEX.conflict + "other")
@@ -239,9 +243,13 @@ def test_after_a_cause_is_mended_what_waits_is_due_at_once(ada: httpx.Client, re
 @pytest.mark.parametrize("verb", ["replay", "erase"])
 def test_never_all_events_at_once(ada: httpx.Client, redis_client: Redis, verb: str) -> None:
     plant_many(redis_client, 3, State.DEAD)
-    for data in ({}, {"until": ""}, {"typed": "3", "counted": "3"}, {"after": "AAAAAAAAAAAAAAAA"}):
-        assert ada.post(f"/{verb}", data=data).status_code == 400
+    for data in ({}, {"until": ""}, {"typed": "3", "counted": "3"}, {"after": str(Cursor(7))}):
+        refused = ada.post(f"/{verb}", data=data)
+        assert refused.status_code == 400
+        assert "Select events first: set a filter on the events page." in refused.text
     assert ada.get(f"/{verb}").status_code == 400
+    uncounted = ada.post("/replay", data={"state": "dead"})
+    assert (uncounted.status_code, "Count the events first." in uncounted.text) == (400, True)
     assert redis_client.zcard(INDEX.dead) == 3
 
 
@@ -249,7 +257,9 @@ def test_a_job_can_be_stopped(running: Console, ada: httpx.Client, redis_client:
     plant_many(redis_client, 20_000, State.DEAD)
     job = act(ada, "replay", ("state", "dead")).url  # It takes a hundred times as long as the next request.
     assert ada.post(f"{job.path}/stop").status_code == 200
-    assert ada.post("/jobs/unknown/stop").status_code == 404
+    unknown = ada.post("/jobs/unknown/stop")
+    assert unknown.status_code == 404
+    assert "There is no such job. Jobs of earlier days are in the consoles' logs." in unescape(unknown.text)
     assert "job-stopped" in ended(ada, job)
     assert [line["who"] for line in running.told(event="console_job_stopped")] == ["ada"]
     assert 0 < redis_client.zcard(INDEX.dead) <= 20_000

@@ -97,7 +97,7 @@ async def test_error_names_the_cause_and_the_setting(
                 await api.presentations.get("p")
         assert well.targets == []
     error = caught.value
-    assert (error.operation, error.cause, error.status) == (operation, cause.split()[0], None)
+    assert (error.operation, error.cause, error.status) == (operation, cause.split(maxsplit=1)[0], None)
     assert named in hint(error)
     assert other not in hint(error) + str(error)
     assert HINTS.get(cause, "") in hint(error)

@@ -1,12 +1,16 @@
 """`credhook events run`: the handlers of one event, run here by hand, beside workers and in their place."""
 
+import asyncio
 import subprocess
 from typing import Any
 
 import pytest
 
+from credhook.store.connection import open_redis
+from credhook.worker.queue.claims import Claims
 from support.process.commands import Done, credhook, invoke, start
-from support.store.accepting import everything, record
+from support.store.accepting import accept, everything, record
+from support.store.stores import EVENT, store_on
 from support.worker.harness import COMPLETED, DATA, Harness
 
 HANDLERS = """
@@ -97,6 +101,26 @@ def test_run_that_cannot_be_made_is_refused(harness: Harness, arguments: list[st
     done = run_event(harness, *arguments)
     assert (done.returncode, message in done.stderr) == (code, True), done.stderr
     assert harness.notes() == []
+
+
+@pytest.mark.parametrize(("fields", "obstacle"), [
+    ({"state": "waiting", "due": "9999999999999"}, "it waits for its next attempt; `credhook events replay --id ID"),
+    ({}, "a worker has it; wait, or leave out --take"),
+    ({"resource": "other"}, "a worker has another event of its resource; wait, or leave out --take"),
+])  # fmt: skip
+def test_event_that_cannot_be_taken_says_why(harness: Harness, fields: dict[Any, Any], obstacle: str) -> None:
+    async def claim(webhook_id: str) -> None:
+        async with open_redis(harness.redis_url) as redis:
+            assert not isinstance(await Claims(store_on(redis), lease=60, worker="w").claim(webhook_id), str)
+
+    harness.happens("m1")
+    accept(harness.redis_url, "m2", COMPLETED, "other")
+    asyncio.run(claim("m2" if fields else "m1"))
+    if fields:
+        harness.redis.hset(EVENT + "m1", mapping=fields)
+    done = run_event(harness, "m1", "--take")
+    assert (done.returncode, harness.notes()) == (1, [])
+    assert f"Error: m1 cannot be taken: {obstacle}" in done.stderr
 
 
 def test_debugger_stops_in_the_handler_without_a_time_limit(harness: Harness) -> None:
