@@ -104,7 +104,7 @@ def test_run_that_cannot_be_made_is_refused(harness: Harness, arguments: list[st
 
 
 @pytest.mark.parametrize(("fields", "obstacle"), [
-    ({"state": "waiting", "due": "9999999999999"}, "it waits for its next attempt; `credhook events replay --id ID"),
+    ({"state": "waiting", "due": "9999999999999"}, "it waits for its next attempt; `credhook events replay ID"),
     ({}, "a worker has it; wait, or leave out --take"),
     ({"resource": "other"}, "a worker has another event of its resource; wait, or leave out --take"),
 ])  # fmt: skip
