@@ -171,6 +171,7 @@ async def started(
     of the author's option.
 
     Raises:
+        TypeError: the state is a call of such a function.
         ValueError: a state is missing, or is the start-up function of another plugin.
     """
     _refuse_call(state, option)

@@ -227,7 +227,7 @@ def test_a_hidden_character_among_several_values_is_refused(hidden: str) -> None
 def test_a_blank_value_is_not_set(blank: str) -> None:
     assert made(WorkerSettings, PLATFORM | {"CREDHOOK_RATE": blank}).rate is None
     (line,) = lines(WorkerSettings, PLATFORM | {"CREDHOOK_CLIENT_SECRET": blank})
-    assert line.startswith("CREDHOOK_CLIENT_SECRET: is not set")
+    assert line == "CREDHOOK_CLIENT_SECRET: is not set, or empty. OAuth 2.0 client secret"
 
 
 def test_several_values_may_stand_on_lines_of_their_own() -> None:
