@@ -128,8 +128,8 @@ def test_a_phone_scrolls_no_page_sideways(running: Console, browser: Chrome) -> 
     assert widths == dict.fromkeys(PAGES, 390)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", ["desk", "phone"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("width", ["desk", pytest.param("phone", marks=pytest.mark.soak)])
 def test_every_page_has_its_picture(running: Console, browser: Chrome, pictures: Path, width: str, scheme: str) -> None:
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", colours(scheme))
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", PHONE if width == "phone" else DESK)

@@ -1,8 +1,8 @@
-"""Start our commands as forks of a Python that has imported their libraries, which saves half a second of each start.
+"""Start our commands as forks of a Python that has imported most of their modules: half a second less for each start.
 
 The server is this file, run as a program. `subprocess` sends it the commands that tests start. For each command the
 server forks a keeper, which forks the command and ends. Linux then hands the command to the process that asked for it:
-this process is its parent, as `subprocess` expects. A command imports our modules itself, and has a server of its own.
+this process is its parent, as `subprocess` expects. The command has a server of its own, for commands that it starts.
 """
 
 import atexit
@@ -27,11 +27,12 @@ from io import FileIO, TextIOWrapper
 from pathlib import Path
 from typing import Any, Final
 
-#: Those that our commands import.
-LIBRARIES: Final = (
+#: What our commands import: libraries, and those of our modules that read no environment when they are imported.
+MODULES: Final = (
     "click cryptography.hazmat.primitives.serialization httpx jinja2 jiter multiprocessing.connection orjson pycurl "
     "prometheus_client.multiprocess pydantic_settings redis.asyncio.sentinel rq standardwebhooks structlog "
-    "starlette.applications uvicorn.protocols.http.httptools_impl uvloop"
+    "starlette.applications uvicorn.protocols.http.httptools_impl uvloop "
+    "credhook.settings credhook.worker.api.client credhook.ops.verdict"
 )
 #: Hides two libraries, whose imports take a quarter of a second. structlog imports rich, which release tools bring;
 #: redis-py imports OpenTelemetry, which only processes with traces need.
@@ -54,17 +55,19 @@ class ForkExec:
     """Stands in for the function by which `subprocess` starts a program."""
 
     def __init__(self, server: Callable[[str | None], socket.socket | None]) -> None:
-        """`server` returns the server of Pythons with this PYTHONPATH, or None."""
+        """`server` returns the server of Pythons whose PYTHONPATH begins with this folder, or None."""
         self._server, self._start = server, subprocess._fork_exec  # type: ignore[attr-defined]
         self._lock = threading.Lock()
 
     def __call__(self, *arguments: Any) -> int:
         """Start a command of ours by a server, any other program as `subprocess` does. Return the process id."""
         (program, *command), _, _, kept, cwd, variables, *rest = arguments
-        (stdin, _, _, stdout, _, stderr), (_, error_pipe, _, session, group), others = rest[:6], rest[6:11], rest[11:16]
+        (stdin, _, _, stdout, _, stderr), (_, error_pipe, _, session, group), *more = rest[:6], rest[6:11], rest[11:16]
         env = {**os.environ} if variables is None else dict(os.fsdecode(each).split("=", 1) for each in variables)
-        forks = program == sys.executable and _forks(command, env) and others == [None, None, None, -1, None]
-        server = self._server(env.get("PYTHONPATH")) if forks else None
+        forks = program == sys.executable and _forks(command, env) and more == [[None, None, None, -1, None]]
+        first, *others = env.get("PYTHONPATH", "").split(os.pathsep)
+        forks = forks and not any((Path(folder) / "credhook").exists() for folder in others)
+        server = self._server(first or None) if forks else None
         if server is None:
             return int(self._start(*arguments))
         streams = {own: own if file < 0 else file for own, file in enumerate((stdin, stdout, stderr))}
@@ -116,15 +119,15 @@ def _forks(command: Sequence[str], env: Mapping[str, str]) -> bool:
 
 
 @cache
-def _server(python_path: str | None) -> socket.socket | None:
+def _server(folder: str | None) -> socket.socket | None:
     """Start a server, which ends with this process: one with the libraries that are hidden, or one without."""
-    if python_path not in (str(ABSENT), os.environ.get("PYTHONPATH")):
+    if folder not in (str(ABSENT), None):
         return None
     ours, orders = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with orders:
         server = subprocess.Popen(
             [sys.executable, "-P", __file__, str(orders.fileno())],
-            env=os.environ | ({} if python_path is None else {"PYTHONPATH": python_path}),
+            env=os.environ | ({} if folder is None else {"PYTHONPATH": folder}),
             pass_fds=[orders.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -186,8 +189,8 @@ def _with_server(order: dict[str, Any]) -> dict[str, Any]:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if os.fork():
             theirs.close()
-            servers = {order["env"].get("PYTHONPATH"): ours}
-            subprocess._fork_exec = ForkExec(servers.get)  # type: ignore[attr-defined]
+            folder = str(ABSENT) if sys.path[0] == str(ABSENT) else None
+            subprocess._fork_exec = ForkExec({folder: ours}.get)  # type: ignore[attr-defined]
             break
         ours.close()
         comm.write_text(SERVER)
@@ -203,7 +206,7 @@ def _with_server(order: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    for name in LIBRARIES.split():
+    for name in MODULES.split():
         importlib.import_module(name)
     gc.freeze()  # The collector would look at all of it again in each fork, and copy its memory.
     order = _with_server(_next_order(socket.socket(fileno=int(sys.argv[1]))))
@@ -214,6 +217,7 @@ if __name__ == "__main__":
     if "PYTHONUNBUFFERED" in os.environ:
         sys.stdout, sys.stderr = (TextIOWrapper(FileIO(file, "w"), write_through=True) for file in (1, 2))
     command = order["command"]
+    sys.path[1:1] = os.environ.get("PYTHONPATH", "").split(os.pathsep)[1:]
     if command[0] != "-P":
         sys.path.insert(0, order["cwd"])
     module, *sys.argv[1:] = command[command.index("-m") + 1 :]
