@@ -37,6 +37,8 @@ MODULES: Final = (
 #: Hides two libraries, whose imports take a quarter of a second. structlog imports rich, which release tools bring;
 #: redis-py imports OpenTelemetry, which only processes with traces need.
 ABSENT: Final = Path(__file__).parent / "absent"
+#: What a new Python would read in a folder of its path before it runs a command.
+_READ_FIRST: Final = ("credhook", "sitecustomize.py")
 #: Bytes of an order, at most.
 _ORDER_BYTES: Final = 150_000
 #: Files that come with an order, at most: the reply's socket, three streams, a lifeline and a report.
@@ -66,7 +68,7 @@ class ForkExec:
         env = {**os.environ} if variables is None else dict(os.fsdecode(each).split("=", 1) for each in variables)
         forks = program == sys.executable and _forks(command, env) and more == [[None, None, None, -1, None]]
         first, *others = env.get("PYTHONPATH", "").split(os.pathsep)
-        forks = forks and not any((Path(folder) / "credhook").exists() for folder in others)
+        forks = forks and not any((Path(folder) / name).exists() for folder in others for name in _READ_FIRST)
         server = self._server(first or None) if forks else None
         if server is None:
             return int(self._start(*arguments))
@@ -84,8 +86,10 @@ class ForkExec:
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
         with self._lock:
             _adopt(True)
-            pid = _ask(server, order, files.values())
-            _adopt(False)
+            try:
+                pid = _ask(server, order, files.values())
+            finally:
+                _adopt(False)
         try:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         except BaseException:  # A signal has come meanwhile, and nobody will hear of the command.
@@ -107,8 +111,9 @@ def _ask(server: socket.socket, order: Mapping[str, Any], files: Iterable[int]) 
 
 
 def fork_commands() -> None:
-    """Let commands of ours that this process starts be forks."""
-    subprocess._fork_exec = ForkExec(_server)  # type: ignore[attr-defined]
+    """Let commands of ours that this process starts be forks, where a process can adopt orphans."""
+    if sys.platform == "linux":
+        subprocess._fork_exec = ForkExec(_server)  # type: ignore[attr-defined]
 
 
 def _forks(command: Sequence[str], env: Mapping[str, str]) -> bool:

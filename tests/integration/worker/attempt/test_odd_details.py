@@ -137,25 +137,6 @@ def test_data_that_comes_again_stays_for_its_whole_time() -> None:
     assert in_own_time(put_twice()) == b"after it"
 
 
-@pytest.mark.parametrize("status", [402, 403, 409, 410, 423, 451])
-async def test_a_refusal_that_may_pass_is_tried_again(redis_url: str, stub: Stub, status: int) -> None:
-    noting, stub.answer = (
-        Noting(),
-        lambda call: Answer(status) if call.number == 1 else Answer(body={"id": "x", "a": 1}),
-    )
-    async with attempts(redis_url, stub, noting.handlers) as made:
-        await made.accept("m1", COMPLETED, "x")
-        assert (await made.next()).state is State.WAITING
-
-
-@pytest.mark.parametrize("status", [400, 405, 414, 422])
-async def test_a_refusal_that_stays_is_final(redis_url: str, stub: Stub, status: int) -> None:
-    noting, stub.answer = Noting(), lambda _: Answer(status)
-    async with attempts(redis_url, stub, noting.handlers) as made:
-        await made.accept("m1", COMPLETED, "x")
-        assert (await made.next()).state is State.DEAD
-
-
 async def test_a_path_is_in_doubt_once_several_resources_and_no_other_got_a_404(redis_url: str, stub: Stub) -> None:
     stub.answer = lambda call: Answer(404) if call.resource.startswith("x") else well(call)
     async with attempts(redis_url, stub, Noting().handlers) as made:

@@ -114,17 +114,6 @@ async def test_pause_reaches_the_other_processes(redis_url: str, redis_client: R
     assert (logs[0]["cause"], logs[0]["seconds"]) == ("503", pytest.approx(300, abs=60))
 
 
-async def test_starting_process_keeps_to_a_pause(redis_url: str, redis_client: Redis, stub: Stub) -> None:
-    accept(redis_client, 1)
-    stub.answer = lambda _: Answer(429, retry_after="600")
-    async with members(3, redis_url, stub.url) as (first, second, third):
-        await first.call()
-        await first.breaker.aclose()
-        assert (await second.take(1)).claims == ()
-        assert isinstance(await third.call(), PlatformPaused)
-    assert len(stub.calls) == 1
-
-
 async def test_process_sends_one_call_after_a_pause(redis_url: str, redis_client: Redis, stub: Stub) -> None:
     accept(redis_client, 9)
     stub.answer = lambda _: Answer(503, retry_after="1")

@@ -69,12 +69,6 @@ def test_details_of_any_shape_are_handed_over_whole(wrap: Any, body: Any, has_da
         assert not presentation.trusted  # No field of another form makes a presentation trusted.
 
 
-@pytest.mark.parametrize("body", [{"id": "q"}, {"data": {"id": "q", "status": "verified"}}, [{"id": "q"}], {"id": 7}])
-def test_details_with_another_id_are_refused(body: object) -> None:
-    with pytest.raises(InvalidResponse, match="another id"):
-        details(body)
-
-
 @pytest.mark.parametrize(
     ("body", "status"),
     [

@@ -79,9 +79,15 @@ def test_passing_failure_comes_back_until_the_last_attempt(
     assert decide(error, 12) is None
 
 
-def test_only_a_refused_fetch_is_given_up_at_once() -> None:
-    assert fetching(api_error(InvalidRequest, 400)) is None
-    assert handling(api_error(NotFound, 404)) == handling(api_error(InvalidRequest, 400)) == 5.0
+@pytest.mark.parametrize("status", [None, 400, 405, 414, 422])
+def test_only_a_refused_fetch_is_given_up_at_once(status: int | None) -> None:
+    assert fetching(api_error(InvalidRequest, status)) is None
+    assert handling(api_error(NotFound, 404)) == handling(api_error(InvalidRequest, status)) == 5.0
+
+
+@pytest.mark.parametrize("status", [402, 409, 423, 451])
+def test_refusal_that_may_pass_is_tried_again(status: int) -> None:
+    assert fetching(api_error(InvalidRequest, status)) is not None
 
 
 @pytest.mark.parametrize("decide", [retry.after_fetch, retry.after_handler])
