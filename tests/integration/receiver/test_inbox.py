@@ -314,6 +314,7 @@ async def test_an_unusual_delivery_has_a_log_line_of_its_own(inbox: Inbox, redis
     assert inbox.acknowledged == 4
     logged = [(line["event"], line["webhook_id"]) for line in lines[1:]]
     assert logged == [*[("event_conflict", "m1")] * 2, ("event_quarantined", "m2"), ("event_unreadable", "bad")]
+    assert lines[-1]["hint"] == "repair or delete the key of its record, which is not a hash"
 
 
 async def test_delivery_of_an_erased_resource_is_acknowledged_and_logged_without_ids(

@@ -95,6 +95,7 @@ async def test_events_of_a_silent_process_return_without_a_failure(queue: EventQ
     with capture_logs() as logs:
         here.beats()
     assert [entry["event"] for entry in logs] == ["worker_missed", "death_noted"]
+    assert logs[0]["hint"] == "its host is down, or out of reach of Redis"
     assert (logs[1]["events"], logs[1]["put_back"], logs[1]["own_fault"]) == (2, 2, False)
     assert sorted(logs[1]["webhook_ids"]) == ["m1", "m2"]
     assert redis_client.lindex(INDEX.jobs, -1) == job_id("later").encode()

@@ -399,7 +399,9 @@ async def test_foreign_job_is_refused_alone(queue: EventQueue) -> None:
     for name in (b"\xff\xfe", job_id("other").encode()):
         queue.redis.copy("rq:job:" + job_id("e1"), b"rq:job:" + name)  # type: ignore[arg-type]
         queue.redis.lpush(INDEX.jobs, name, "expired")
-    assert [claim.event_id for claim in await queue.take()] == ["e1"]
+    with capture_logs() as logs:
+        assert [claim.event_id for claim in await queue.take()] == ["e1"]
+    assert logs[0]["hint"].startswith("another client of this Redis enqueues jobs in our queue; give it a queue of its")
     assert queue.redis.exists(b"credhook:credhook:refused:\xff\xfe")
 
 

@@ -54,6 +54,7 @@ def test_step_is_noticed_once_in_the_fleet(redis_client: Redis, seconds: int) ->
         assert [one.step(seconds) for one in (first, second)] == [seconds, seconds]
         assert [one.step(0) for one in (first, second)] == [0, 0]
     assert [(entry["event"], round(entry["seconds"])) for entry in logs] == [("redis_clock_stepped", seconds)]
+    assert logs[0]["hint"].startswith("Let the host of Redis correct its clock slowly, and keep the clocks of its")
     step = read_fleet(store_on(redis_client), "here").clock_step
     assert step is not None
     assert (round(step.seconds), step.age < 60) == (seconds, True)

@@ -162,6 +162,7 @@ async def test_replay_lets_renamed_handlers_run(
             assert (await new.next()).state is State.UNHANDLED
         (said,) = [line for line in logs if line["event"] == "event_unhandled"]
         assert said["lacking"] == ["test.b"]
+        assert said["hint"].startswith("It waits for a handler of this name. If renamed: credhook events replay ")
         command = said["hint"].partition("credhook events ")[2].split()
         assert events(*command, "--now").exit_code == 2
         assert events(*command).stdout == "replayed 1\n"
