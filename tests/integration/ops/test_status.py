@@ -77,11 +77,12 @@ def test_status_draws_the_last_hour(redis_client: Redis, redis_url: str) -> None
 
 def test_platform_says_since_when_a_breaker_is_open(redis_client: Redis, redis_url: str) -> None:
     now = int(redis_client.time()[0]) * 1_000
-    platform = {"key": platform_key("http://127.0.0.1:9", "credhook")}
-    for name, seconds in (("w1", 300.0), ("w2", 7.0)):
+    here, elsewhere = ({"key": platform_key(f"http://127.0.0.1:{port}", "credhook")} for port in (9, 10))
+    for name, platform, seconds in (("w1", here, 300.0), ("w2", here, 7.0), ("w3", elsewhere, 900.0)):
         text = json.dumps(WORKER | {"platform": platform, "breaker": "open", "breaker_seconds": seconds})
         redis_client.hset(INDEX.announcements, name, f"{now - 400_000} {now} {text}")
-    assert facts(redis_url)["platforms"][0]["broken"] == 300.0
+    found = [(platform["open_breakers"], platform["broken"]) for platform in facts(redis_url)["platforms"]]
+    assert sorted(found) == [(1, 900.0), (2, 300.0)]
     assert "not paused, breaker open for 5 min, no rate limit" in status(redis_url).stdout
 
 

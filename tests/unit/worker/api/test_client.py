@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from credhook.settings import PlatformSettings
-from credhook.worker.api.client import MOST_PAGES, Api, AsyncApi, Sender, transport_from
+from credhook.worker.api.client import MOST_EMPTY, MOST_PAGES, Api, AsyncApi, Sender, transport_from
 from credhook.worker.api.errors import ApiError, InvalidRequest, InvalidResponse, Unavailable
 from credhook.worker.api.http.exchange import LONGEST_BODY, Request, Response
 from credhook.worker.api.http.httpx_transport import HttpxTransport
@@ -125,10 +125,13 @@ LISTED: dict[str, dict[str, Any]] = {
 
 
 class Pages:
-    """A platform whose lists have pages of one item, up to the last number; each page has some bytes."""
+    """A platform whose lists have pages of one item, up to the last number; each page has some bytes.
 
-    def __init__(self, last: int | None, size: int = 0, **fields: object) -> None:
-        self.last, self.size, self.fields = last, size, fields
+    Only each page whose number can be divided by `filled` has an item.
+    """
+
+    def __init__(self, last: int | None, size: int = 0, *, filled: int = 1, **fields: object) -> None:
+        self.last, self.size, self.filled, self.fields = last, size, filled, fields
         self.asked: list[str] = []
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
@@ -136,7 +139,7 @@ class Pages:
         self.asked.append(request.url.path)
         links = {} if number == self.last else {"next": f"https://elsewhere.example/x?page[after]={number + 1}"}
         item = {"id": f"i{number}", **self.fields, "more": "x" * self.size}
-        return httpx.Response(200, json={"data": [item], "links": links})
+        return httpx.Response(200, json={"data": [item] if number % self.filled == 0 else [], "links": links})
 
 
 @pytest.mark.parametrize("noun", LISTED)
@@ -163,6 +166,11 @@ async def test_a_list_that_does_not_end_is_given_up(size: int, pages: int) -> No
         assert (await api.users.page("page[after]=7")).following == "page%5Bafter%5D=8"
     async with async_api(Pages(pages - 1, size)) as api:
         assert len(await api.users.list()) == pages  # The last page may reach a bound.
+
+
+async def test_a_list_may_have_a_hundred_empty_pages_in_a_row() -> None:
+    async with async_api(Pages(303, filled=MOST_EMPTY + 1)) as api:
+        assert [user.id for user in await api.users.list()] == ["i0", "i101", "i202", "i303"]
 
 
 ROOT = "https://api.example/tenant"
