@@ -220,7 +220,7 @@ class Keys:
     clock = _Key(PREFIX, ":clock")
     #: Sorted set of events whose records have vanished, by when they were missed, in ms; see vanished.lua.
     vanished = _Key(PREFIX, ":vanished")
-    #: Hash of the losses: count, first, last; see vanished.lua.
+    #: Hash of the losses: count, first, last, mark; see vanished.lua.
     losses = _Key(PREFIX, ":losses")
     #: String that is missing once Redis has lost all data of the queue; see emptied.lua.
     mark = _Key(PREFIX, ":mark")

@@ -79,8 +79,9 @@ class Sweeper:
         #: The list that the next round looks at first, and where it begins there; see sweep.lua.
         self._next: tuple[str, str | int] = (store.keys.by_time, "-")
         self._lock_ms = max(1_000, int(interval * 3_000))
-        #: As the last round has seen them: the number of events that were not done, and the last entry of the index.
-        self._undone_events, self._last_entry = 0, "0-1"
+        #: As the last round has seen them: the queue's mark, the number of events that were not done, and the last
+        #: entry of the index.
+        self._mark, self._undone_events, self._last_entry = b"", 0, "0-1"
         #: Number of open events, from the oldest on, that the next round leaves out: the last round has seen them.
         self._start = 0
         #: The hour in which the deliveries of the hours before were summed up.
@@ -143,8 +144,8 @@ class Sweeper:
         *numbers, newest, last = pipeline.execute()
         # An index that still has its last entry was not emptied: then the mark alone is gone.
         lost = 0 if last else self._undone_events
-        _, is_first = self._store.run("emptied", [f"{uuid4()}", lost])
-        if is_first and lost:
+        self._mark, is_first = self._store.run("emptied", [f"{uuid4()}", self._mark, lost])
+        if is_first:
             log.error("store_emptied", events=lost, hint=_LOSS_HINT)
         self._undone_events, self._last_entry = sum(numbers), newest[0][0] if newest else "0-1"
 

@@ -27,7 +27,7 @@ local function bring_forward(id, job)
     local moved = math.abs(score)  -- Below 0 if the event is postponed.
     if moved <= now + $CLOCK_SLACK_MS then return 0 end
     local key = EVENT .. id
-    local function earlier(due) return string.format('%.0f', math.max(now, due - (moved - now))) end
+    local function earlier(due) return string.format('%.0f', math.min(due, math.max(now, due - (moved - now)))) end
     for field, value in pairs(by_field(if_hash('HGETALL', key) or {})) do
         local attempts, due, chosen = string.match(value, '^(%d+) (%d+)(.*)$')
         if field == 'due' and string.find(value, '^%d+$') then

@@ -70,8 +70,8 @@ local function start_over(id, key, record)
     end
     for name in string.gmatch(record[$ONLY] or '', '%S+') do await(name) end
     if handler ~= '' then await(handler) end
-    redis.call('HDEL', unpack(unset))
     if #pending > 1 then redis.call('HSET', unpack(pending)) end
+    redis.call('HDEL', unpack(unset))  -- Later: if the script breaks off here, a repetition finds the names.
     local trace = record[$TRACE]
     if trace and string.sub(trace, 1, #$REPLAYED) ~= $REPLAYED then
         redis.call('HSET', key, $TRACE, $REPLAYED .. trace)

@@ -1,7 +1,7 @@
 -- Evidence of events that were acknowledged and whose records are gone, though nothing of ours has removed them.
 --
 -- `vanished` is a sorted set: webhook-id -> when it was missed, in ms. `losses` is a hash: `count`, and `first` and `last`,
--- the times of the first and the last loss, in ms.
+-- the times of the first and the last loss, in ms; and `mark`, the last mark that was lost, see emptied.lua.
 
 --! include keys.lua
 --! include expiring.lua

@@ -61,18 +61,18 @@ function write.record(id, fence, handler, how, attempts, pending, failure)
         if string.sub(how, 1, 4) ~= $DONE or string.sub(before, 1, 4) == $DONE then return 1 end
         call('HDEL', key, $BLAMED .. handler)
     end
-    call('HSET', key, $HANDLER .. handler, how)
-    count_end(handler, how)
+    -- If this process dies now, the next worker may lack a handler that has begun: remember the names.
+    if state == $ACCEPTED or state == $WAITING then
+        for name in string.gmatch(pending, '%S+') do call('HSETNX', key, $PENDING .. name, schedule(0, -1)) end
+    end
     if tonumber(attempts) > 1 then call('HSET', key, $PENDING .. handler, schedule(attempts, -1)) end
     if failure ~= '' then
         failure = cjson.decode(failure)
         pcall(describe, failure, retention)
         call('HSET', key, $BLAMED .. handler, failure.id)
     end
-    -- If this process dies now, the next worker may lack a handler that has begun: remember the names.
-    if state == $ACCEPTED or state == $WAITING then
-        for name in string.gmatch(pending, '%S+') do call('HSETNX', key, $PENDING .. name, schedule(0, -1)) end
-    end
+    call('HSET', key, $HANDLER .. handler, how)  -- Last: if the script breaks off before, a repetition does it all.
+    count_end(handler, how)
     return 1
 end
 
@@ -153,6 +153,11 @@ function write.settle(id, fence, job, state, latest, follow, sealed, rest, ...)
     local record = by_field(call('HGETALL', key))
     local last_fence, lapses, locked
     if record.resource then last_fence, lapses, locked = last_claim(id, record) end
+    if last_fence ~= fence and locked then
+        -- An earlier run of this settlement was broken off: it has raised the record's fence and has left the lock.
+        local _, held, counted = lock_of(record.resource)
+        if held == fence then last_fence, lapses = held, counted end
+    end
     if last_fence ~= fence then return {settle_lost_claim(id, fence, last_fence, record, state, records, details)} end
     local is_open = state == $WAITING or state == $ACCEPTED
     local set, unset = {key, 'state', state}, {}
@@ -242,8 +247,8 @@ local function release()
         end
         if settlement.locked then unlocked[#unlocked + 1] = settlement.resource end
     end
-    if #unlocked > 0 then call('HDEL', locks, unpack(unlocked)) end
     call('ZREM', leases, unpack(ids))
+    if #unlocked > 0 then call('HDEL', locks, unpack(unlocked)) end  -- Later: by its lock a repetition knows its claim.
     if #closed > 0 then
         if worker.name then call('DEL', unpack(job_keys)) end
         call('ZREM', delayed, unpack(closed))

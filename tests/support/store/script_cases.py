@@ -204,7 +204,7 @@ async def sharing(store: BreakableStore) -> None:
 
 
 async def marking(store: BreakableStore) -> None:
-    await store.store.for_async_code().run("emptied", ["mark", 2])
+    await store.store.for_async_code().run("emptied", ["mark", "earlier", 2])
 
 
 async def with_a_lost_record(store: BreakableStore) -> None:
