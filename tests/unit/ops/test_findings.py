@@ -100,7 +100,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("fleet.processes", {"workers": (worker(processes=3), worker(name="w1.s.5", processes=3), worker(name="w2.t.1", processes=1))}, "2 of 3 worker processes run on w1 see the log"),
     ("fleet.processes", {"workers": (worker(processes=3), worker(name="w1.s.9", processes=3, age=1.0))}, "2 of 3 worker processes run on w1"),  # The third dies again and again.
     ("fleet.unavailable", {"receivers": (receiver(), receiver(pid=5, unavailable="CONFIG is denied; allow it"))}, "the receiver r1 pid 5 answered its last delivery with 503: CONFIG is denied allow it"),
-    ("fleet.credentials", {"workers": (worker(), worker(credential_error="refused: 401; check it"))}, "worker w1 pid 1 takes no events: refused: 401 check it"),
+    ("fleet.credentials", {"workers": (worker(), worker(credential_error="refused: 401; check it", started=False, age=60.0))}, "worker w1 pid 1 takes no events: refused: 401 check it"),
     ("fleet.credentials", {"workers": tuple(worker(pid=pid, credential_error="refused: 401; check it") for pid in range(1, 8))}, "worker w1 pid 5 takes no events: refused: 401 (7 workers in all) check it"),
     ("fleet.queues", {"receivers": (receiver(), receiver(queue="old")), "workers": (), "others": {"old": EventCounts(open=3)}}, "3 events wait in the queue old, and no worker takes"),
     ("fleet.queues", {**OTHER, "workers": (worker(),), "others": {"b": EventCounts(open=3)}}, "3 events wait in the queue b, and no worker takes from it if"),

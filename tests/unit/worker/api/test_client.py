@@ -6,6 +6,7 @@ import threading
 import traceback
 from collections.abc import AsyncIterator, Awaitable
 from concurrent.futures import ThreadPoolExecutor
+from errno import ECONNABORTED, ECONNREFUSED, ECONNRESET, EMFILE, ENETUNREACH, ENFILE, EPIPE, ETIMEDOUT
 from typing import Any
 from unittest.mock import AsyncMock, Mock
 
@@ -47,25 +48,30 @@ async def outcome_of(call: Awaitable[object]) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("failure", "error"),
+    ("failure", "cause"),
     [
-        (httpx.ConnectError("a secret url"), Unavailable),
-        (ConnectionResetError("a secret url"), Unavailable),
-        (ssl.SSLError("a secret url"), Unavailable),
-        (httpx.LocalProtocolError("a secret url"), Unavailable),
-        (httpx.UnsupportedProtocol("a secret url"), Unavailable),
-        (httpx.InvalidURL("a secret url"), Unavailable),
-        (UnicodeError("a secret url"), Unavailable),
-        (httpx.StreamError("a secret url"), Unavailable),
+        (httpx.ConnectError("a secret url"), ""),
+        (ConnectionResetError("a secret url"), ""),
+        *((OSError(number, "a secret url"), "reset") for number in (ECONNRESET, ECONNABORTED, EPIPE)),
+        (OSError(ECONNREFUSED, "a secret url"), "refused"),
+        (OSError(ETIMEDOUT, "a secret url"), "timeout"),
+        *((OSError(number, "a secret url"), "socket") for number in (EMFILE, ENFILE)),
+        (OSError(ENETUNREACH, "a secret url"), "unreachable"),
+        (ssl.SSLError("a secret url"), "tls"),
+        (httpx.LocalProtocolError("a secret url"), "unsendable"),
+        (httpx.UnsupportedProtocol("a secret url"), "unsendable"),
+        (httpx.InvalidURL("a secret url"), "unsendable"),
+        (UnicodeError("a secret url"), "unsendable"),
+        (httpx.StreamError("a secret url"), ""),
     ],
-    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else value.__name__,
+    ids=lambda value: repr(value).partition(", ")[0] if isinstance(value, Exception) else value,
 )
-async def test_errors_of_httpx_become_api_errors(failure: Exception, error: type[ApiError]) -> None:
+async def test_errors_of_httpx_become_api_errors(failure: Exception, cause: str) -> None:
     async with async_api(Mock(side_effect=failure)) as api:
         in_thread = asyncio.to_thread(for_threads(api).presentations.get, "p")
         outcomes = [await outcome_of(in_thread), await outcome_of(api.presentations.get("p"))]
     for outcome in outcomes:
-        assert (type(outcome), outcome.operation) == (error, "presentations.get")
+        assert (type(outcome), outcome.operation, outcome.cause) == (Unavailable, "presentations.get", cause)
         assert type(failure).__name__ in str(outcome)
         assert "secret" not in str(outcome)
         assert "secret" not in "".join(traceback.format_exception(outcome))

@@ -181,6 +181,8 @@ def test_answers_are_counted_by_the_second() -> None:
     for at in (5.1, 5.2, 5.9, 6.0):
         answers.add(at)
     assert [answers.per_second(at) for at in (6.1, 7.0, 8.0)] == [3, 1, 0]
+    answers.add(8.5)
+    assert answers.per_second(10.0) == 0
 
 
 def counted(name: str, **labels: str) -> float:
