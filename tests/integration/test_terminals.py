@@ -23,7 +23,6 @@ OUTSIDE = "Zoë\N{SNOWMAN}\x1b[2J"
 TERMINALS = {
     "latin-1": ({"PYTHONIOENCODING": "latin-1"}, "Zoë\\u2603\\x1b[2J".encode("latin-1")),
     "C": ({"LC_ALL": "C"}, "Zoë\N{SNOWMAN}\\x1b[2J".encode()),
-    "utf-8": ({"PYTHONIOENCODING": "utf-8"}, "Zoë\N{SNOWMAN}\\x1b[2J".encode()),
 }
 
 HANDLER = """
@@ -49,7 +48,6 @@ def on_terminal(name: str, folder: Path, *arguments: str, **settings: str) -> "s
     ("terminal", "command"),
     [
         ("C", ("events", "list")),
-        ("utf-8", ("events", "list")),
         ("latin-1", ("events", "list")),
         ("latin-1", ("events", "show", "m1")),
         ("latin-1", ("status",)),
