@@ -396,7 +396,7 @@ def test_effective_settings_differ_from_the_defaults() -> None:
         ("REDIS_URL", "unix://:hush@/run/redis.sock", "unix:///run/redis.sock"),
         ("REDIS_URL", "unix:///hush@/run/redis.sock", "**********"),
         ("REDIS_URL", "redis+sentinel://user:1/hush@a", "**********"),
-        ("CREDHOOK_API_URL", "https://api.example/v1", "https://api.example/v1"),
+        ("CREDHOOK_API_URL", "https://api.example/v1/", "https://api.example/v1"),  # Else a pause would not be shared.
         ("CREDHOOK_RESOURCE", "https://api.example urn:x", ["https://api.example", "urn:x"]),
         ("CREDHOOK_SNAPSHOT_KEY", f"{'hush' * 8} {'silent' * 8}", "**********"),
     ],

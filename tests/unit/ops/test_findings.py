@@ -225,6 +225,7 @@ def test_events_that_fail_are_not_called_well_while_they_are_tried_again() -> No
     assert "retrying     9; `credhook causes` says why" in shown
     assert shown[-1].startswith("nothing needs attention yet")
     assert list(lines(Fleet(**WELL), ()))[-1] == "all is well"
+    assert list(lines(None, (fail("a.b", "it is broken", ""),))) == ["attention: it is broken"]
     others = {"workers": (worker(queue="b"),)}
     assert list(lines(Fleet(**{**WELL, **others}), ()))[-1].startswith("no worker runs")
 
