@@ -132,18 +132,20 @@ def test_other_signatures_are_unauthenticated(headers: Raw, secrets: tuple[str, 
 
 
 @pytest.mark.parametrize(
-    ("signature", "body", "hint"),
+    ("signature", "body", "now", "hint"),
     [
-        (GOOD, b"", "the body is empty"),
-        (GOOD, BODY + b"\n", "no proxy changes the body"),
-        ("sha256=0123abcd", BODY, "webhook-signature has no v1 or v1a"),
-        (GOOD.rstrip("="), BODY, "webhook-signature has no v1 or v1a"),
-        ("v2," + GOOD[3:], BODY, "webhook-signature has no v1 or v1a"),
+        (GOOD, BODY, NOW + 301, "signed 301 s before this host's clock"),
+        (GOOD, BODY, NOW - 301, "signed 301 s ahead of this host's clock"),
+        (GOOD, b"", NOW, "the body is empty: see whether a proxy or a redirect has dropped it"),
+        (GOOD, BODY + b"\n", NOW, "no proxy changes the body"),
+        ("sha256=0123abcd", BODY, NOW, "webhook-signature has no v1 or v1a"),
+        (GOOD.rstrip("="), BODY, NOW, "webhook-signature has no v1 or v1a"),
+        ("v2," + GOOD[3:], BODY, NOW, "webhook-signature has no v1 or v1a"),
     ],
 )
-def test_hint_says_what_may_be_wrong_with_a_signature(signature: str, body: bytes, hint: str) -> None:
+def test_hint_says_what_may_be_wrong_with_a_signature(signature: str, body: bytes, now: float, hint: str) -> None:
     with pytest.raises(Unauthenticated) as refusal:
-        check(raw(signature=signature), SECRET, PUBLIC, body=body)
+        check(raw(signature=signature), SECRET, PUBLIC, body=body, now=now)
     assert hint in refusal.value.hint
 
 
