@@ -3,12 +3,13 @@
 import itertools
 import multiprocessing
 import os
+import queue
 import signal
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +21,10 @@ from model.machine import Histories
 from redis import Redis
 
 from credhook.sandbox.local.environment import local_redis
+from credhook.store import State
 
+#: States in which an event may stand beside a rule. Nothing in a history makes an event unreadable.
+_STATES: Final = sorted(state.value for state in State if state is not State.UNREADABLE)
 #: Rules that a history has at most, and histories between two reports.
 _STEPS: Final = 40
 _HISTORIES: Final = 100
@@ -78,18 +82,20 @@ def main() -> None:
     counts, began = Counter[tuple[str, ...]](), time.monotonic()
     try:
         while all(worker.is_alive() for worker in workers):
-            counts += reports.get()
-            histories = sum(number for what, number in counts.items() if what[0] == "history")
-            click.echo(f"{histories:,} histories, {counts['step',]:,} steps, {time.monotonic() - began:,.0f} s")
+            with suppress(queue.Empty):  # One that has found something prints it, and reports no more.
+                counts += reports.get(timeout=5)
+                histories = sum(number for what, number in counts.items() if what[0] == "history")
+                click.echo(f"{histories:,} histories, {counts['step',]:,} steps, {time.monotonic() - began:,.0f} s")
     except KeyboardInterrupt:
         pass
     for kind, what in sorted(name for name in counts if len(name) == 2):
         click.echo(f"{kind}, {what}: {counts[kind, what]:,}")
-    rules = {name[1:]: number for name, number in counts.items() if name[0] == "rule"}
-    for what in sorted({what for what, _ in rules}):
-        met = {state for of, state in rules if of == what}
-        never = ", ".join(sorted({state for _, state in rules} - met)) or "none"
-        click.echo(f"{what}: {sum(rules[what, state] for state in met):,}; never beside: {never}")
+    rules = Counter[str]()
+    for name, number in counts.items():
+        rules[name[1]] += number if name[0] == "rule" else 0
+    for rule, number in sorted(rules.items()):
+        never = ", ".join(state for state in _STATES if ("rule", rule, state) not in counts)
+        click.echo(f"{rule}: {number:,}{never and f'; never beside: {never}'}")
 
 
 if __name__ == "__main__":

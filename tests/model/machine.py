@@ -3,25 +3,37 @@
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from model.oracle import DONE, GIVEN_UP, SKIPPED, Event, Held, Oracle, due_of
-from model.promises import ends_of, hold_at_the_end, hold_of_places, hold_of_records, schedules_of, texts
+from model.ends import DONE, ENDS, FETCH_ENDS, GIVEN_UP, HANDLER_ENDS, VERSIONS
+from model.oracle import LEASE_MS, MOST_KILLED, MOST_LAPSES, Event, Oracle, Schedule
+from model.promises import (
+    PATIENT_FOR,
+    Fields,
+    end_of,
+    hold_at_the_end,
+    hold_of_forgotten,
+    hold_of_lists,
+    hold_of_places,
+    hold_of_records,
+    read,
+)  # fmt: skip
 from model.scripted_store import WELL, Clock, Fate, ScriptedStore
 from redis import Redis
 from redis.exceptions import ConnectionError as ConnectionBroken
 
-from credhook.store import BACKFILLED, CLOCK_SLACK_MS, FETCH, GAVE_UP, HANDLER, PENDING, State
+from credhook.store import BACKFILLED, CLOCK_SLACK_MS, FETCH, GAVE_UP, PENDING, PROGRESS, State
 from credhook.store.erase import Erasure
 from credhook.store.job import job_id
 from credhook.store.replay import Replay, Settled
 from credhook.store.selection import EventSummary, Selection
 from credhook.worker.attempt.attempt import Attempt, Interruption, failure_of
 from credhook.worker.attempt.details import Fetched
-from credhook.worker.attempt.retry import DataGone, Defer, GiveUp, Retry, WorkerDied
+from credhook.worker.attempt.retry import WorkerDied
 from credhook.worker.handlers.registry import Handler
 from credhook.worker.platform.limits import platform_key
 from credhook.worker.queue.claims import Candidates, Claim, Claims, Settlement
@@ -32,10 +44,8 @@ from support.store.accepting import everything
 from support.store.stores import run_accept
 from support.virtual_time import OwnTimeLoop
 
+T = TypeVar("T")
 ISSUED, DATA, FAILED = "openid4vc.issuance.completed", "openid4vc.verification.data", "openid4vc.issuance.failed"
-LEASE_MS: Final = 60_000
-#: Deaths with nothing else under way after which an event is given up, and claims without a settlement.
-MOST_KILLED, MOST_LAPSES = 2, 30
 
 
 def _handle(event: Any, context: Any) -> None: ...
@@ -55,7 +65,6 @@ EVENTS: Final = {
     "event-6": ("openid4vc.issuance.renamed", "issuance-1"),
     "event-7": (FAILED, "issuance-1"),
 }
-RESOURCES: Final = sorted({resource for _, resource in EVENTS.values()})
 FATES: Final = st.sampled_from([WELL] * 3 + [Fate(is_lost=True)]) | st.builds(
     Fate, writes=st.integers(0, 12), is_lost=st.just(True)
 )
@@ -69,22 +78,12 @@ MEDDLING: Final = (
 )
 #: What may happen while nothing disturbs.
 HARMLESS: Final = {"schedule", "conflict", "pause"}
-_CHOSEN: Final = Retry(700)
-#: How a handler, or the fetch, fails → the error, and what the retry policy says.
-FAILURES: Final[dict[str, tuple[Exception, Any]]] = {
-    "retry": (_CHOSEN, _CHOSEN),
-    "fail": (ValueError(), Retry(5)),
-    "give up": (GiveUp("no"), GiveUp("no")),
-    "defer": (Defer(1), Defer(1)),
-    "failed": (ValueError(), Retry(5)),
-    "paused": (ValueError(), Defer(30)),
-    "gone": (DataGone(was_seen=True), GiveUp("lost")),
-    "lost": (ValueError(), GiveUp("lost")),
-}
-#: How it fails → ms until it is due again.
-WAITS: Final = {"retry": 700_000, "fail": 5_000, "defer": 1_000, "failed": 5_000, "paused": 30_000}
-ENDS: Final = ("done", "done", "skipped", "retry", "fail", "give up", "defer")
-STEPS: Final = (1, 900, 3_000, 6_000, 61_000, 600_000, 5_000_000)
+STEPS: Final = (1, 900, 3_000, 6_000, 61_000, 600_000, 5_000_000, 90_000_000)
+
+
+def _choose(data: Any, options: Sequence[T], label: str) -> T:
+    """Let Hypothesis choose. Without its data, take the first option, which lets an attempt succeed."""
+    return options[0] if data is None else cast(T, data.draw(st.sampled_from(options), label=label))
 
 
 class Histories(RuleBasedStateMachine):
@@ -110,6 +109,8 @@ class Histories(RuleBasedStateMachine):
         self.platform = platform_key("https://platform.test", self.store.queue)
         #: True if nothing disturbs this history: then each open event is in exactly one place.
         self.is_calm = False
+        #: The fields of events that the last rule may have left as they were.
+        self.before: dict[str, Fields] = {}
         self._empty()
 
     def _empty(self) -> None:
@@ -135,19 +136,21 @@ class Histories(RuleBasedStateMachine):
 
     def note(self, what: str) -> None:
         """Count what happens, beside which states of events."""
-        for state in {event.state.value for event in self.oracle.events.values()} or {"no event"}:
-            self.counts["rule", what, state] += 1
+        for state in {event.fields["state"] for event in self.oracle.events.values()} or {"no event"}:
+            self.counts["rule", what, str(state)] += 1
 
     def fated(self, script: Any, fate: Fate) -> Fate:
         """Let this become of the next run of the script, unless nothing disturbs. Return what becomes of it."""
+        self.store.fates.clear()  # An earlier rule may not have come to its script.
         if fate.is_kind or self.is_calm:
             return WELL
-        self.counts["fault", f"{script}: {'cut' if fate.writes >= 0 else 'reply lost'}"] += 1
+        self.counts["fault", f"{script}: {'cut' if fate.is_cut else 'reply lost'}"] += 1
         self.store.fates[script] = fate
         return fate
 
-    def record(self, event_id: str) -> dict[str, str]:
-        return texts(self.redis.hgetall(self.store.keys.event + event_id))
+    def partly(self, *events: Event) -> None:
+        """Expect that what comes next may not be written, or only some fields of it."""
+        self.before |= {event.id: dict(event.fields) for event in events}
 
     @property
     def now(self) -> int:
@@ -170,29 +173,25 @@ class Histories(RuleBasedStateMachine):
     def deliver(self, event_id: str, fate: Fate) -> None:
         """A delivery, perhaps a repetition. After a fault the receiver refuses it, and it may come again."""
         kind, resource = EVENTS[event_id]
-        known = event_id in self.oracle.events
-        self.note(f"deliver, {'again' if known else 'new'}")
+        self.note(f"deliver, {'again' if event_id in self.oracle.events else 'new'}")
         self.fated("accept", fate)
-        outcome = None
+        expected, outcome = self.oracle.outcome(event_id, kind, resource, now=self.now), None
         with suppress(ConnectionBroken):
             (outcome,) = run_accept(self.store, (event_id, kind, resource))
-        expected = b"quarantined" if kind not in WANTED else b"accepted"
-        if known or self.oracle.was_backfilled(kind, resource):
-            expected = b"duplicate"
-        if self.oracle.was_erased(kind, resource, now=self.now):
-            expected = b"erased"
         is_half_erased = outcome == b"erased" and (kind, resource) in self.oracle.half_erased
-        assert is_half_erased or outcome in {None, expected}, (
-            f"{event_id} is {outcome!r}: {self.record(event_id)} {self.oracle.events}"
-        )
+        assert is_half_erased or outcome in {None, expected}, f"{event_id} is {outcome!r}: {self.oracle.events}"
         self._accepted(event_id, kind, resource)
 
     def _accepted(self, event_id: str, kind: str, resource: str) -> None:
         """Tell the oracle of the event if its record is there, also if the reply was lost."""
-        if event_id not in self.oracle.events and self.record(event_id):
-            self.oracle.accept(event_id, kind, resource, now=self.now)
-            if kind not in WANTED:
-                self.oracle.events[event_id].state = State.QUARANTINED
+        found = read(self.store, [event_id]).get(event_id)
+        if not found:
+            self.oracle.without_record.add(event_id)
+        elif event_id not in self.oracle.events:
+            event = self.oracle.accept(event_id, kind, resource, received=found["received"])
+            assert self.now <= found["received"] <= self.now + CLOCK_SLACK_MS
+            if event_id in self.oracle.without_record:  # Its lock and its lease may have outlived the record.
+                event.fields |= {name: found.get(name, 0) for name in ("fence", "lapses", "holder", "lease", "kept")}
 
     @rule(kind=st.sampled_from([ISSUED, FAILED]), meanwhile=st.booleans(), fate=FATES)
     def backfill(self, kind: str, meanwhile: bool, fate: Fate) -> None:
@@ -225,53 +224,45 @@ class Histories(RuleBasedStateMachine):
     )
     def take(self, name: str, wanted: int, candidates: Candidates, fate: Fate) -> None:
         """A worker takes events. If the reply is lost, it knows nothing of its claims."""
-        self.fated("take", fate)
-        self._take(name, wanted, candidates)
-
-    take_2 = take
-
-    def _take(self, name: str, wanted: int, candidates: Candidates) -> bool:
         self.note(f"take {candidates.value}")
+        self.fated("take", fate)
         is_paused = self.redis.exists(self.platform + ":pause")
         try:
             work = self.claims[name].take(wanted, candidates=candidates, platform=(self.platform, 0, 0, 0))
             claims = self.run(work).claims
         except ConnectionBroken:
-            self._adopt_unknown_claims()
-            return False
+            claims = ()
+            self._adopt_claims(name)
         assert not (is_paused and claims), f"{claims} during a pause of the platform"
         for claim in claims:
-            self._begin(name, claim, alone=candidates is not Candidates.NONE)
-        return bool(claims)
+            self._begin(name, claim, is_alone=candidates is not Candidates.NONE)
 
-    def _leases(self) -> dict[bytes, float]:
-        """Return when the lease of each event ends, in ms, as Redis has it."""
-        ends: Any = self.redis.zrange(self.store.keys.leases, 0, -1, withscores=True)
-        return dict(ends)
+    take_2 = take
 
-    def _adopt_unknown_claims(self) -> None:
-        """Let the oracle know the claims whose holder does not: nobody else may have these events until they lapse."""
-        leases, locks = self._leases(), cast("dict[bytes, bytes]", self.redis.hgetall(self.store.keys.locks))
-        for resource, lock in locks.items():
-            event_id, fence, lapses, worker = lock.decode().rsplit(" ", 3)
-            until = int(leases.get(event_id.encode(), 0))
-            event = self.oracle.events.get(event_id)
-            if event and int(fence) > event.fence:
-                event.fence, event.lapses, event.worker = int(fence), int(lapses), worker
-                if until > self.now:
-                    self.oracle.held.append(Held(event_id, resource.decode(), worker, int(fence), until))
+    def _adopt_claims(self, name: str) -> None:
+        """Tell the oracle of claims that the worker does not know: nobody else has these events until they lapse."""
+        found = read(self.store, list(self.oracle.events))
+        for event in self.oracle.events.values():
+            fields = found.get(event.id, event.fields)
+            is_same = (fields["state"], fields.get("fence", 0)) == (event.fields["state"], event.number("fence"))
+            if not is_same and event.id not in self.before:
+                self.partly(event)
+                self.oracle.claim(event, name, now=self.now, is_alone=True)
 
-    def _begin(self, name: str, claim: Claim, *, alone: bool) -> None:
+    def _begin(self, name: str, claim: Claim, *, is_alone: bool) -> None:
         assert claim.event_id in self.oracle.events, f"{claim.event_id} was never acknowledged, or was erased"
         event = self.oracle.events[claim.event_id]
-        held = Held(claim.event_id, claim.resource_id, name, claim.fence, self.now + LEASE_MS)
-        self.oracle.claim(held, lapses=claim.lapses, alone=alone, now=self.now)
-        assert claim.killed == event.killed, f"{claim.killed} deaths: {event}"
-        assert claim.latest[::-1] == self.oracle.latest(event.resource), f"{claim.latest}: {self.oracle.events}"
-        assert claim.progress == event.progress, (claim, event)
-        for handler in event.attempts:
-            assert handler == FETCH or claim.attempt(handler) <= event.attempts[handler] + 1, (handler, claim, event)
-        assert ends_of(claim.ended) == event.ends, (claim, event)
+        assert (claim.killed, claim.lapses) == (event.number("killed"), event.number("lapses")), (claim, event)
+        assert {name: end_of(how) for name, how in claim.ended.items()} == event.ended, (claim, event)
+        assert claim.pending == event.pending, (claim, event)
+        assert claim.progress.keys() == {
+            name.removeprefix(PROGRESS) for name in event.fields if name.startswith(PROGRESS)
+        }, (claim, event)
+        for who, schedule in claim.schedules.items():
+            assert event.schedule(who) == schedule[:2], (claim, event)
+        assert claim.latest[1] * 100 + claim.latest[0] == self.oracle.latest(event.resource), (claim, event)
+        self.oracle.claim(event, name, now=self.now, is_alone=is_alone)
+        assert claim.fence == event.number("fence"), (claim, event)
         own = [handler for handler in HANDLERS if name != OLD_WORKER or handler.name == NAMES[0]]
         attempt = Attempt(claim)
         attempt.wanted = [handler for handler in own if not claim.only or handler.name in claim.only]
@@ -279,52 +270,56 @@ class Histories(RuleBasedStateMachine):
         attempt.missing = tuple(sorted(awaited))
         self.attempts[name].append(attempt)
 
-    def _draw_attempt(self, data: Any) -> tuple[str, Attempt]:
-        name = data.draw(st.sampled_from(sorted(name for name, attempts in self.attempts.items() if attempts)))
-        return name, self.attempts[name][data.draw(st.integers(0, len(self.attempts[name]) - 1))]
+    def _choose_attempt(self, data: Any) -> tuple[str, Attempt]:
+        """Choose a worker that has attempts, and one of them."""
+        name = _choose(data, [name for name, attempts in self.attempts.items() if attempts], "worker")
+        return name, self.attempts[name][_choose(data, range(len(self.attempts[name])), "attempt")]
+
+    def _event_of(self, claim: Claim) -> tuple[Event | None, bool]:
+        """Return the event, and True if no later claim, replay or erasure has taken it from this claim.
+
+        A lease that has run out and that nobody else has taken stands: its holder may still settle.
+        """
+        event = self.oracle.events.get(claim.event_id)
+        return event, event is not None and event.is_open and event.number("fence") == claim.fence
 
     @precondition(lambda self: any(self.attempts.values()))
     @rule(data=st.data(), follow=st.booleans(), fate=FATES)
     def end(self, data: Any, follow: bool, fate: Fate) -> None:
         """An attempt ends, and is settled. Its claim may have been lost long ago."""
-        self._end(*self._draw_attempt(data), data, follow=follow, fate=fate)
-
-    # Most of a history are attempts: an alias is one more rule to choose.
-    end_2 = end_3 = end
-
-    def _end(self, name: str, attempt: Attempt, data: Any, *, follow: bool, fate: Fate) -> None:
+        name, attempt = self._choose_attempt(data)
         self.attempts[name].remove(attempt)
-        claim, standing = attempt.claim, self._standing(attempt.claim)
+        claim = attempt.claim
+        event, is_standing = self._event_of(claim)
         attempt.began = time.monotonic() - (self.now - claim.now) / 1_000
         ends = self._run(attempt, data)
         settlement = attempt.settlement()
-        self.note(f"end as {settlement.state.value}{'' if standing else ', too late'}")
-        fate = self.fated("write", fate)
-        before, blocked = self.record(claim.event_id), self._blocked(claim.resource_id)
+        self.note(f"end as {settlement.state.value}{'' if is_standing else ', too late'}")
+        fate, blocked = self.fated("write", fate), self._blocked(claim.resource_id)
         ours, following = self.run(self.claims[name].settle(claim, settlement, follow=follow))
-        self.store.fates.pop("write", None)
-        event = self.oracle.events.get(claim.event_id)
+        self.store.fates.clear()
         if event is None:
             assert not ours, f"{claim} was settled, though its event was erased"
-            assert not self.record(claim.event_id), "an erased event came back"
             return
-        # A repetition that completes what a power cut has begun may be taken for late: the state is written.
-        is_written = fate.writes >= 0 and self.record(claim.event_id)["state"] == settlement.state
-        if ours or (is_written and standing):
-            assert standing, f"{claim} was settled by a holder that had lost it"
-            self._settled(attempt, settlement, ends)
-            if fate.is_kind and event.state is State.WAITING:
-                self._is_due(event, attempt, ends, before)
+        if is_standing:
+            assert ours or fate.is_cut, f"the settlement of {claim} was refused"
+            self.oracle.settle(event, attempt, ends, now=self.now)
+            assert settlement.state == event.fields["state"], (settlement, event)
+            due = read(self.store, [event.id])[event.id]["due"]
+            assert not event.due or abs(due - event.due) < CLOCK_SLACK_MS, (due, event)
         else:
-            assert not self._holds(claim), f"the settlement of {claim} was refused: {before}"
-            self._recorded_late(claim, ends, before)
+            assert not ours or settlement.state == event.fields["state"], f"{claim} was settled, and was lost: {event}"
+            self.oracle.record(event, attempt, ends)
         if following and self.is_calm:
             able = [one for one in blocked if not self.oracle.events[one].is_poison_candidate]
             assert able[:1] == [following.event_id], f"{following.event_id} overtakes {able}"
         if following:
-            self._begin(name, following, alone=False)
+            self._begin(name, following, is_alone=False)
         if not fate.is_kind:
-            self._adopt_unknown_claims()
+            self._adopt_claims(name)
+
+    # Most of a history are attempts: an alias is one more rule to choose.
+    end_2 = end_3 = end
 
     def _blocked(self, resource: str) -> list[str]:
         """Return the events behind another one of their resource, as they were received."""
@@ -332,217 +327,157 @@ class Histories(RuleBasedStateMachine):
         jobs: Any = self.redis.zrange(f"{self.store.keys.prefix}blocked:{resource}", 0, -1)
         return [ids[job.decode()] for job in jobs if job.decode() in ids]
 
-    def _standing(self, claim: Claim) -> bool:
-        """Return True if no later claim, replay or erasure has taken the event from this claim.
-
-        A lease that has run out and that nobody else has taken stands: its holder may still settle.
-        """
-        event = self.oracle.events.get(claim.event_id)
-        return event is not None and event.is_open and event.fence == claim.fence
-
-    def _holds(self, claim: Claim) -> bool:
-        """Return True if the claim's lease has run all the time, so that nobody may have taken the event from it."""
-        return self._standing(claim) and any(
-            held.fence == claim.fence and held.event == claim.event_id for held in self.oracle.held
-        )
+    def _run(self, attempt: Attempt, data: Any) -> dict[str, str]:
+        """Run the handlers that are due. Return how each has ended, or the fetch if it has failed."""
+        claim, ends = attempt.claim, dict[str, str]()
+        if claim.killed >= MOST_KILLED or claim.lapses >= MOST_LAPSES:
+            attempt.given_up = WorkerDied()
+            attempt.add_failure(WORKER_DIED)
+        elif ready := self._ready(attempt):
+            fetch = "found" if attempt.fetched else _choose(data, FETCH_ENDS, FETCH)
+            if fetch == "drained":
+                attempt.interruption = Interruption.DRAINED
+            elif fetch != "found":
+                attempt.calls_platform, ends[FETCH] = True, fetch
+            else:
+                self._dispatch(attempt, ready, data)
+                ends = {handler.name: _choose(data, HANDLER_ENDS, handler.name) for handler in ready}
+        for who, how in ends.items():
+            end, handler = ENDS[how], next((handler for handler in HANDLERS if handler.name == who), None)
+            if end.ended:
+                attempt.statuses[who] = attempt.unwritten[who] = how if end.ended != GIVEN_UP else GAVE_UP + "no"
+            if end.ended == DONE:
+                attempt.durations[who] = 1.0
+            if end.error and end.decision:
+                attempt.failed(who, end.error, end.decision)
+                if end.error is not end.decision:  # A handler that chooses to run again has not failed.
+                    attempt.add_failure(failure_of(end.error, handler))
+        return ends
 
     def _ready(self, attempt: Attempt) -> list[Handler]:
-        """Return the handlers that are due, unless the event is given up or its fetch has to wait.
+        """Return the handlers that are under way or due, unless the fetch has to wait.
 
-        A worker that has lost the event may have recorded an end after this claim, so the worker asks again.
+        A worker that has lost the event may have recorded an end after this claim, so the worker asks before it begins.
         """
         claim = attempt.claim
-        if claim.killed >= MOST_KILLED or claim.lapses >= MOST_LAPSES or not claim.is_due(FETCH):
+        if not claim.is_due(FETCH):
             return []
         over = claim.ended.keys() | attempt.statuses.keys()
         due = [handler for handler in attempt.wanted if handler.name not in over and claim.is_due(handler.name)]
-        ended = {one.name: self.run(self.claims["w1"].ended(claim, one.name)) for one in due if not claim.first}
+        ended = {
+            one.name: self.run(self.claims["w1"].ended(claim, one.name))
+            for one in due
+            if not claim.first and one.name not in attempt.dispatched
+        }
         attempt.statuses |= {name: how for name, how in ended.items() if how}
         return [handler for handler in due if not ended.get(handler.name)]
 
-    def _fetched(self, attempt: Attempt, data: Any) -> None:
+    def _dispatch(self, attempt: Attempt, handlers: list[Handler], data: Any) -> None:
+        """Fetch the details, and begin with these handlers."""
         claim = attempt.claim
-        attempt.calls_platform = True
-        attempt.fetched = Fetched(None, claim.now, has_data=claim.type == DATA)  # type: ignore[arg-type]
-        attempt.version = data.draw(st.tuples(st.integers(0, 3), st.sampled_from([1_000, 2_000])), label="version")
+        if not attempt.fetched:
+            attempt.calls_platform = True
+            attempt.fetched = Fetched(None, claim.now, has_data=claim.type == DATA)  # type: ignore[arg-type]
+            attempt.version = _choose(data, VERSIONS, "version")
+        begun = [handler for handler in handlers if handler.name not in attempt.dispatched]
+        attempt.dispatched = tuple({*attempt.dispatched, *(handler.name for handler in handlers)})
+        event, is_standing = self._event_of(claim)
+        for handler in begun if event and is_standing else ():
+            self.oracle.may_run(cast(Event, event), handler.name)
 
     @precondition(lambda self: any(self.attempts.values()))
     @rule(data=st.data(), fate=FATES)
     def record_end(self, data: Any, fate: Fate) -> None:
         """One handler of an attempt is done, and its end is recorded at once. The attempt goes on."""
-        name, attempt = self._draw_attempt(data)
-        claim, ready = attempt.claim, self._ready(attempt)
-        if not ready or attempt.fetched:
+        name, attempt = self._choose_attempt(data)
+        claim = attempt.claim
+        if claim.killed >= MOST_KILLED or attempt.fetched or not (ready := self._ready(attempt)):
             return
         self.note("record")
-        self._fetched(attempt, data)
-        handler, attempt.dispatched = ready[0].name, tuple(one.name for one in ready)
+        self._dispatch(attempt, ready, data)
+        handler = ready[0].name
         attempt.statuses[handler], attempt.durations[handler] = DONE, 1.0
-        if self._standing(claim):
-            self.oracle.may_run(claim.event_id, handler)
         self.fated("write", fate)
-        before = self.record(claim.event_id)
         self.run(self.claims[name].record(claim, handler, "done 1", attempt.pending))
-        self._recorded_late(claim, {handler: DONE}, before)
-        if self._standing(claim) and claim.event_id in self.oracle.events:
-            self.oracle.events[claim.event_id].awaited |= {handler, *attempt.pending}
+        event, _ = self._event_of(claim)
+        if event:
+            self.oracle.record(event, attempt, {handler: "done"})
 
     @precondition(lambda self: any(self.attempts.values()))
     @rule(data=st.data(), fate=FATES)
     def save_progress(self, data: Any, fate: Fate) -> None:
         """A handler saves how far it has come, unless its worker has lost the claim."""
-        name, attempt = self._draw_attempt(data)
+        name, attempt = self._choose_attempt(data)
         self.note("progress")
-        fate = self.fated("write", fate)
-        before = self.record(attempt.claim.event_id)
+        self.fated("write", fate)
+        event, is_standing = self._event_of(attempt.claim)
         ours = self.run(self.claims[name].save_progress(attempt.claim, NAMES[0], "half"))
-        assert not ours or self._standing(attempt.claim), f"progress of {attempt.claim}, which is lost"
-        assert ours or not self._holds(attempt.claim), f"progress of {attempt.claim} was refused"
-        assert ours or before == self.record(attempt.claim.event_id)
-        if ours:
-            self.oracle.events[attempt.claim.event_id].progress[NAMES[0]] = "half"
-
-    def _run(self, attempt: Attempt, data: Any) -> dict[str, str]:
-        """Run the handlers that are due; return how each has ended, and the fetch if it has failed."""
-        claim, ends = attempt.claim, dict[str, str]()
-        if claim.killed >= MOST_KILLED or claim.lapses >= MOST_LAPSES:
-            attempt.given_up = WorkerDied()
-            attempt.add_failure(WORKER_DIED)
-            return ends
-        if not (ready := self._ready(attempt)):
-            return ends
-        fetches = ["found"] * 6 + ["failed", "paused", "gone", "lost", "drained"]
-        fetch = "found" if attempt.fetched else data.draw(st.sampled_from(fetches), label=FETCH)
-        if fetch == "drained":
-            attempt.interruption = Interruption.DRAINED
-            return ends
-        attempt.calls_platform = True
-        if fetch != "found":
-            ends[FETCH] = fetch
-            attempt.add_failure(failure_of(FAILURES[fetch][0]))
-            attempt.failed(FETCH, *FAILURES[fetch])
-            return ends
-        if not attempt.fetched:
-            self._fetched(attempt, data)
-        attempt.dispatched = tuple({*attempt.dispatched, *(handler.name for handler in ready)})
-        for handler in ready:
-            if self._standing(claim):
-                self.oracle.may_run(claim.event_id, handler.name)
-            ends[handler.name] = data.draw(st.sampled_from(ENDS), label=handler.name)
-            self._run_handler(attempt, handler, ends[handler.name])
-        return ends
-
-    def _run_handler(self, attempt: Attempt, handler: Handler, how: str) -> None:
-        if how in {"done", "skipped"}:
-            attempt.statuses[handler.name] = attempt.unwritten[handler.name] = how
-            if how == "done":
-                attempt.durations[handler.name] = 1.0
-            return
-        error, decision = FAILURES[how]
-        if how != "retry":  # A handler that chooses to run again has not failed.
-            attempt.add_failure(failure_of(error, handler))
-        if how == "give up":
-            attempt.statuses[handler.name] = attempt.unwritten[handler.name] = GAVE_UP + "no"
-        attempt.failed(handler.name, error, decision)
-
-    def _settled(self, attempt: Attempt, settlement: Settlement, ends: dict[str, str]) -> None:
-        claim, event = attempt.claim, self.oracle.events[attempt.claim.event_id]
-        for who, how in ends.items():
-            if how not in {"defer", "paused"}:
-                self.oracle.spend(event.id, who)
-            if how in {"done", "skipped", "give up"}:
-                self.oracle.end(event.id, who, {"done": DONE, "skipped": SKIPPED}.get(how, GIVEN_UP))
-        for who in attempt.statuses.keys() - ends.keys():
-            event.attempts[who] = max(event.attempts.get(who, 0), claim.attempt(who))
-        if attempt.fetched:
-            event.attempts.pop(FETCH, None)
-        if settlement.latest:
-            event.latest = max(settlement.latest[::-1], claim.latest[::-1])
-        event.awaited |= {*attempt.pending}
-        event.wait = int(self.record(event.id).get("due", 0)) - self.now
-        event.due = self.now + event.wait if settlement.state is State.WAITING else 0
-        self.oracle.settle(event.id, settlement.state, lapses=claim.lapses)
-
-    def _is_due(self, event: Event, attempt: Attempt, ends: dict[str, str], before: dict[str, str]) -> None:
-        """Say whether each schedule is that of its own handler, and the event is due with the earliest of them."""
-        record = self.record(event.id)
-        earlier, schedules = schedules_of(before, 1), schedules_of(record, 1)
-        for who, due in schedules.items():
-            expected = self.now + WAITS[ends[who]] if ends.get(who) in WAITS else earlier.get(who, 0)
-            assert who in event.ends or due == expected, f"{who} is due at {due} instead of {expected}: {record}"
-        for who, attempts in schedules_of(record, 0).items():
-            assert who in event.ends or attempts == event.attempts.get(who, 0), (
-                f"{who} has spent {attempts} attempts: {event}"
-            )
-        expected_due = due_of(schedules, attempt.unfinished, self.now)
-        if expected_due:
-            assert abs(int(record["due"]) - expected_due) < CLOCK_SLACK_MS, f"{expected_due} expected: {record}"
-
-    def _recorded_late(self, claim: Claim, ends: dict[str, str], before: dict[str, str]) -> None:
-        """A late holder writes the ends of its own handlers, and nothing else; nothing at all after a replay."""
-        event, after = self.oracle.events.get(claim.event_id), self.record(claim.event_id)
-        ended = {who for who, how in ends.items() if how in {"done", "skipped", "give up"}}
-        changed = {field for field in before.keys() | after.keys() if before.get(field) != after.get(field)}
-        allowed = {f"{mark}{who}" for who in ended for mark in (HANDLER, PENDING, "c:")} | {
-            PENDING + name for name in NAMES
-        }
-        assert changed <= allowed, f"a late holder has changed {changed - allowed}: {before} {after}"
-        assert not changed or (event and claim.fence > event.since), f"{claim} is from before a replay: {changed}"
-        for who in ended:
-            if event and HANDLER + who in changed:
-                was = before.get(HANDLER + who, "")
-                assert not was.startswith(DONE), f"a late holder has changed the end of {who}: {was}"
-                event.ends.pop(who, None)
-                self.oracle.end(event.id, who, {"done": DONE, "skipped": SKIPPED}.get(ends[who], GIVEN_UP))
-                event.attempts[who] = max(event.attempts.get(who, 0), claim.attempt(who))
+        is_sure = is_standing and event and event.number("lease") > self.now
+        assert bool(is_sure) <= ours <= is_standing, f"progress of {attempt.claim}: {event}"
+        if event and ours:
+            event.fields[PROGRESS + NAMES[0]] = "half"
 
     @precondition(lambda self: any(self.attempts.values()))
     @rule(name=st.sampled_from(WORKERS), fate=FATES)
     def renew(self, name: str, fate: Fate) -> None:
-        """A worker renews its claims, and drops those that it has lost."""
+        """A worker renews its claims, and hears which of them it has lost."""
         self.note("renew")
-        if self.attempts[name]:
-            self.fated("write", fate)
-            self._renew(name)
-
-    def _renew(self, name: str) -> None:
         claims = [attempt.claim for attempt in self.attempts[name]]
-        lost: list[Claim] = []
-        renewed: list[Claim] = []
+        if claims:
+            self.fated("write", fate)
+        lost: list[Claim] | None = None
         with suppress(ConnectionBroken):
             lost = self.run(self.claims[name].renew(claims))
-            renewed = claims
-        leases = self._leases()
-        for claim in renewed:
-            if claim in lost:
-                assert not self._holds(claim), f"{claim} was not renewed"
+        for claim in claims:
+            event, is_standing = self._event_of(claim)
+            is_lost = lost is not None and claim in lost
+            if event and is_standing:
+                assert not is_lost or event.number("lease") <= self.now, f"{claim} was not renewed: {event}"
+                if lost is None:
+                    self.partly(event)
+                if not is_lost:
+                    event.fields["lease"] = self.now + LEASE_MS
             else:
-                assert self._standing(claim), f"{claim} was renewed, though it is lost"
-                assert int(leases[claim.event_id.encode()]) == self.now + LEASE_MS, f"{claim} was not prolonged"
-        for held in self.oracle.held:
-            if held.fence == self.oracle.events[held.event].fence:
-                held.until = int(leases.get(held.event.encode(), held.until))
+                assert lost is None or is_lost, f"{claim} was renewed, though it is lost: {event}"
 
     @precondition(lambda self: any(self.attempts.values()))
-    @rule(name=st.sampled_from(WORKERS), how=st.sampled_from(["own", "own", "ended", "host", "unseen"]))
-    def die(self, name: str, how: Any) -> None:
+    @rule(name=st.sampled_from(WORKERS), how=st.sampled_from(["own", "own", "ended", "host", "unseen"]), fate=FATES)
+    def die(self, name: str, how: Any, fate: Fate) -> None:
         """A worker dies. Its supervisor notes it, or its neighbours, and its work goes on; or nobody notes it."""
         how = "own" if self.is_calm and how == "unseen" else how
         self.note(f"die {how}")
         self.attempts[name].clear()
         if how == "unseen":
             return
-        ends = {event_id.decode(): int(until) for event_id, until in self._leases().items()}
-        self.store.replies["reclaim"] = []
-        assert reclaim(self.store, name, how)
-        events = [event_id.decode() for event_id in self.store.replies["reclaim"]]
-        self.oracle.bury(name, events, how, ends=ends, now=self.now)
+        fate = self.fated("reclaim", fate)
+        held = self._bury(name, how, fate)
+        if not fate.is_kind:  # A death that was not noted in full is noted once more.
+            self._compare()
+            self._bury(name, "host", WELL)
         queued = cast("list[bytes]", self.redis.lrange(self.store.keys.jobs, 0, -1))
-        for event_id in events:
-            is_patient = (self.oracle.events[event_id].lapses or 9) > 2
-            is_queued = job_id(self.store.queue, event_id).encode() in queued
-            assert is_queued or is_patient, f"{event_id} does not go on though its worker is dead"
-            assert self._leases().get(event_id.encode(), 0) <= self.now, f"{event_id} is still leased"
+        for event in held if fate.is_kind else ():
+            others = [other for other in self.oracle.of_resource(event.resource) if other is not event]
+            may_wait = event.number("lapses") > PATIENT_FOR or any(other.holds(self.now) for other in others)
+            assert may_wait or job_id(self.store.queue, event.id).encode() in queued, f"{event} does not go on"
+
+    def _bury(self, name: str, how: Any, fate: Fate) -> list[Event]:
+        leased: Any = self.redis.zrange(self.store.keys.leases, 0, -1)
+        theirs = [event for event in self.oracle.events.values() if event.fields.get("holder") == name]
+        held = [event for event in theirs if event.is_open and event.id.encode() in leased]
+        if fate.is_cut:
+            self.partly(*held)
+        self.oracle.bury(held, how, now=self.now)
+        assert reclaim(self.store, name, how) or not fate.is_kind
+        return held
+
+    @precondition(lambda self: any(self.attempts.values()) and not self.is_calm)
+    @rule(name=st.sampled_from(WORKERS))
+    def stall(self, name: str) -> None:
+        """All workers stall for longer than their leases, and one takes over. The others go on later."""
+        self.note("stall")
+        self.clock.advance(LEASE_MS + 1_000)
+        self._sweep("s1")
+        self.take(name, 4, Candidates.ALL, WELL)
 
     # --- repairs
 
@@ -555,21 +490,29 @@ class Histories(RuleBasedStateMachine):
         self._sweep(name, is_well=self.fated(script, fate).is_kind)
 
     def _sweep(self, name: str, *, is_well: bool = True) -> None:
+        """Let a sweeper run. It frees what no worker has, resumes unhandled events, and brings times forward."""
+        self._compare()
+        self.partly(*self.oracle.events.values())
         with suppress(ConnectionBroken):
             self.sweepers[name].run()
         self.store.fates.clear()
-        leases = self._leases()
-        for held in self.oracle.held:  # After the clock was set back, a lease lasts no longer than a new one would.
-            held.until = min(held.until, int(leases.get(held.event.encode(), held.until))) if held.fence else held.until
+        found, does_all = read(self.store, list(self.oracle.events)), is_well and self.sweepers[name].leads
         for event in self.oracle.events.values():
-            record = self.record(event.id)
-            if event.state is State.UNHANDLED and record.get("state") == State.ACCEPTED:
-                self.oracle.replay(event.id, int(record["fence"]), resume=True)
-            elif is_well and self.sweepers[name].leads and event.state is State.WAITING and "due" in record:
-                wait = int(record["due"]) - self.now
-                assert wait <= event.wait + CLOCK_SLACK_MS, f"{event} waits for {wait} ms, longer than it was told to"
-        longest = max(leases.values(), default=0) - self.now
-        assert not is_well or not self.sweepers[name].leads or longest <= LEASE_MS, f"a lease lasts {longest} ms"
+            fields = found[event.id]
+            if event.fields["state"] == State.UNHANDLED and fields["state"] == State.ACCEPTED:
+                self.oracle.replay(event, now=self.now, resume=True)
+            assert not does_all or fields["state"] != State.UNHANDLED, f"{event} has a handler here"
+            event.drop("holder", *[name for name in event.fields if name.startswith(PROGRESS) and not event.is_open])
+            if event.number("lease"):  # It was prolonged after a step forward, or lasts no longer than a new lease.
+                event.fields["lease"] = self.now + LEASE_MS
+            for field in [name for name in fields if name.startswith(PENDING) and name in event.fields]:
+                schedule = event.schedule(field.removeprefix(PENDING))
+                if self.now <= fields[field].due < schedule.due:
+                    event.fields[field] = Schedule(schedule.attempts, fields[field].due)
+            wait = fields["due"] - self.now
+            assert not does_all or wait <= event.wait + CLOCK_SLACK_MS, f"{event} waits for {wait} ms"
+            assert not does_all or fields["lease"] <= self.now + LEASE_MS, f"the lease of {event} is too long"
+        self._compare()
 
     # --- operators
 
@@ -577,50 +520,54 @@ class Histories(RuleBasedStateMachine):
     @rule(data=st.data(), what=st.sampled_from(["erase", "erase all", "", "now", "now", NAMES[0]]), fate=FATES)
     def operate(self, data: Any, what: Any, fate: Fate) -> None:
         """An operator erases an event or a resource, or replays an event or one of its handlers, whatever its state."""
-        held = {held.event for held in self.oracle.held} & self.oracle.events.keys()
-        settled = {event.id for event in self.oracle.events.values() if not event.is_open}
-        names = sorted(self.oracle.events) + 3 * sorted(held | settled)
-        event = self.oracle.events[data.draw(st.sampled_from(names))]
+        events = self.oracle.events
+        settled = [event.id for event in events.values() if not event.is_open and event.type in WANTED]
+        likely = settled + [event.id for event in events.values() if event.number("lease") > self.now]
+        event = events[data.draw(st.sampled_from(sorted(events) + 3 * sorted(likely)))]
         if what.startswith("erase"):
             self._erase(event, fate, is_whole=what == "erase all", again=data.draw(st.booleans(), label="again"))
             return
-        self.note(f"replay {event.state.value}")
-        if self.is_calm and event.state is State.WAITING and "due" not in self.record(event.id):
+        state = event.fields["state"]
+        if self.is_calm and state == State.WAITING and not read(self.store, [event.id])[event.id]["due"]:
             return  # It is in the queue already, and would be there twice.
-        was_held, fate = event.id in held, self.fated("replay", fate)
+        selected = data.draw(st.sampled_from([state, state, state, State.DONE, State.DEAD]), label="selected")
+        expected = "changed" if selected != state else "replayed"
+        if event.is_open:
+            is_idle = state == State.WAITING and event.number("lease") <= self.now
+            expected = "replayed" if is_idle and what == "now" else "open"
+        elif expected == "replayed" and event.type not in WANTED:
+            expected = "unknown_type"
+        self.note(f"replay {state}: {expected}")
         named: dict[str, Any] = {"handler": what, "types": WANTED} if what in NAMES else {"how": what}
-        is_replayed = False
-        for _ in range(1 if fate.is_kind else 2):  # A replay that was cut is asked for again.
+        is_kind, outcome = self.fated("replay", fate).is_kind, ""
+        for _ in range(1 if is_kind else 2):  # A replay that was cut is asked for again.
             with suppress(ConnectionBroken):
-                is_replayed = Replay(self.store)([Settled(event.id, event.state.value)], **named) == [b"replayed"]
-                assert not (is_replayed and was_held), f"{event} was replayed although a worker has it"
-        record = self.record(event.id)
-        if not event.is_open and record["state"] == State.ACCEPTED:
-            self.oracle.replay(event.id, int(record["fence"]), handler=what if what in NAMES else "")
-        elif is_replayed:
-            event.due = 0
-            late = {who for who, due in schedules_of(record, 1).items() if due and who not in event.ends}
-            assert not late, f"{late} are not due at once: {record}"
+                outcome = Replay(self.store)([Settled(event.id, selected)], **named)[0].decode()
+        assert outcome == expected or not is_kind, f"{outcome} in place of {expected}: {event}"
+        if expected == "replayed" and event.is_open:
+            self.oracle.hurry(event)
+        elif expected == "replayed":
+            self.oracle.replay(event, now=self.now, handler=what if what in NAMES else "")
 
     def _erase(self, event: Event, fate: Fate, *, is_whole: bool, again: bool) -> None:
         events = self.oracle.of_resource(event.resource) if is_whole else [event]
         if self.is_calm and any(one.is_open for one in self.oracle.of_resource(event.resource)):
             return  # A job would stay in the queue, and blocked events would wait for the sweeper.
-        self.note(f"erase {event.state.value}{', and its resource' if is_whole else ''}")
+        self.note(f"erase {event.fields['state']}{', and its resource' if is_whole else ''}")
         fate = self.fated("erase", fate)
         erasure = Erasure(self.store, Selection(resource=event.resource) if is_whole else Selection())
-        batch = [EventSummary(one.id) for one in events]
-        for _ in range(2 if again or is_whole or fate.is_kind else 1):
+        batch = [EventSummary(one.id, one.type, one.fields["state"]) for one in events]
+        is_again = again or is_whole or fate.is_kind
+        for _ in range(2 if is_again else 1):
             with suppress(ConnectionBroken):
                 erasure(batch)
                 erasure.finish(batch)
         for one in events:
-            if not self.record(one.id):
-                self.oracle.erase(one.id, now=self.now)
+            if is_again or not read(self.store, [one.id]):
+                self.oracle.erase(one, now=self.now)
             else:  # It was cut, and nobody asks again: the event is there, and perhaps without its claim.
-                assert not again
-                one.lapses = None
-                self.oracle.held = [held for held in self.oracle.held if held.event != one.id]
+                self.partly(one)
+                one.drop("lease", "kept")
                 self.oracle.half_erased.add((one.type, one.resource))
         if is_whole:
             self.oracle.marks["", event.resource] = self.now
@@ -631,24 +578,25 @@ class Histories(RuleBasedStateMachine):
     def pass_time(self, milliseconds: int) -> None:
         """Time passes for everybody. While nothing disturbs, workers renew their leases in time."""
         self.note("time")
-        if self.is_calm and self.oracle.held:
+        if self.is_calm and any(event.is_open for event in self.oracle.events.values()):
             for name in WORKERS:
-                self._renew(name)
+                self.renew(name, WELL)
             milliseconds = min(milliseconds, LEASE_MS // 2)
         self.clock.advance(milliseconds)
-        self._expire()
+        self._forget()
 
-    def _expire(self) -> None:
-        self.oracle.lapse(now=self.now)
-        for event in list(self.oracle.events.values()):
-            if not event.is_open and not self.record(event.id):
-                del self.oracle.events[event.id]
+    def _forget(self) -> None:
+        """Let the oracle forget the events that Redis has forgotten."""
+        gone = self.oracle.events.keys() - read(self.store, list(self.oracle.events)).keys()
+        for event_id in gone:
+            hold_of_forgotten(self.oracle.events.pop(event_id), self.now)
+        if gone:
+            self._sweep("s1")
 
     @rule(what=st.sampled_from(MEDDLING), data=st.data())
     def meddle(self, what: str, data: Any) -> None:
         """RQ moves jobs, somebody deletes keys, an id comes with another resource, calls pause, a clock is set."""
-        if self.is_calm and what not in HARMLESS:
-            return
+        what = what if what in HARMLESS or not self.is_calm else "schedule"
         self.note(what)
         keys = self.store.keys
         if what == "schedule":  # RQ's own scheduler counts whole seconds.
@@ -663,35 +611,29 @@ class Histories(RuleBasedStateMachine):
             self.store.run("pause", [30_000, "503", 0, 0], keys=[self.platform, keys.heartbeats])
         elif what in STEPPING:
             self._step(STEPPING[what])
-            self._expire()
+        elif what in ("noticed", "FLUSHDB"):
+            {"noticed": self._step_noticed, "FLUSHDB": self._flush}[what]()
+        elif what == "DEL event":
+            for event in [_choose(data, list(self.oracle.events.values()), "event")] if self.oracle.events else []:
+                self.oracle.lose(event)
+                self.redis.delete(keys.event + event.id)
         else:
-            {"noticed": self._step_noticed, "FLUSHDB": self._flush}.get(what, lambda: self._delete(what, data))()
-
-    def _delete(self, what: str, data: Any) -> None:
-        """Delete a key of RQ, or the record of an event."""
-        key = {"DEL jobs": self.store.keys.jobs, "DEL scheduled": self.store.keys.scheduled}.get(what)
-        if key is None and self.oracle.events:
-            event_id = data.draw(st.sampled_from(sorted(self.oracle.events)))
-            key = self.store.keys.event + event_id
-            self.oracle.lose(event_id)
-        if key:
-            self.redis.delete(key)
+            self.redis.delete({"DEL jobs": keys.jobs, "DEL scheduled": keys.scheduled}[what])
 
     def _step(self, milliseconds: int) -> None:
         self.clock.step(milliseconds)
         for event in self.oracle.events.values():
             event.due = 0
+        self._forget()
 
     def _step_noticed(self) -> None:
         """Set the clock ahead. A process sees it before anybody takes a lease for lapsed."""
         self._sweep("s1")
+        held = [event for event in self.oracle.events.values() if event.number("lease") > self.now]
         self._step(STEPPING["far ahead"])
         self._sweep("s1")
-        for held in self.oracle.held:
-            if held.fence:
-                held.until = int(self._leases()[held.event.encode()])
-                assert held.until > self.now, f"{held} has lapsed because a clock was set"
-        self._expire()
+        for event in held:
+            assert event.number("lease") > self.now, f"{event} has lapsed because a clock was set"
 
     def _flush(self) -> None:
         """Lose all that Redis has. The next round says how many events are lost, and deliveries are kept as before."""
@@ -710,11 +652,17 @@ class Histories(RuleBasedStateMachine):
 
     @invariant()
     def promises_hold(self) -> None:
-        """What is acknowledged is kept and would be found, handlers are as they ended, erased events stay away."""
+        """The fields of all events are as the oracle says, and each open event is listed where it would be found."""
         self.counts["step",] += 1
-        hold_of_records(self.store, self.oracle)
+        self._compare()
+        hold_of_lists(self.store, self.oracle, is_exact=self.is_calm)
         if self.is_calm:
             hold_of_places(self.store, self.oracle, self.now)
+
+    def _compare(self) -> None:
+        """Compare the fields of all events with the oracle's."""
+        hold_of_records(self.store, self.oracle, self.before, now=self.now)
+        self.before.clear()
 
     def teardown(self) -> None:
         """The faults stop, and time passes: everything that is open comes to an end, and the lists agree."""
@@ -733,34 +681,17 @@ class Histories(RuleBasedStateMachine):
             if not any(event.is_open for event in self.oracle.events.values()):
                 break
             self.clock.advance(61_000)
-            self._expire()
             self._sweep("s1")
-            while self._take("w1", 10, Candidates.ALL):
-                for attempt in list(self.attempts["w1"]):
-                    self._end("w1", attempt, _Kind(), follow=False, fate=WELL)
+            self.take("w1", 10, Candidates.ALL, WELL)
+            while self.attempts["w1"]:
+                self.end(None, follow=True, fate=WELL)
         else:
             raise AssertionError(f"still open: {self.oracle.events} {everything(self.redis)}")
         for milliseconds in (61_000, 5_000_000, 61_000):  # RQ's record of a started job goes after ten minutes.
-            self._take("w1", 10, Candidates.ALL)
+            self.take("w1", 10, Candidates.ALL, WELL)
             self.clock.advance(milliseconds)
-            self._expire()
+            self._forget()
             self._sweep("s1")
-        self.promises_hold()
-        erased = {
-            resource for kind, resource in self.oracle.marks if not kind and not self.oracle.of_resource(resource)
-        }
-        hold_at_the_end(self.store, self.oracle, erased, was_calm=was_calm)
-        lost = {
-            event_id
-            for event_id in self.oracle.vanished
-            if self.redis.zscore(self.store.keys.vanished, event_id) is None
-        }
-        assert not lost, f"nobody says that {lost} vanished"
+        hold_of_lists(self.store, self.oracle, is_exact=True)
+        hold_at_the_end(self.store, self.oracle, was_calm=was_calm)
         assert self._neighbours() == self.neighbours, "the queue beside ours was touched"
-
-
-class _Kind:
-    """Draws what lets an attempt succeed."""
-
-    def draw(self, strategy: Any, label: str = "") -> Any:
-        return {FETCH: "found", "version": (3, 1_000)}.get(label, "done")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from model.oracle import RETENTION_SECONDS
+from model.oracle import RETENTION_MS
 from redis import Redis
 from redis.exceptions import ConnectionError as ConnectionBroken
 
@@ -75,7 +75,12 @@ class Fate:
     @property
     def is_kind(self) -> bool:
         """Return True if nothing goes wrong."""
-        return self.writes < 0 and not self.is_lost
+        return not self.is_cut and not self.is_lost
+
+    @property
+    def is_cut(self) -> bool:
+        """Return True if some writes are not kept."""
+        return self.writes >= 0
 
 
 WELL: Final = Fate()
@@ -108,12 +113,10 @@ class ScriptedStore(Store[Redis]):
     """The store of one queue, over a synchronous client: nothing else goes on meanwhile."""
 
     def __init__(self, redis: Redis, clock: Clock, queue: str = "model", *, is_async: bool = False) -> None:
-        super().__init__(redis, queue, retention=RETENTION_SECONDS)
+        super().__init__(redis, queue, retention=RETENTION_MS // 1_000)
         self._clock, self._is_async = clock, is_async
         #: What becomes of the next run of a script; later runs go well.
         self.fates: dict[Script, Fate] = {}
-        #: The last reply of each script.
-        self.replies: dict[Script, Any] = {}
 
     def for_async_code(self) -> Any:
         """Return this store, with the same fates, for code that awaits its replies."""
@@ -126,7 +129,8 @@ class ScriptedStore(Store[Redis]):
         return self._clock.now
 
     def run(self, script: Script, arguments: Sequence[Any], *, keys: Sequence[str] = ()) -> Any:
-        fate = self.fates.pop(script, WELL)
+        looks = script == "reclaim" and "look" in arguments  # This run writes nothing, so that nothing can be cut.
+        fate = WELL if looks else self.fates.pop(script, WELL)
         registered = self.redis.register_script(_PRELUDE + lua.load(script))
 
         def run() -> Any:
@@ -134,7 +138,6 @@ class ScriptedStore(Store[Redis]):
             reply: Any = None
             try:
                 reply = registered(keys or [self.keys.prefix], [*arguments, self._clock.now, fate.writes])
-                self.replies[script] = reply
             except Exception as failure:  # noqa: BLE001  A cut script fails in its own way.
                 error = failure
             if not fate.is_kind:

@@ -15,4 +15,4 @@ def test_histories_keep_the_promises_of_the_store(redis_client: Redis) -> None:
     with quiet():
         run_state_machine_as_test(histories_over(redis_client, counts), settings=settings_for(90, repeatable=True))
     met = {name[1] for name in counts if name[0] == "rule"}
-    assert {"take none", "end as done", "end as waiting", "sweep", "replay done", "erase accepted"} <= met
+    assert {"take none", "end as done", "end as waiting", "sweep", "replay done: replayed", "erase accepted"} <= met
