@@ -17,7 +17,6 @@ from redis import Redis
 from credhook.sandbox.local.environment import local_redis
 from credhook.store.connection import open_redis
 from support.log_configuration import own_logs
-from support.process.fork_server import fork_commands
 from support.process.serving import Platform, platform
 from support.redis.guarded_redis import GUARDS, Guard
 from support.waiting import until
@@ -41,8 +40,6 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Where Python is to write no bytecode, as in a container, each of hundreds of processes would compile all of it.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-
-fork_commands()
 
 # Behind a proxy, the proxy would answer for hosts that do not exist. SSL_CERT_FILE would be read for all settings.
 for each in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR"):

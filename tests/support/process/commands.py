@@ -1,19 +1,21 @@
 """Our programs as processes, which reach the tests' Redis as users with restricted rights."""
 
+import fcntl
 import io
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import termios
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
 from credhook.cli import main
 from support.checkout import ROOT
-from support.process.fork_server import ABSENT
+from support.process.fork_server import ABSENT, Forked, can_fork
 from support.redis.guarded_redis import guarded
 
 #: What a command has left: `returncode`, `stdout`, `stderr`.
@@ -25,6 +27,30 @@ def start(
 ) -> "subprocess.Popen[Any]":
     """Start Python with this command line, as `subprocess.Popen` does."""
     return subprocess.Popen([python, *command], env=_environment(command, env), **options)
+
+
+def start_session(
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: Path,
+    output: IO[Any],
+    python: str,
+    pass_fds: Collection[int],
+) -> "subprocess.Popen[Any] | Forked":
+    """Start Python with this command line in a session of its own: as a fork where that makes no difference."""
+    environment = _environment(command, env)
+    if python == sys.executable and not pass_fds and can_fork(command, environment):
+        return Forked(command, env=environment, cwd=cwd, output=output)
+    return subprocess.Popen(
+        [python, *command],
+        env=environment,
+        cwd=cwd,
+        stdout=output,
+        stderr=output,
+        pass_fds=pass_fds,
+        start_new_session=True,
+    )
 
 
 def run(*command: str, env: Mapping[str, str] | None = None, cwd: Path | None = None, timeout: float = 240) -> Done:
@@ -90,3 +116,8 @@ def _forget_modules_of(folders: set[Path]) -> None:
     for name, module in tuple(sys.modules.items()):
         if Path(getattr(module, "__file__", None) or "/").parent in folders:
             del sys.modules[name]
+
+
+def take_terminal() -> None:
+    """Make standard input the new session's terminal, as a window does."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from support import plain
-from support.process.commands import invoke, start
+from support.process.commands import invoke, start, take_terminal
 from support.waiting import until
 
 COMPLETED = "openid4vc.issuance.completed"
@@ -116,6 +116,7 @@ def developing(
             stdout=file,
             stderr=file,
             start_new_session=True,
+            preexec_fn=None if terminal is None else take_terminal,
         )
     try:
         yield Dev(folder, process, output)

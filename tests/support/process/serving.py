@@ -14,8 +14,7 @@ import httpx
 
 from credhook.sandbox.local.environment import free_port
 from support import plain
-from support.process.commands import start
-from support.process.fork_server import SERVER
+from support.process.commands import start_session
 from support.process.growing_files import whole
 from support.receiver.signing import SECRET
 from support.waiting import until
@@ -35,15 +34,8 @@ class Process:
         self.log = log
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("CREDHOOK_", "REDIS_"))}
         with log.open("ab") as output:
-            self.process = start(
-                command,
-                env=kept | environment,
-                python=python,
-                cwd=log.parent,
-                stdout=output,
-                stderr=output,
-                pass_fds=pass_fds,
-                start_new_session=True,
+            self.process = start_session(
+                command, env=kept | environment, cwd=log.parent, output=output, python=python, pass_fds=pass_fds
             )
 
     def __enter__(self) -> Self:
@@ -99,8 +91,7 @@ def children(process: Process) -> list[int]:
     """The processes that it has started and that are there, or were until just now."""
     pid = process.process.pid
     try:
-        pids = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-        return [child for child in pids if Path(f"/proc/{child}/comm").read_text().strip() != SERVER]
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
         return []
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from support.checkout import ROOT
 from support.process.commands import start
 from support.process.dev_process import left_running
 from support.waiting import until
@@ -17,7 +18,8 @@ from support.worker.fleet_harness import SHORT, SIZES
 
 def demo_in(tmp_path: Path) -> "subprocess.Popen[str]":
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("CREDHOOK_", "REDIS_"))}
-    added = {"PYTHONUNBUFFERED": "1", "HTTP_PROXY": "http://127.0.0.1:9", "CREDHOOK_RETENTION": "soon"}
+    environment |= {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    added = {"HTTP_PROXY": "http://127.0.0.1:9", "CREDHOOK_RETENTION": "soon"}
     return start(
         ["-m", "credhook", "demo"],
         cwd=tmp_path, env=environment | added, text=True,
