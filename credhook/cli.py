@@ -63,8 +63,9 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
 
 
+_PACKAGE: Final = Path(__file__).parent
 #: The folder of deploy/README.md and worker/README.md: the installed package, or the checkout.
-_DOCUMENTS: Final = next(folder for folder in Path(__file__).parents if (folder / "deploy").is_dir())
+_DOCUMENTS: Final = _PACKAGE if (_PACKAGE / "deploy").is_dir() else _PACKAGE.parent
 
 
 @click.command(
