@@ -92,7 +92,8 @@ def main() -> None:
         click.echo(f"{kind}, {what}: {counts[kind, what]:,}")
     rules = Counter[str]()
     for name, number in counts.items():
-        rules[name[1]] += number if name[0] == "rule" else 0
+        if name[0] == "rule":
+            rules[name[1]] += number
     for rule, number in sorted(rules.items()):
         never = ", ".join(state for state in _STATES if ("rule", rule, state) not in counts)
         click.echo(f"{rule}: {number:,}{never and f'; never beside: {never}'}")
