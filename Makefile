@@ -70,7 +70,7 @@ servers: $(DEV) ## the tests that depend on Redis's version, with the server in 
 		ls -d $$folder/*-server && PATH=$$folder:$$PATH $(BIN)/pytest -q --numprocesses 2 -m "not soak" $(ON_SERVERS) || exit 1; \
 	done
 
-# ARGS goes to each of the two that measure: --rounds, --small. One alone: PYTHONPATH=tests .venv/bin/python -m bench.work --help
+# ARGS goes to bench.ingest and bench.work: --rounds, --small. One alone: PYTHONPATH=tests .venv/bin/python -m bench.work --help
 bench: $(DEV) ## measure receiver and worker beside their peers (half an hour; says what is missing, wrk or Node)
 	@PYTHONPATH=tests $(BIN)/python -m bench.ingest $(ARGS)
 	@PYTHONPATH=tests $(BIN)/python -m bench.work $(ARGS)

@@ -164,9 +164,10 @@ def names_set() -> set[str]:
 
 
 def join_dev_session(*, unless: Literal["REDIS_URL", "CREDHOOK_API_URL"]) -> None:
-    """Take the settings of the `credhook dev` that runs in the current folder, unless this one is set.
+    """Take the settings of the `credhook dev` that runs in the current folder, unless the setting `unless` has a value.
 
-    They do not replace any that is set. Applications, which need the API alone, may have a REDIS_URL of their own.
+    Variables that are set are left alone. With CREDHOOK_API_URL, REDIS_URL is not taken: an application that needs the
+    API alone may have a REDIS_URL of its own.
     """
     if unless in names_set():
         return

@@ -130,7 +130,7 @@ class Lifespan:
 
 
 def _shown(error: BaseException, function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the fields of a log line about a function that failed: its place stands for lines of ours."""
+    """Return the fields of a log line about a failed function. They name its place, and no lines of ours."""
     return {"exc_info": error.with_traceback(without_ours(error.__traceback__)), "at": [defined_at(function)]}
 
 

@@ -502,7 +502,8 @@ ROWS: Final = (
         "events.turns",
         _turns,
         lambda turn: (
-            f"{counted(turn[1], 'event waits', 'events wait')} for a turn with {turn[0]}, the last for {age(turn[2])}"
+            f"{counted(turn[1], 'event waits', 'events wait')} for a turn with {turn[0]}, "
+            f"the last for another {age(turn[2])}"
         ),
         "nothing to do: rate= and concurrency= of a handler, or its start-up, hold back its runs",
         verdict=Verdict.NOTE,

@@ -184,11 +184,11 @@ async def started(
     async with AsyncExitStack() as stack:
         for plugin in plugins:
             value, startup, shutdown = chosen.get(plugin, UNSET), plugin.startup_function, plugin.shutdown_function
-            if value is not UNSET and not any(_is(value, other) for other in startups):
+            if value is not UNSET and not any(_is_startup(value, other) for other in startups):
                 states[plugin.name] = value
             elif startup is None:
                 states[plugin.name] = None
-            elif _is(value, startup):
+            elif _is_startup(value, startup):
                 if startup not in results:  # Plugins may share it.
                     results[startup] = await running.call(startup)
                 states[plugin.name] = results[startup]
@@ -213,7 +213,7 @@ def _refuse_call(state: object, option: str) -> None:
         raise TypeError(f"{option}= is a call that has not run: pass the function itself, {option}={name_of(state)}")
 
 
-def _is(value: object, startup: Function) -> bool:
+def _is_startup(value: object, startup: Function) -> bool:
     """Return True if the value is this start-up function, or the lifespan that it stands for."""
     return callable(value) and value in (startup, getattr(startup, "__wrapped__", None))
 

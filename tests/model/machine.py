@@ -379,10 +379,10 @@ class Histories(RuleBasedStateMachine):
             attempt.calls_platform = True
             attempt.fetched = Fetched(None, claim.now, has_data=claim.type == DATA)  # type: ignore[arg-type]
             attempt.version = _choose(data, VERSIONS, "version")
-        begun = [handler for handler in handlers if handler.name not in attempt.dispatched]
+        starting = [handler for handler in handlers if handler.name not in attempt.dispatched]
         attempt.dispatched = tuple({*attempt.dispatched, *(handler.name for handler in handlers)})
         event, is_standing = self._event_of(claim)
-        for handler in begun if event and is_standing else ():
+        for handler in starting if event and is_standing else ():
             self.oracle.may_run(cast(Event, event), handler.name)
 
     @precondition(lambda self: any(self.attempts.values()))

@@ -275,9 +275,9 @@ class Oracle:
             was_done = event.fields["state"] == State.DONE
             again = {name for name, how in event.ended.items() if how == GIVEN_UP or was_done}
             again = {handler} if handler else again
-            begun = again.union(event.pending, str(event.fields.get(ONLY, "")).split())
+            to_run = again.union(event.pending, str(event.fields.get(ONLY, "")).split())
             event.drop("lapses", "killed", "deaths", ONLY, PENDING + FETCH, *[HANDLER + name for name in again])
-            event.fields |= {PENDING + name: Schedule() for name in begun}
+            event.fields |= {PENDING + name: Schedule() for name in to_run}
             if handler and was_done:
                 event.fields[ONLY] = handler
         event.drop("settled", "lease", "kept")

@@ -111,7 +111,7 @@ class Permit:
     def ended(self, status: int | None, *, retry_after: float | None = None, cause: str = "") -> None:
         """Report the status of the answer and the seconds of its Retry-After; or None, and why no whole answer came.
 
-        `cause` is a word of `Unanswered`, or else the class of the error; or what of the answer was not understood.
+        `cause` is a word of `Unanswered`, the class of the error, or what of the answer was not understood.
         """
 
     def cancelled(self) -> None:
@@ -362,7 +362,7 @@ class AsyncApi(Platform[AsyncSender]):
     def from_env(cls) -> Self:
         """Build a client from the worker's variables: CREDHOOK_API_URL and so on.
 
-        Beside `credhook dev`, in its folder, take them from there.
+        If CREDHOOK_API_URL is not set, take the settings of a `credhook dev` in the current folder.
 
         Raises:
             ValueError: A variable is missing or wrong.
@@ -458,7 +458,7 @@ class Api(Platform[SyncSender]):
     def from_env(cls) -> Self:
         """Build a client from the worker's variables: CREDHOOK_API_URL and so on.
 
-        Beside `credhook dev`, in its folder, take them from there.
+        If CREDHOOK_API_URL is not set, take the settings of a `credhook dev` in the current folder.
 
         Raises:
             ValueError: A variable is missing or wrong.

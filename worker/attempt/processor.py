@@ -356,7 +356,7 @@ class Processor:
     def _note_failed_run(
         self, attempt: Attempt, handler: Handler, error: Exception, *, will_retry: bool, is_run: bool
     ) -> None:
-        """Note which functions of the plugin to call after a failed run, or after it was given up without a run."""
+        """Note which functions of the plugin to call. If not `is_run`, the handler was given up without a run."""
         hooks = self._plugins[handler.plugin].hooks(is_run=is_run, will_retry=will_retry)
         if not hooks:
             return

@@ -29,14 +29,14 @@ _ASYNCIO: Final = ("asyncio/base_events.py", {"subprocess_exec", "subprocess_she
 BLOCKED_SECONDS: Final = 1.0
 #: Seconds that a handler may run before it is named.
 SLOW_SECONDS: Final = 5.0
-#: Seconds after which events that wait for their turn with a handler are counted again.
+#: Seconds between two log lines about the events that wait for their turn with a handler.
 WAITS_SECONDS: Final = 10.0
 
 
 class SlowCode:
     """Names a handler once while it blocks the event loop of the main thread, and once while it runs for long.
 
-    While events wait for their turn with a handler, it is named every ten seconds.
+    While events wait for their turn with a handler, the handler is named every ten seconds.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class SlowCode:
         """`runs`: returns the runs that have not ended. `clock`: that of the runs. `turns`: see `Processor.turns`."""
         self._runs, self._turns, self._clock = runs, turns, clock
         #: Handler → when it was named last because events wait for it.
-        self._waits: dict[str, float] = {}
+        self._named_at: dict[str, float] = {}
         self._ticked, self._is_named = clock(), False
         self._slow: weakref.WeakSet[Run] = weakref.WeakSet()
 
@@ -71,8 +71,8 @@ class SlowCode:
                 at = authors_frames(TimeoutError().with_traceback(run.where()))[-1:] or [run.at]
                 log.warning("handler_slow", **run.fields(), seconds=round(now - run.began, 1), at=at)
         for handler, (events, seconds) in self._turns().items():
-            if now - self._waits.get(handler, -WAITS_SECONDS) >= WAITS_SECONDS:
-                self._waits[handler] = now
+            if now - self._named_at.get(handler, -WAITS_SECONDS) >= WAITS_SECONDS:
+                self._named_at[handler] = now
                 log.info("turns_awaited", handler=handler, events=events, seconds=seconds)
 
 

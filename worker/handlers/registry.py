@@ -149,7 +149,7 @@ class Progress(Generic[A_co]):
 
 
 async def refuse_progress(_: bytes) -> None:
-    """Save nothing. The progress of functions that are called after a failed run writes by this."""
+    """Raise an error in place of saving: functions of `on_error` and `on_give_up` have no progress."""
     raise RuntimeError("on_error and on_give_up have no progress to save: save it in the handler")
 
 
@@ -528,8 +528,8 @@ class Registers(Protocol[D, S]):
     def __call__(self, function: PlainFunction[D, S]) -> PlainFunction[D, S]: ...
 
 
-def _undecorated(register: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    """Return the method, which refuses what it gets from `@handlers.startup()`, or from `startup(connect())`."""
+def _for_one_function(register: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """Return the method so that it says how to write `@handlers.startup()` and `startup(connect())` correctly."""
 
     @functools.wraps(register)
     def checked(plugin: "Handlers[Any]", *functions: Any, **options: Any) -> Any:
@@ -626,7 +626,7 @@ class Handlers(Generic[State]):
     def startup(self, function: AsyncStartup[State]) -> AsyncStartup[State]: ...
     @overload
     def startup(self, function: PlainStartup[State]) -> PlainStartup[State]: ...
-    @_undecorated
+    @_for_one_function
     def startup(self, function: Callable[[], Any]) -> Callable[[], Any]:
         """Run the decorated function, `async def` or `def`, once in each worker process before it takes events.
 
@@ -643,7 +643,7 @@ class Handlers(Generic[State]):
     def shutdown(self, function: AsyncShutdown[State]) -> AsyncShutdown[State]: ...
     @overload
     def shutdown(self, function: PlainShutdown[State]) -> PlainShutdown[State]: ...
-    @_undecorated
+    @_for_one_function
     def shutdown(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Run the decorated function with the start-up function's result when a worker process has finished its events.
 
@@ -658,7 +658,7 @@ class Handlers(Generic[State]):
     def lifespan(self, function: AsyncLifespan[State]) -> AsyncLifespan[State]: ...
     @overload
     def lifespan(self, function: ManagedLifespan[State]) -> ManagedLifespan[State]: ...
-    @_undecorated
+    @_for_one_function
     def lifespan(self, function: Callable[[], Any]) -> Callable[[], Any]:
         """Run the decorated `async def` around the life of each worker process. It yields `context.state` once.
 
@@ -680,7 +680,7 @@ class Handlers(Generic[State]):
     def on_error(self, function: AsyncHook[State]) -> AsyncHook[State]: ...
     @overload
     def on_error(self, function: PlainHook[State]) -> PlainHook[State]: ...
-    @_undecorated
+    @_for_one_function
     def on_error(self, function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         """Run the decorated function, `async def` or `def`, after each failed run of a handler of this plugin.
 
@@ -697,7 +697,7 @@ class Handlers(Generic[State]):
     def on_give_up(self, function: AsyncHook[State]) -> AsyncHook[State]: ...
     @overload
     def on_give_up(self, function: PlainHook[State]) -> PlainHook[State]: ...
-    @_undecorated
+    @_for_one_function
     def on_give_up(self, function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         """Run the decorated function as `on_error` does, once a handler of this plugin is given up for an event.
 
@@ -736,7 +736,7 @@ class Handlers(Generic[State]):
             raise ValueError(f"{self.name}: the {kind} function should take {takes}")
 
     def hooks(self, *, will_retry: bool, is_run: bool = True) -> list[Handler]:
-        """Return the functions to call after a failed run, or if not `is_run`, after it was given up without a run."""
+        """Return the functions to call after a failed run. If not `is_run`: after a handler was given up without one."""
         return [*(self.error_hooks if is_run else ()), *(() if will_retry else self.give_up_hooks)]
 
     def handler_of(self, function: object) -> Handler | None:

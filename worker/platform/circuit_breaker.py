@@ -174,7 +174,10 @@ class CircuitBreaker:
         return BreakerPermit(self, is_counted=is_counted, is_probe=is_probe)
 
     def record(self, outcome: CallOutcome | None, *, is_counted: bool, is_probe: bool) -> None:
-        """Take in the end of a call. `outcome`: None says nothing about the platform; `is_counted`: by a claim."""
+        """Take in the end of a call.
+
+        `outcome`: None says nothing about the platform. `is_counted`: True if a claim has counted the call.
+        """
         if is_probe:
             self._probing = False
         if outcome is None:

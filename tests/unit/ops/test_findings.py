@@ -368,5 +368,8 @@ def test_awaited_turns_are_a_note() -> None:
     workers = tuple(worker(pid=pid, turns=each) for pid, each in enumerate(turns, 1))
     (note,) = attention(Fleet(**{**WELL, "workers": workers}))
     assert (note.name, note.needs_attention) == ("events.turns", False)
-    words = "3 events wait for a turn with a.f, the last for 30 s; 1 event waits for a turn with b.g, the last for 0 s"
+    words = (
+        "3 events wait for a turn with a.f, the last for another 30 s; "
+        "1 event waits for a turn with b.g, the last for another 0 s"
+    )
     assert note.what == words
