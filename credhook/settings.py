@@ -166,22 +166,23 @@ def names_set() -> set[str]:
 def join_dev_session(*, unless: Literal["REDIS_URL", "CREDHOOK_API_URL"]) -> None:
     """Take the settings of the `credhook dev` that runs in the current folder, unless the setting `unless` has a value.
 
-    Variables that are set are left alone. With CREDHOOK_API_URL, REDIS_URL is not taken: an application that needs the
-    API alone may have a REDIS_URL of its own.
+    Settings that have a value are left alone. With CREDHOOK_API_URL, REDIS_URL is not taken, because an application
+    that needs the API alone may have a REDIS_URL of its own.
     """
-    if unless in names_set():
+    taken = names_set()
+    if unless in taken:
         return
-    sessions = dict[Path, float]()
+    sessions = list[tuple[float, Path, str]]()
     for path in Path().glob(".credhook-*/env"):
         with suppress(FileNotFoundError):  # The session ends at this moment.
             if (status := path.stat()).st_uid == os.getuid():
-                sessions[path] = status.st_mtime
+                sessions.append((status.st_mtime, path, path.read_text(encoding="utf-8")))
     if sessions:
-        session = max(sessions, key=sessions.__getitem__)
-        for setting in shlex.split(session.read_text(encoding="utf-8")):
+        _, session, text = max(sessions)
+        for setting in shlex.split(text):
             name, _, value = setting.partition("=")
-            if name.startswith(("CREDHOOK_", unless)):
-                os.environ.setdefault(name, value)
+            if name.startswith(("CREDHOOK_", unless)) and name not in taken:
+                os.environ[name] = value
         sys.stderr.write(f"credhook: with the settings of `credhook dev`, {session}\n")
 
 

@@ -77,6 +77,8 @@ async def aassert_idempotent(
     for option, function in (("fresh", fresh), ("effects", effects)):
         if function is not None and not callable(function):
             raise TypeError(f"{option}= should be a function, and is a {type(function).__name__}")
+        if function is not None and inspect.isgeneratorfunction(inspect.unwrap(function)):
+            raise TypeError(f"{option}= has a yield: make it an `async def`")
     await _check(handler_of(handler), event, fresh, effects)
 
 
@@ -87,8 +89,9 @@ async def _made(subject: Handler, fresh: Callable[..., Any] | None, api: FakeApi
         state = states.get(subject.plugin, fresh)
         if fresh is None or state is not fresh:
             yield state
-        elif inspect.isasyncgenfunction(fresh):
-            async with _called(asynccontextmanager(fresh), api) as made:
+        elif inspect.isasyncgenfunction(inspect.unwrap(fresh)):
+            manager = asynccontextmanager(fresh) if inspect.isasyncgenfunction(fresh) else fresh
+            async with _called(manager, api) as made:
                 yield made
         else:
             made = _called(fresh, api)

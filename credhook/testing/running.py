@@ -174,9 +174,10 @@ async def started(
         TypeError: the state is a call of such a function.
         ValueError: a state is missing, or is the start-up function of another plugin.
     """
-    _refuse_call(state, option)
     is_by_plugin = isinstance(state, Mapping) and state and all(isinstance(plugin, Handlers) for plugin in state)
     chosen: Any = state if is_by_plugin else dict.fromkeys(plugins, state)
+    for value in (state, *chosen.values()):
+        _refuse_call(value, option)
     if strangers := [plugin.name for plugin in chosen if plugin not in plugins]:
         raise ValueError(f"{option}= has a state of {strangers[0]}, whose handlers are not run here")
     startups = [plugin.startup_function for plugin in plugins if plugin.startup_function]

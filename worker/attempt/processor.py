@@ -246,11 +246,14 @@ class Processor:
 
     def turns(self) -> dict[str, tuple[int, float]]:
         """Return handler → how many events wait for their turn with it, and the seconds until the last asks again."""
-        now = time.monotonic()
-        for turns in self._turns.values():
+        now, waiting = time.monotonic(), dict[str, tuple[int, float]]()
+        for name, turns in self._turns.items():
             while turns and turns[0] <= now:
                 turns.popleft()
-        return {name: (len(turns), round(turns[-1] - now, 1)) for name, turns in self._turns.items() if turns}
+            # They are not sorted, because a handler's rate may put an event off for longer than its places do.
+            if ahead := [turn for turn in turns if turn > now]:
+                waiting[name] = len(ahead), round(max(ahead) - now, 1)
+        return waiting
 
     async def run_handlers(self, attempt: Attempt, details: Details, handlers: Sequence[Handler]) -> None:
         """Run the handlers concurrently, but those with `after=` once the other has ended. Record each as it ends."""

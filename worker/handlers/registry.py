@@ -18,6 +18,7 @@ import functools
 import inspect
 import json
 import re
+import traceback
 import weakref
 from collections.abc import (
     AsyncIterator,
@@ -450,6 +451,10 @@ def _mistakes(function: Function, argument: str) -> Iterator[str]:
         yield f"takes (context, {argument}): swap the two arguments"
 
 
+#: Frames of an error that contextlib raises about a lifespan itself: `live` and a method of contextlib.
+_OWN_FRAMES: Final = 2
+
+
 @functools.cache
 def _lifetime(function: Callable[[], Any]) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
     """Return a start-up and a shutdown function that run this one, up to its `yield` and after it.
@@ -465,7 +470,9 @@ def _lifetime(function: Callable[[], Any]) -> tuple[Callable[[], Any], Callable[
                 ready.set_result(state)
                 await leaving.wait()
         except RuntimeError as error:
-            if not str(error).startswith("generator didn't"):  # The words of contextlib.
+            # The words of contextlib, which raises them here or in a context manager inside the lifespan.
+            is_own = len(traceback.extract_tb(error.__traceback__)) == _OWN_FRAMES
+            if not is_own or not str(error).startswith("generator didn't"):
                 raise
             number = "a second time" if ready.done() else "nothing"
             hint = "write one yield of the state; the code after it runs at shutdown"
@@ -736,7 +743,7 @@ class Handlers(Generic[State]):
             raise ValueError(f"{self.name}: the {kind} function should take {takes}")
 
     def hooks(self, *, will_retry: bool, is_run: bool = True) -> list[Handler]:
-        """Return the functions to call after a failed run. If not `is_run`: after a handler was given up without one."""
+        """Return the functions to call after a failed run; if not `is_run`, after a handler that was given up unrun."""
         return [*(self.error_hooks if is_run else ()), *(() if will_retry else self.give_up_hooks)]
 
     def handler_of(self, function: object) -> Handler | None:

@@ -3,8 +3,8 @@
 import asyncio
 import gc
 import importlib
-from collections.abc import AsyncIterator
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -263,6 +263,31 @@ def test_effects_that_all_runs_share_are_refused() -> None:
 
     with pytest.raises(ValueError, match="effects= without fresh= would compare data that all runs share: pass fresh="):
         assert_idempotent(charges, EVENT, effects=log.copy)
+
+
+def test_fresh_state_may_be_a_context_manager() -> None:
+    table: list[int] = []
+
+    @asynccontextmanager
+    async def emptied() -> AsyncIterator[list[int]]:
+        table.clear()
+        yield table
+
+    async def appends(event: FetchedEvent, context: Context[Any, Any]) -> None:
+        context.state.append(len(context.state))
+
+    with pytest.raises(AssertionError, match="is not idempotent"):
+        assert_idempotent(appends, EVENT, fresh=emptied, effects=len)
+
+
+def test_fresh_state_with_a_plain_yield_is_refused() -> None:
+    def emptied() -> Iterator[None]:
+        yield
+
+    async def does_nothing(event: FetchedEvent, context: Context) -> None: ...
+
+    with pytest.raises(TypeError, match="fresh= has a yield: make it an `async def`"):
+        assert_idempotent(does_nothing, EVENT, fresh=emptied, effects=log.copy)
 
 
 async def test_fresh_state_can_be_arranged_on_the_platform_and_handed_on() -> None:

@@ -137,6 +137,8 @@ def test_state_may_be_the_function_that_makes_it() -> None:
     assert run(uses, EVENT, state=["given"]).outcome == "done"
     with pytest.raises(TypeError, match=r"state= is a call that has not run: pass the function itself, state=pool"):
         run(uses, EVENT, state=pool())
+    with pytest.raises(TypeError, match=r"state= is a call that has not run"):
+        run_event(EVENT, stateful, state={stateful: pool()})
     wrong: list[tuple[str, Any]] = [("fresh", pool()), ("effects", [])]
     for option, value in wrong:
         with pytest.raises(TypeError, match=rf"{option}= should be a function, and is a "):

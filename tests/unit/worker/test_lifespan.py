@@ -150,6 +150,27 @@ async def test_lifespan_yields_once(yields: int, ends: tuple[str, str], message:
     assert re.search(r"test_lifespan\.py:\d+$", failed["at"][0])
 
 
+async def test_manager_inside_a_lifespan_is_to_blame_for_its_own_yields() -> None:
+    made: Any = Handlers("x")
+
+    @asynccontextmanager
+    async def inner() -> AsyncIterator[int]:
+        for number in range(0):
+            yield number
+
+    async def pool() -> AsyncIterator[int]:
+        async with inner():
+            yield 1
+
+    made.lifespan(pool)
+    lifespan = Lifespan([made], sleep=lambda _: asyncio.sleep(0), patience_seconds=0.01)
+    with capture_logs() as lines:
+        await lifespan.start()
+        await lifespan.stop()
+    errors = [line["exc_info"] for line in lines if line["event"] == "startup_failed"]
+    assert {(type(error), str(error)) for error in errors} == {(RuntimeError, "generator didn't yield")}
+
+
 async def test_late_lifespan_is_left_when_the_worker_stops_before_it_began() -> None:
     began = asyncio.Event()
 
