@@ -1,4 +1,8 @@
-"""`make model`: histories of the store on all cores, until one breaks a promise or somebody stops it."""
+"""`make model`: histories of the store on all cores, until one breaks a promise or somebody stops it.
+
+`python -m model.explore HISTORIES` makes so many, the same each time. The suite does that in a process of its own,
+because the test kit's watch over blocking calls would stay in force, and would slow each call of Redis down.
+"""
 
 import itertools
 import multiprocessing
@@ -49,30 +53,43 @@ def histories_over(redis: Redis, counts: "Counter[tuple[str, ...]]") -> type[His
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Keep back the log lines of the parts: each fault would have some."""
-    before = structlog.get_config()
+def _empty_redis() -> Iterator[Redis]:
+    """Yield a Redis without a file. Log lines are kept back: each fault would have some."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
-    try:
-        yield
-    finally:
-        structlog.configure(**before)
+    with tempfile.TemporaryDirectory() as folder, local_redis(Path(folder)) as url, Redis.from_url(url) as redis:
+        redis.config_set("appendonly", "no")
+        yield redis
 
 
 def _explore(reports: "multiprocessing.Queue[Any]") -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; `main` ends these.
     counts = Counter[tuple[str, ...]]()
-    with tempfile.TemporaryDirectory() as folder, local_redis(Path(folder)) as url, Redis.from_url(url) as redis:
-        redis.config_set("appendonly", "no")
-        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+    with _empty_redis() as redis:
         for _ in itertools.count():
             run_state_machine_as_test(histories_over(redis, counts), settings=settings_for(_HISTORIES))
             reports.put(counts.copy())
             counts.clear()
 
 
-def main() -> None:
-    """Look for histories on all cores. Print what was met, and beside which states of events."""
+def repeat(histories: int) -> None:
+    """Make so many histories, the same each time. Print the rules that were met."""
+    counts = Counter[tuple[str, ...]]()
+    with _empty_redis() as redis:
+        run_state_machine_as_test(histories_over(redis, counts), settings=settings_for(histories, repeatable=True))
+    for rule in sorted({name[1] for name in counts if name[0] == "rule"}):
+        click.echo(rule)
+
+
+@click.command()
+@click.argument("histories", type=int, required=False)
+def main(*, histories: int | None) -> None:
+    """Look for histories on all cores. Print what was met, and beside which states of events.
+
+    With HISTORIES, make so many, the same each time.
+    """
+    if histories is not None:
+        repeat(histories)
+        return
     reports: multiprocessing.Queue[Any] = multiprocessing.Queue()
     workers = [
         multiprocessing.Process(target=_explore, args=(reports,), daemon=True) for _ in range(os.cpu_count() or 1)
