@@ -23,7 +23,7 @@ from credhook.testing.fake_platform import FakeApi
 from credhook.testing.running import UNSET, Function, Result, Trial, end_tasks, handler_of, run_on_new_loop, started
 from credhook.worker.attempt.retry import GiveUp
 from credhook.worker.attempt.running import retrieve
-from credhook.worker.handlers.registry import Context, FetchedEvent, Handler, plugins_of
+from credhook.worker.handlers.registry import Context, FetchedEvent, Handler, as_manager, plugins_of
 
 #: pytest shows the author's lines and not ours.
 __tracebackhide__ = True
@@ -90,8 +90,7 @@ async def _made(subject: Handler, fresh: Callable[..., Any] | None, api: FakeApi
         if fresh is None or state is not fresh:
             yield state
         elif inspect.isasyncgenfunction(inspect.unwrap(fresh)):
-            manager = asynccontextmanager(fresh) if inspect.isasyncgenfunction(fresh) else fresh
-            async with _called(manager, api) as made:
+            async with _called(as_manager(fresh), api) as made:
                 yield made
         else:
             made = _called(fresh, api)

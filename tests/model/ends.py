@@ -35,8 +35,7 @@ ENDS: Final = {
     "retry": End("", 700_000, _CHOSEN, _CHOSEN),
     "fail": End("", 5_000, ValueError(), Retry(5)),
     "defer": End("", 1_000, Defer(1), Defer(1), spends=False),
-    # The rest are ends of the fetch.
-    "failed": End("", 5_000, ValueError(), Retry(5)),
+    # The rest are ends of the fetch alone.
     "paused": End("", 30_000, ValueError(), Defer(30), spends=False),
     "gone": End("", 0, DataGone(was_seen=True), GiveUp("lost"), state=State.DATA_GONE),
     "lost": End("", 0, ValueError(), GiveUp("lost"), state=State.DEAD),
@@ -44,6 +43,4 @@ ENDS: Final = {
 
 #: What Hypothesis chooses from. The first choice lets an attempt succeed.
 HANDLER_ENDS: Final = (*["done"] * 5, "skipped", "retry", "fail", "give up", "defer")
-FETCH_ENDS: Final = (*["found"] * 10, "failed", "paused", "gone", "lost", "drained")
-#: Ranks and times of the resource's state that is fetched.
-VERSIONS: Final = ((3, 1_000), (0, 1_000), (1, 2_000), (3, 2_000))
+FETCH_ENDS: Final = (*["found"] * 10, "fail", "paused", "gone", "lost", "drained")

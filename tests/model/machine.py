@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar, cast
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from model.ends import DONE, ENDS, FETCH_ENDS, GIVEN_UP, HANDLER_ENDS, VERSIONS
+from model.ends import DONE, ENDS, FETCH_ENDS, GIVEN_UP, HANDLER_ENDS
 from model.oracle import LEASE_MS, MOST_KILLED, MOST_LAPSES, Event, Oracle, Schedule
 from model.promises import (
     PATIENT_FOR,
@@ -65,6 +65,8 @@ EVENTS: Final = {
     "event-6": ("openid4vc.issuance.renamed", "issuance-1"),
     "event-7": (FAILED, "issuance-1"),
 }
+#: Ranks and times of the resource's state that is fetched.
+VERSIONS: Final = ((3, 1_000), (0, 1_000), (1, 2_000), (3, 2_000))
 FATES: Final = st.sampled_from([WELL] * 3 + [Fate(is_lost=True)]) | st.builds(
     Fate, writes=st.integers(0, 12), is_lost=st.just(True)
 )

@@ -280,8 +280,6 @@ class Sender:
         token = await self._auth.token(self._transport)
         permit = await self._guard(operation)
         response = await self._sent(call, url, token, permit)
-        if response.is_success:
-            return response, permit
         if response.status == HTTPStatus.UNAUTHORIZED and self._auth.invalidate(token):
             try:
                 token = await self._auth.token(self._transport)

@@ -88,7 +88,7 @@ class Processor:
         concurrency = self.settings.concurrency
         self.leases, self.runs, self._places = Leases(self.claims), Runs(concurrency), asyncio.Semaphore(concurrency)
         self.lookups = Lookups()
-        #: Handler → when each event that waits for it asks again, in monotonic seconds, the last at the end.
+        #: Handler → when each event that waits for it asks again, in monotonic seconds, in the order of their turns.
         self._turns: dict[str, deque[float]] = {}
         self._plugins = {plugin.name: plugin for plugin in self.registry.plugins}
         self._log = log.bind()  # The module's logger would bind anew for each event.

@@ -451,6 +451,11 @@ def _mistakes(function: Function, argument: str) -> Iterator[str]:
         yield f"takes (context, {argument}): swap the two arguments"
 
 
+def as_manager(function: Callable[..., Any]) -> Callable[..., AbstractAsyncContextManager[Any]]:
+    """Return the function so that its call can be entered. It has a `yield`, and may be an `asynccontextmanager`."""
+    return asynccontextmanager(function) if inspect.isasyncgenfunction(function) else function
+
+
 #: Frames of an error that contextlib raises about a lifespan itself: `live` and a method of contextlib.
 _OWN_FRAMES: Final = 2
 
@@ -461,7 +466,7 @@ def _lifetime(function: Callable[[], Any]) -> tuple[Callable[[], Any], Callable[
 
     It runs in one task, as task groups and time limits in it need. Plugins that share it get the same two functions.
     """
-    manager = asynccontextmanager(function) if inspect.isasyncgenfunction(function) else function
+    manager = as_manager(function)
     entered: list[tuple[object, asyncio.Event, asyncio.Task[None]]] = []
 
     async def live(ready: "asyncio.Future[Any]", leaving: asyncio.Event) -> None:

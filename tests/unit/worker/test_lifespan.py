@@ -3,7 +3,7 @@
 import asyncio
 import re
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -126,32 +126,37 @@ async def test_plugins_share_what_one_function_makes() -> None:
     assert span.states == {}
 
 
+async def life_with(lifespan: Any) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, Any]]:
+    """Start and stop a plugin with this lifespan. Return the log lines, and the only one about an error."""
+    made = Handlers[Any]("x")
+    made.lifespan(lifespan)
+    span = Lifespan([made], sleep=lambda _: asyncio.sleep(0))
+    with capture_logs() as lines:
+        await span.start()
+        await span.stop()
+    (failed,) = [line for line in lines if "exc_info" in line]
+    return lines, failed
+
+
 @pytest.mark.parametrize(("yields", "ends", "message"), [
     (0, ("startup_failed", "plugins_started"), r"pool at \S+test_lifespan\.py:\d+ yields nothing: write one yield"),
     (2, ("plugins_started", "shutdown_failed"), r"pool at \S+test_lifespan\.py:\d+ yields a second time: write one"),
 ])  # fmt: skip
 async def test_lifespan_yields_once(yields: int, ends: tuple[str, str], message: str) -> None:
-    made: Any = Handlers("x")
     numbers = iter([yields])
 
     async def pool() -> AsyncIterator[int]:
         for number in range(next(numbers, 1)):
             yield number
 
-    made.lifespan(pool)
-    lifespan = Lifespan([made], sleep=lambda _: asyncio.sleep(0))
-    with capture_logs() as lines:
-        await lifespan.start()
-        await lifespan.stop()
+    lines, failed = await life_with(pool)
     assert tuple(line["event"] for line in lines) == ends
-    (failed,) = [line for line in lines if "exc_info" in line]
     assert re.match(message, str(failed["exc_info"]))
     assert failed["exc_info"].__traceback__ is None  # It would name our lines in place of the author's.
     assert re.search(r"test_lifespan\.py:\d+$", failed["at"][0])
 
 
 async def test_manager_inside_a_lifespan_is_to_blame_for_its_own_yields() -> None:
-    made: Any = Handlers("x")
     numbers = iter([0])
 
     @asynccontextmanager
@@ -163,12 +168,7 @@ async def test_manager_inside_a_lifespan_is_to_blame_for_its_own_yields() -> Non
         async with inner() as number:
             yield number
 
-    made.lifespan(pool)
-    lifespan = Lifespan([made], sleep=lambda _: asyncio.sleep(0))
-    with capture_logs() as lines:
-        await lifespan.start()
-        await lifespan.stop()
-    (failed,) = [line for line in lines if "exc_info" in line]
+    _, failed = await life_with(pool)
     assert (type(failed["exc_info"]), str(failed["exc_info"])) == (RuntimeError, "generator didn't yield")
 
 
