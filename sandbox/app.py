@@ -3,9 +3,10 @@
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import cache
 from importlib.resources import files
+from typing import TYPE_CHECKING
 
-from jinja2 import Environment, StrictUndefined
 from pydantic import JsonValue, ValidationError
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -22,13 +23,13 @@ from credhook.sandbox.operations import document, operation, routes
 from credhook.sandbox.tenant import TOKEN_PATH, Faults, Tenant, TokenIssuer, read_form
 from credhook.sandbox.wire import answer_error
 
+if TYPE_CHECKING:
+    from jinja2 import Template
+
 FAULTS = "/sandbox/faults"
 #: Every fault, off.
 OFF = Faults(**Faults().model_dump())
 
-_PAGE = Environment(autoescape=True, undefined=StrictUndefined).from_string(
-    files("credhook.sandbox").joinpath("page.html").read_text(encoding="utf-8")
-)
 #: Rows of each table of the page, unless the table has few rows in any case.
 ROWS = 20
 
@@ -125,10 +126,18 @@ def _own_pages(app: ASGIApp) -> ASGIApp:
     return answer
 
 
+@cache
+def _page() -> "Template":
+    from jinja2 import Environment, StrictUndefined  # 0.1 s of the start of `credhook dev`.
+
+    text = files("credhook.sandbox").joinpath("page.html").read_text(encoding="utf-8")
+    return Environment(autoescape=True, undefined=StrictUndefined).from_string(text)
+
+
 def render(tenant: Tenant, problem: str = "") -> str:
     """Return the start page: the records, and a button for every event."""
     state, off = tenant.state, OFF.plain()
-    return _PAGE.render(
+    return _page().render(
         problem=problem,
         faults={name: value for name, value in tenant.faults.on.plain().items() if value != off[name]},
         event_types=EVENT_TYPES,

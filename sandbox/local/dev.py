@@ -230,10 +230,13 @@ class DevSession:
     #: Process → the number of bytes of its log that have been shown.
     _shown: dict[str, int] = field(default_factory=lambda: {"receiver": 0})
 
-    def run(self) -> None:
-        """Run until `q` is pressed or a signal comes. Raise `CannotStart` if the receiver or the sandbox ends."""
+    def start(self) -> None:
+        """Start the worker. What it logs is shown once `run` is called."""
         next(self.saves, None)  # The watch begins before the worker reads any file.
         self._start_worker()
+
+    def run(self) -> None:
+        """Run until `q` is pressed or a signal comes. Raise `CannotStart` if the receiver or the sandbox ends."""
         try:
             for files in self.saves:
                 if not self.run_key(self.key() if self.key else ""):
@@ -355,17 +358,19 @@ def dev(*, modules: tuple[str, ...], port: int, public_url: str | None, debug: b
         local = stack.enter_context(local_environment(environ, sandbox=None if public_url else (), port=port))
         # Two processes cannot listen at CREDHOOK_ADMIN. The worker shows the author's own metrics there.
         local.start("receiver", *CREDHOOK, "receiver", CREDHOOK_LOG="json", CREDHOOK_ADMIN="")
-        if public_url is None:
-            local.run(*CREDHOOK, "endpoints", "apply", "--all")  # While the receiver starts.
-        local.wait_for("receiver", f"{local.receiver_url}/readyz")
-        if public_url:
-            stack.enter_context(registered(local, public_url))
         # Without modules there is nothing to watch. The session's own folder holds no Python file.
         saves = saved_files(folders(names, Path.cwd()) or [local.folder])
         settings = local.folder / "env"
         take_settings = f"set -a; . ./{settings.relative_to(Path.cwd())}; set +a"
         key = None if debug else stack.enter_context(keyboard())
         session = DevSession(local, names, saves, key, take_settings)
+        if not debug:
+            session.start()  # Both processes start at the same time.
+        if public_url is None:
+            local.run(*CREDHOOK, "endpoints", "apply", "--all")
+        local.wait_for("receiver", f"{local.receiver_url}/readyz")
+        if public_url:
+            stack.enter_context(registered(local, public_url))
         if names:
             restarts = "not restarted when saved" if debug else "restarted when saved"
             click.echo(f"handlers   {', '.join(names)}, named by {source}; {restarts}")
