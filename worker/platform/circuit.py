@@ -160,10 +160,10 @@ class SlowStart:
         self._budget = math.inf  # No limit.
         self._refill_at = self._ends_at = -math.inf
 
-    def begin(self, at: float) -> None:
-        """Start with a budget of one event. `at`: end of the pause, in monotonic seconds."""
+    def begin(self, now: float) -> None:
+        """Start with a budget of one event."""
         self._budget = 1
-        self._refill_at, self._ends_at = at + SLOW_START_REFILL_SECONDS, at + SLOW_START_SECONDS
+        self._refill_at, self._ends_at = now + SLOW_START_REFILL_SECONDS, now + SLOW_START_SECONDS
 
     def allows(self, wanted: int, now: float) -> int:
         """Return how many of `wanted` events may be claimed."""

@@ -254,9 +254,7 @@ class CircuitBreaker:
 
     def _set(self, circuit: Circuit) -> None:
         before, self._circuit = self._circuit, circuit
-        if circuit.is_open and circuit.until > before.until:
-            self._slow_start.begin(circuit.until)
-        elif before.is_open and not circuit.is_open:
+        if before.is_open and not circuit.is_open:
             self._slow_start.begin(self.clock())
             log.info("platform_resumed")
 
