@@ -102,7 +102,7 @@ release: $(DEV) ## build the commit into dist/ twice, install each archive alone
 
 # --strict: where no service answers, pip-audit would say that nothing is known, and exit with 0.
 audit: $(DEV) ## ask a vulnerability service about every locked package
-	@$(BIN)/pip-audit --strict --disable-pip --require-hashes --requirement deploy/requirements-dev.txt
+	@UV_SYSTEM_CERTS=1 $(BIN)/python -m uv tool run --quiet pip-audit@2.10.1 --strict --disable-pip --require-hashes --requirement deploy/requirements-dev.txt
 
 clean: ## remove what make has made
 	rm -rf .venv .credhook .mypy_cache .pytest_cache .ruff_cache .hypothesis dist

@@ -28,6 +28,7 @@ LOCK = DEPLOY / "requirements.txt"
 #: Holds also the build backend, and what `demo` and the tests of `credhook new` need.
 LOCAL_LOCK = DEPLOY / "requirements-local.txt"
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+UV = (sys.executable, "-m", "uv")
 
 
 def run(*command: str, folder: Path, **environment: str) -> str:
@@ -143,7 +144,8 @@ def release(folder: Path) -> None:
     made = folder / "made"
     build_twice(folder / "first", folder / "second", made)
     say("built twice, and the wheel from the sdist: the same bytes")
-    run(sys.executable, "-m", "twine", "check", "--strict", WHEEL, SDIST, folder=made)
+    # With rich, which it brings, each process of the tests would start 0.06 s later: it stays out of .venv.
+    run(*UV, "tool", "run", "--quiet", "twine@7.0.0", "check", "--strict", WHEEL, SDIST, folder=made)
     for python in PYTHONS:
         options = ("--dry-run", "--only-binary", ":all:", "--python-version", python, "--target", str(folder))
         run(*PIP, "install", *options, "--require-hashes", "-r", str(LOCK), folder=folder)
