@@ -211,7 +211,7 @@ async def test_waiting_for_a_connection_is_part_of_the_time_of_a_request() -> No
     async with serving(limit=0.3, max_connections=1) as (server, transport):
         failures = await asyncio.gather(*(get(transport, server.url) for _ in range(2)), return_exceptions=True)
         assert [failure.cause for failure in failures if isinstance(failure, Unanswered)] == ["timeout"] * 2
-        assert len(server.requests) == 1
+        assert len(server.requests) <= 1  # On a busy machine, the time may be over before the first is sent.
 
 
 async def test_hang_up_ends_connections_after_their_answers() -> None:
