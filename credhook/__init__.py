@@ -22,15 +22,8 @@ if TYPE_CHECKING:
     from credhook.worker.api.models import *
     from credhook.worker.api.operations import Elements, Page
     from credhook.worker.attempt.retry import GiveUp, Retry, WorkerDied
-    from credhook.worker.handlers.registry import (
-        AsyncContext,
-        Context,
-        FailedRun,
-        FetchedEvent,
-        Handlers,
-        Options,
-        SyncContext,
-    )
+    from credhook.worker.handlers.arguments import AsyncContext, Context, FailedRun, FetchedEvent, SyncContext
+    from credhook.worker.handlers.registry import Handlers, Options
     from credhook.worker.platform.circuit import PlatformPaused
 
 __all__ = [
@@ -54,6 +47,7 @@ _HOMES = (
     "credhook.worker.api.models",
     "credhook.worker.api.operations",
     "credhook.worker.attempt.retry",
+    "credhook.worker.handlers.arguments",
     "credhook.worker.handlers.registry",
     "credhook.worker.platform.circuit",
 )

@@ -20,7 +20,8 @@ from credhook.store import REPLAYED, State
 from credhook.tracing import NOT_CHOSEN
 from credhook.tracing.spans import current_span, extract, fail, link
 from credhook.worker.api.http.exchange import Request, Response, Transport, Unanswered
-from credhook.worker.handlers.registry import FetchedEvent, Handler
+from credhook.worker.handlers.arguments import FetchedEvent
+from credhook.worker.handlers.registry import Handler
 from credhook.worker.queue.claims import Claim, Settlement
 from credhook.worker.queue.failure import Failure
 

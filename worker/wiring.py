@@ -22,7 +22,8 @@ from credhook.worker.attempt.details import Snapshots
 from credhook.worker.attempt.processor import Clients, Processor
 from credhook.worker.attempt.rehearsal import RehearsedClaims, RehearsedSnapshots
 from credhook.worker.attempt.running import call, where_task_is
-from credhook.worker.handlers.registry import Handlers, Registry, defined_at
+from credhook.worker.handlers.functions import defined_at
+from credhook.worker.handlers.registry import Handlers, Registry
 from credhook.worker.platform.circuit_breaker import CircuitBreaker
 from credhook.worker.queue.claims import Claims
 

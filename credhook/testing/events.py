@@ -18,7 +18,7 @@ from credhook.events import EVENT_TYPES, ISSUANCE, IssuanceType, PresentationTyp
 from credhook.sandbox import resources, templates
 from credhook.testing.fake_platform import new_tenant
 from credhook.worker.api.models import Issuance, Presentation, model_of
-from credhook.worker.handlers.registry import FetchedEvent
+from credhook.worker.handlers.arguments import FetchedEvent
 
 #: pytest shows the author's lines and not ours.
 __tracebackhide__ = True

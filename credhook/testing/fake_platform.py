@@ -16,7 +16,7 @@ from credhook.worker.api.client import Api, AsyncApi, Sender
 from credhook.worker.api.http.httpx_transport import HttpxTransport
 from credhook.worker.api.operations import Namespace
 from credhook.worker.api.token import ClientCredentials
-from credhook.worker.handlers.registry import FetchedEvent
+from credhook.worker.handlers.arguments import FetchedEvent
 
 #: pytest shows the author's lines and not ours.
 __tracebackhide__ = True

@@ -23,7 +23,9 @@ from credhook.testing.fake_platform import FakeApi
 from credhook.testing.running import UNSET, Function, Result, Trial, end_tasks, handler_of, run_on_new_loop, started
 from credhook.worker.attempt.retry import GiveUp
 from credhook.worker.attempt.running import retrieve
-from credhook.worker.handlers.registry import Context, FetchedEvent, Handler, as_manager, plugins_of
+from credhook.worker.handlers.arguments import Context, FetchedEvent
+from credhook.worker.handlers.functions import as_manager
+from credhook.worker.handlers.registry import Handler, plugins_of
 
 #: pytest shows the author's lines and not ours.
 __tracebackhide__ = True

@@ -9,7 +9,7 @@ import pytest
 if TYPE_CHECKING:
     from credhook.testing.fake_platform import FakeApi
     from credhook.testing.running import Function, Result, RunOptions
-    from credhook.worker.handlers.registry import Context, FetchedEvent
+    from credhook.worker.handlers.arguments import Context, FetchedEvent
 
 
 class Run(Protocol):

@@ -34,20 +34,10 @@ from credhook.worker.api.errors import Unavailable
 from credhook.worker.attempt import running
 from credhook.worker.attempt.attempt import failure_of
 from credhook.worker.attempt.retry import BACKOFF, Defer, GiveUp, after_handler, error_text, is_chosen
+from credhook.worker.handlers.arguments import Context, FailedRun, FetchedEvent, Progress, refuse_progress
 from credhook.worker.handlers.blocking import refuse_blocking_calls
-from credhook.worker.handlers.registry import (
-    HOOK_SECONDS,
-    Context,
-    FailedRun,
-    FetchedEvent,
-    Handler,
-    Handlers,
-    Progress,
-    definition,
-    name_of,
-    plugins_of,
-    refuse_progress,
-)
+from credhook.worker.handlers.functions import definition, name_of
+from credhook.worker.handlers.registry import HOOK_SECONDS, Handler, Handlers, plugins_of
 from credhook.worker.platform.circuit import Circuit, outcome_of
 
 #: pytest shows the author's lines and not ours.

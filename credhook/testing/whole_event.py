@@ -21,7 +21,8 @@ from credhook.testing.running import UNSET, noted_warnings, pause_after, run_on_
 from credhook.worker.attempt.attempt import Attempt
 from credhook.worker.attempt.processor import Clients, Processor
 from credhook.worker.attempt.rehearsal import RehearsedClaims, RehearsedSnapshots, first_claim
-from credhook.worker.handlers.registry import Context, FetchedEvent, Handler, Handlers, Registry
+from credhook.worker.handlers.arguments import Context, FetchedEvent
+from credhook.worker.handlers.registry import Handler, Handlers, Registry
 
 #: pytest shows the author's lines and not ours.
 __tracebackhide__ = True

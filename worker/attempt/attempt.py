@@ -15,7 +15,9 @@ from credhook.store import FETCH, GAVE_UP, WORKER, State
 from credhook.worker.attempt.details import Fetched
 from credhook.worker.attempt.retry import DataGone, Defer, GiveUp, Retry, error_class, error_text
 from credhook.worker.attempt.running import LOOK_AGAIN_SECONDS
-from credhook.worker.handlers.registry import FailedRun, Handler, definition
+from credhook.worker.handlers.arguments import FailedRun
+from credhook.worker.handlers.functions import definition
+from credhook.worker.handlers.registry import Handler
 from credhook.worker.platform.circuit import PlatformPaused
 from credhook.worker.queue.claims import Claim, Settlement
 from credhook.worker.queue.failure import Failure

@@ -29,17 +29,15 @@ from credhook.worker.attempt.attempt import (
 )
 from credhook.worker.attempt.details import SEALED, Lookups, Snapshots, fetch, state_of
 from credhook.worker.attempt.running import Runs, StillRunning, run
-from credhook.worker.handlers.registry import (
-    HOOK_SECONDS,
+from credhook.worker.handlers.arguments import (
     Context,
     Details,
     FailedRun,
     FetchedEvent,
-    Handler,
     Progress,
-    Registry,
     refuse_progress,
 )
+from credhook.worker.handlers.registry import HOOK_SECONDS, Handler, Registry
 from credhook.worker.platform.circuit_breaker import CircuitBreaker
 from credhook.worker.queue.claims import Claim, Claims, Settlement, is_stale
 from credhook.worker.queue.failure import WORKER_DIED

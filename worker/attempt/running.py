@@ -23,7 +23,9 @@ import structlog
 from credhook.events import event_ids
 from credhook.logs.places import runs_now
 from credhook.worker.attempt.retry import Defer
-from credhook.worker.handlers.registry import Context, FailedRun, FetchedEvent, Handler, definition, is_async
+from credhook.worker.handlers.arguments import Context, FailedRun, FetchedEvent
+from credhook.worker.handlers.functions import definition, is_async
+from credhook.worker.handlers.registry import Handler
 
 log = structlog.get_logger("credhook.worker")
 

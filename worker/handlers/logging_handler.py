@@ -1,6 +1,7 @@
 """The default handler: log one line per event, with ids and statuses only."""
 
-from credhook.worker.handlers.registry import AsyncContext, FetchedEvent, Handlers
+from credhook.worker.handlers.arguments import AsyncContext, FetchedEvent
+from credhook.worker.handlers.registry import Handlers
 
 handlers = Handlers("log")
 

@@ -6,19 +6,11 @@ handlers = Handlers("accounts")
 
 @handlers.on("openid4vc.issuance.completed")
 async def activate(event, context): ...
-
-The two arguments are generic, so that type checkers and editors know what they hold:
-`event: FetchedEvent[Issuance], context: AsyncContext`. `AsyncContext[Database]` is the context of a plugin whose
-start-up function returns a `Database`.
 """
 
-import asyncio
 import difflib
 import functools
-import inspect
-import json
 import re
-import traceback
 import weakref
 from collections.abc import (
     AsyncIterator,
@@ -30,179 +22,33 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Generic, Literal, Protocol, TypeAlias, overload
 
-import structlog
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict, TypeVar, Unpack
 
 from credhook.backoff import Backoff
 from credhook.events import EVENT_TYPES, IssuanceType, PresentationType
-from credhook.logs.places import place
 from credhook.worker.api.client import Api, AsyncApi
 from credhook.worker.api.models import Issuance, Presentation
+from credhook.worker.handlers.arguments import Context, Details, FailedRun, FetchedEvent
+from credhook.worker.handlers.functions import (
+    defined_at,
+    is_async,
+    is_async_generator,
+    is_generator,
+    lifetime,
+    mistakes,
+    name_of,
+    takes,
+)
 
 Function = Callable[[Any, Any], Any]
-Details: TypeAlias = Issuance | Presentation
-
-D_co = TypeVar("D_co", bound=Details | None, covariant=True, default=Details)
-A_co = TypeVar("A_co", bound=AsyncApi | Api, covariant=True, default=AsyncApi)
-S_co = TypeVar("S_co", covariant=True, default=None)
 D = TypeVar("D", bound=Details)
 OfDetails = TypeVar("OfDetails", bound=Details, default=Details)
-
-
-@dataclass(frozen=True, slots=True)
-class FetchedEvent(Generic[D_co]):
-    """An event with the details of its resource: the first argument of a handler."""
-
-    type: str
-    """One of the ten event types."""
-    resource_id: str
-    """The id of the issuance or presentation."""
-    webhook_id: str
-    """The id of the delivery. Repetitions of the delivery have the same id."""
-    received_at: datetime
-    """When the receiver stored the event, in UTC."""
-    attempt: int
-    """Number of this handler's run for the event, counted from 1. Runs that a crash has cut short count."""
-    details: D_co
-    """The resource as the platform describes it now. Its state may be later than the event's.
-
-    `details.raw` is the whole JSON. If data was announced, `details.has_data` says whether it can be read.
-    """
-    age: timedelta = timedelta(0)
-    """Time since `received_at` when this attempt began, by the clock that set `received_at`.
-
-    Decide by it, and not by the host's clock, what is due: the test kit moves it.
-    """
-
-
-#: Maximum bytes of JSON that a handler may save for one event.
-MOST_PROGRESS_BYTES: Final = 8_192
-
-
-class Progress(Generic[A_co]):
-    """What a handler has reached in its work on an event: a small JSON value that its next attempt finds.
-
-    It lasts until the event has ended. Save ids and positions, no personal data.
-    """
-
-    __slots__ = "_load", "_loop", "_saved", "_write"
-
-    def __init__(
-        self,
-        load: Callable[[], bytes | None],
-        write: Callable[[bytes], Awaitable[None]],
-        loop: asyncio.AbstractEventLoop | None = None,
-    ) -> None:
-        """`load` returns what an earlier attempt has saved. `write` saves, on this loop; None: on any loop."""
-        self._load, self._write, self._loop = load, write, loop
-        self._saved: bytes | None = None
-
-    @property
-    def value(self) -> Any:
-        """The value that was saved last, in this attempt or an earlier one, or None."""
-        if self._saved is None:
-            self._saved = self._load() or b"null"
-        return json.loads(self._saved)
-
-    @overload
-    def save(self: "Progress[AsyncApi]", value: Any) -> Coroutine[Any, Any, None]: ...
-    @overload
-    def save(self: "Progress[Api]", value: Any) -> None: ...
-    def save(self: "Progress[Any]", value: Any) -> Coroutine[Any, Any, None] | None:
-        """Save a JSON value of up to 8,192 bytes in place of the last one. It is stored once this returns.
-
-        Raises:
-            TypeError, ValueError: the value is no JSON, or too large.
-            RuntimeError: this worker no longer has the event. Another one may have begun the next attempt.
-        """
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-        if len(text) > MOST_PROGRESS_BYTES:
-            raise ValueError(f"progress of {len(text):,} bytes of JSON: save {MOST_PROGRESS_BYTES:,} at most")
-        saving: Any = self._save(text)
-        saving.__qualname__ = "context.progress.save"  # Python warns under this name if the call lacks its await.
-        try:
-            here = asyncio.get_running_loop()
-        except RuntimeError:
-            here = None
-        if here is not None and here is (self._loop or here):
-            return saving  # type: ignore[no-any-return]
-        if self._loop is None:
-            asyncio.run(saving)
-            return None
-        try:
-            running = asyncio.run_coroutine_threadsafe(saving, self._loop)
-        except RuntimeError:  # The loop has ended.
-            saving.close()
-            raise
-        running.result()
-        return None
-
-    async def _save(self, text: bytes) -> None:
-        await self._write(text)
-        self._saved = text
-
-
-async def refuse_progress(_: bytes) -> None:
-    """Raise an error in place of saving: functions of `on_error` and `on_give_up` have no progress."""
-    raise RuntimeError("on_error and on_give_up have no progress to save: save it in the handler")
-
-
-@dataclass(frozen=True, slots=True)
-class Context(Generic[A_co, S_co]):
-    """The second argument of a handler."""
-
-    api: A_co
-    """The platform's client: asynchronous for `async def` handlers, synchronous for plain functions."""
-    log: structlog.stdlib.BoundLogger
-    """A logger bound to the event."""
-    idempotency_key: str
-    """The same for every run of this handler for this event."""
-    stale: bool
-    """True if handlers have already seen a later state of the same issuance or presentation.
-
-    Do not overwrite what they wrote for it.
-    """
-    state: S_co
-    """The value that the plugin's start-up function returned, or None."""
-    progress: Progress[A_co]
-    """What this handler has saved for the event, in this attempt or an earlier one.
-
-    Functions of `on_error` and `on_give_up` have none: `value` is None, and `save` fails.
-    """
-    queue: str
-    """The worker's CREDHOOK_QUEUE. Each tenant's deployment has its own."""
-
-
-@dataclass(frozen=True, slots=True)
-class FailedRun:
-    """A failed run of a handler: the first argument of the functions that `on_error` and `on_give_up` register."""
-
-    error: Exception = field(repr=False)
-    """What the handler raised. Its message may hold claims, so do not log it.
-
-    If the event was given up before the handler ran: the error of the fetch, or `WorkerDied`.
-    """
-    event: FetchedEvent[Details | None]
-    """The event, as the handler got it. `details` is None if they could not be fetched."""
-    handler: str
-    """The handler's name, `plugin.function`."""
-    will_retry: bool
-    """True if the handler runs again for the event."""
-
-
-#: The context of an `async def` handler.
-AsyncContext: TypeAlias = Context[AsyncApi, S_co]
-#: The context of a plain function.
-SyncContext: TypeAlias = Context[Api, S_co]
-
-
 #: Unit of a rate → its seconds.
 _UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
@@ -260,10 +106,6 @@ _LIMITS: Final = TypeAdapter(dict[str, Limits])
 
 class ConditionReturnsAwaitable(TypeError):
     """The condition calls an `async def`. It should be a plain function."""
-
-
-class NotOneYield(RuntimeError):
-    """The lifespan function has ended before its `yield`, or has come to a second one."""
 
 
 @dataclass(frozen=True)
@@ -343,7 +185,7 @@ def _new_handler(
     Raises:
         ValueError: the function or an option is wrong. The message names the handler.
     """
-    if mistake := next(_mistakes(function, first), None):
+    if mistake := next(mistakes(function, first), None):
         raise ValueError(f"{name} {mistake}")
     try:
         checked: dict[str, Any] = {**_OPTIONS.validate_python(options)}
@@ -351,7 +193,7 @@ def _new_handler(
         raise ValueError(f"{name}: {_first_error(error, 1, Options)}") from None
     checked.pop("name", None)
     condition = checked.get("condition")
-    if condition and (is_async(condition) or _is_generator(condition) or not _takes(condition, 1)):
+    if condition and (is_async(condition) or is_generator(condition) or not takes(condition, 1)):
         # The coroutine of an `async def` would count as true.
         raise ValueError(f"{name}: condition: should be {_SHOULD_BE['condition']}")
     if "after" in checked:
@@ -383,128 +225,6 @@ def _check_types(wanted: Sequence[str]) -> None:
             matches = [difflib.get_close_matches(str(entry), EVENT_TYPES, n=1, cutoff=0) for entry in wrong]
             near = ", ".join(f'"{match}"' for (match,) in matches)
             raise ValueError(f'{name!r} is no event type: write @handlers.on({near}), or "*" for all')
-
-
-def name_of(function: Any) -> str:
-    """Return the name of a function, a method, or the function in a `functools.partial`; "" if there is none."""
-    return next((name for part in _chain(function) if (name := getattr(part, "__name__", ""))), "")
-
-
-def definition(function: Any) -> Any:
-    """Return the function that the author has written: without decorators, `functools.partial` and its object."""
-    *_, inner = _chain(function)
-    return inner
-
-
-def defined_at(function: Any) -> str:
-    """Return where the function begins, as `file:line`, or "" if that is unknown."""
-    code = getattr(definition(function), "__code__", None)
-    return place(code.co_filename, code.co_firstlineno) if code else ""
-
-
-def _chain(function: Any) -> Iterator[Any]:
-    """Yield the function, then the functions inside of decorators, `functools.partial` and callable objects."""
-    while function is not None:
-        yield function
-        if isinstance(function, functools.partial):
-            function = function.func
-        elif inspect.ismethod(function.__call__):
-            function = function.__call__
-        else:
-            function = getattr(function, "__wrapped__", None)
-
-
-def is_async(function: Any) -> bool:
-    """Return True for an `async def`, also as a method, in a callable object, and behind decorators."""
-    return any(inspect.iscoroutinefunction(part) for part in _chain(function))
-
-
-def _is_generator(function: Any) -> bool:
-    """Return True for a function with a `yield`, also if a decorator makes it a context manager."""
-    return any(inspect.isgeneratorfunction(part) or inspect.isasyncgenfunction(part) for part in _chain(function))
-
-
-def _takes(function: Callable[..., Any], number: int) -> bool:
-    """Return True if the function can be called with so many arguments. Some built-in functions do not say."""
-    try:
-        inspect.signature(function).bind(*[None] * number)
-    except TypeError:
-        return False
-    except ValueError:
-        pass
-    return True
-
-
-def _mistakes(function: Function, argument: str) -> Iterator[str]:
-    """Yield the mistakes that would keep the function from running as a handler. Type checkers compare annotations.
-
-    `argument`: the name of its first argument.
-    """
-    if isinstance(function, type):
-        yield "is a class, which would only be instantiated: register a function or a method"
-    if _is_generator(function):
-        yield "is a generator and would never run: leave out the yield"
-    if not _takes(function, 2):
-        yield f"should take two arguments, ({argument}, context)"
-    first, second, *_ = [*inspect.signature(function).parameters, "", ""]
-    if first == "context" or second == argument:
-        yield f"takes (context, {argument}): swap the two arguments"
-
-
-def as_manager(function: Callable[..., Any]) -> Callable[..., AbstractAsyncContextManager[Any]]:
-    """Return the function so that its call can be entered. It has a `yield`, and may be an `asynccontextmanager`."""
-    return asynccontextmanager(function) if inspect.isasyncgenfunction(function) else function
-
-
-#: Frames of an error that contextlib raises about a lifespan itself: `live` and a method of contextlib.
-_OWN_FRAMES: Final = 2
-
-
-@functools.cache
-def _lifetime(function: Callable[[], Any]) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
-    """Return a start-up and a shutdown function that run this one, up to its `yield` and after it.
-
-    It runs in one task, as task groups and time limits in it need. Plugins that share it get the same two functions.
-    """
-    manager = as_manager(function)
-    entered: list[tuple[object, asyncio.Event, asyncio.Task[None]]] = []
-
-    async def live(ready: "asyncio.Future[Any]", leaving: asyncio.Event) -> None:
-        try:
-            async with manager() as state:
-                ready.set_result(state)
-                await leaving.wait()
-        except RuntimeError as error:
-            # The words of contextlib, which raises them here or in a context manager inside the lifespan.
-            is_own = len(traceback.extract_tb(error.__traceback__)) == _OWN_FRAMES
-            if not is_own or not str(error).startswith("generator didn't"):
-                raise
-            number = "a second time" if ready.done() else "nothing"
-            hint = "write one yield of the state; the code after it runs at shutdown"
-            raise NotOneYield(f"{name_of(function)} at {defined_at(function)} yields {number}: {hint}") from None
-
-    @functools.wraps(function)
-    async def enter() -> Any:
-        ready, leaving = asyncio.get_running_loop().create_future(), asyncio.Event()
-        task = asyncio.create_task(live(ready, leaving))
-        try:
-            await asyncio.wait({ready, task}, return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
-            task.cancel()
-            raise
-        if not ready.done():
-            return task.result()  # Its error.
-        entered.append((ready.result(), leaving, task))
-        return ready.result()
-
-    @functools.wraps(function)
-    async def leave(state: object) -> None:
-        place = next(place for place, (value, *_) in enumerate(entered) if value is state)
-        _, leaving, task = entered.pop(place)
-        leaving.set()
-        await task
-
-    return enter, leave
 
 
 #: Seconds that a function of `on_error` or `on_give_up` may take.
@@ -679,13 +399,13 @@ class Handlers(Generic[State]):
         Raises:
             ValueError: it is no `async def` with a `yield`, takes arguments, or the plugin has such functions already.
         """
-        if not any(inspect.isasyncgenfunction(part) for part in _chain(function)) or not _takes(function, 0):
+        if not is_async_generator(function) or not takes(function, 0):
             raise ValueError(
                 f"{self.name}: the lifespan function should be an `async def` with a yield and no argument"
             )
         self._check_vacant("lifespan")
         self.lifespan_function = function
-        self.startup_function, self.shutdown_function = _lifetime(function)
+        self.startup_function, self.shutdown_function = lifetime(function)
         return function
 
     @overload
@@ -740,12 +460,12 @@ class Handlers(Generic[State]):
 
     def _check_lifecycle(self, kind: str, function: Callable[..., Any], *arguments: object) -> None:
         self._check_vacant(kind)
-        if _is_generator(function) and not is_async(function):
+        if is_generator(function) and not is_async(function):
             hint = "register it with @handlers.lifespan"
             raise ValueError(f"{self.name}: the {kind} function is a generator or context manager: {hint}")
-        if not _takes(function, len(arguments)):
-            takes = "one argument, the state" if arguments else "no argument"
-            raise ValueError(f"{self.name}: the {kind} function should take {takes}")
+        if not takes(function, len(arguments)):
+            wanted = "one argument, the state" if arguments else "no argument"
+            raise ValueError(f"{self.name}: the {kind} function should take {wanted}")
 
     def hooks(self, *, will_retry: bool, is_run: bool = True) -> list[Handler]:
         """Return the functions to call after a failed run; if not `is_run`, after a handler that was given up unrun."""

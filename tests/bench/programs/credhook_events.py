@@ -10,7 +10,8 @@ from credhook.events import Event
 from credhook.receiver.inbox import MAX_GROUP, Delivery
 from credhook.store.job import accept_arguments
 from credhook.store.store import Store
-from credhook.worker.handlers.registry import AsyncContext, FetchedEvent, Handlers
+from credhook.worker.handlers.arguments import AsyncContext, FetchedEvent
+from credhook.worker.handlers.registry import Handlers
 
 nothing = Handlers("nothing")
 

@@ -18,7 +18,8 @@ from credhook.sandbox.operations import OPERATIONS
 from credhook.sandbox.tenant import Faults
 from credhook.settings import ConsoleSettings, EndpointSettings, LogSettings, ReceiverSettings, WorkerSettings
 from credhook.testing import event, run, variants
-from credhook.worker.handlers.registry import FetchedEvent, Options
+from credhook.worker.handlers.arguments import FetchedEvent
+from credhook.worker.handlers.registry import Options
 from support.checkout import ROOT
 
 #: Each page, by its path.

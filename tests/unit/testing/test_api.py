@@ -10,7 +10,7 @@ import pytest
 
 from credhook import AsyncContext, EndpointRequest, NotFound, TrustedEntityRequest, Unavailable, UserRequest
 from credhook.testing import ApiCall, FakeApi, arun, event
-from credhook.worker.handlers.registry import Context, FetchedEvent, SyncContext
+from credhook.worker.handlers.arguments import Context, FetchedEvent, SyncContext
 from support.platform import presets
 
 ADA = UserRequest(email="ada@example.com", external_identifier="crm/7")

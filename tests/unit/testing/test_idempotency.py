@@ -13,7 +13,7 @@ import pytest
 from credhook import GiveUp, Handlers, UserRequest
 from credhook.testing import FakeApi, aassert_idempotent, assert_idempotent, event
 from credhook.testing.idempotency import Crashed, CrashPoint
-from credhook.worker.handlers.registry import Context, FetchedEvent, SyncContext
+from credhook.worker.handlers.arguments import Context, FetchedEvent, SyncContext
 
 log: list[str] = []
 

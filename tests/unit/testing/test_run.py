@@ -21,7 +21,7 @@ from credhook.testing import FakeApi, Result, arun, assert_idempotent, event, ru
 from credhook.worker.attempt.retry import BACKOFF
 from credhook.worker.attempt.running import HandlerTimeout
 from credhook.worker.handlers import logging_handler
-from credhook.worker.handlers.registry import Context, FetchedEvent, SyncContext
+from credhook.worker.handlers.arguments import Context, FetchedEvent, SyncContext
 
 handlers = Handlers("accounts")
 computes_until = 0.0

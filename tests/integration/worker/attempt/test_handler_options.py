@@ -282,7 +282,7 @@ async def waits_of_backlog(plugin: Plugin, redis_client: Redis, events: int) -> 
         waits = [(await made.next(attempt)).wait for attempt in attempts_made]
         count, seconds = made.processor.turns()["test.limited"]
         assert count in {events, events - 1}  # The first may ask again by now.
-        assert max(waits) - 10 < seconds <= max(waits)
+        assert max(waits) - 60 < seconds <= max(waits) + 0.1  # It is rounded.
         return waits
 
 
