@@ -62,14 +62,6 @@ SETTLE_SECONDS: Final = 5.0
 class ConcurrentWorker(BaseWorker):
     """Handles many events of one queue at a time, until told to stop."""
 
-    #: Why the platform accepts no credential of this process, or "". The heartbeat announces it.
-    credential_error: str = ""
-    #: Kinds of resources for which every fetch got a 404. The heartbeat announces them.
-    never_found: tuple[str, ...] = ()
-    #: Phase of the circuit breaker. The heartbeat announces it.
-    breaker: str = Phase.CLOSED.value
-    #: Seconds since the circuit was closed last.
-    breaker_seconds: float = 0.0
     #: True once this worker takes events: it has asked for a token, and at least one plugin has started.
     _takes_events: bool = False
     #: When the grace time ends, in seconds of the loop. It includes waits for Redis: the supervisor waits no longer.
@@ -101,8 +93,8 @@ class ConcurrentWorker(BaseWorker):
         self._attempts: set[Attempt] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._exhausted = False
-        #: See `Processor.turns`. The heartbeat announces them.
-        self.turns: dict[str, tuple[int, float]] = {}
+        #: What the heartbeat announces, renewed twice a second: fields of `WorkerAnnouncement`.
+        self.announced: dict[str, Any] = {}
         #: True once an event was not done here.
         self._left_undone = False
         self._suspended = False
@@ -176,7 +168,7 @@ class ConcurrentWorker(BaseWorker):
             self._lifespan = parts.lifespan
             await self._unless_stopped(parts.lifespan.start())
             self._on_start()
-            self.credential_error, self._takes_events = self._breaker.credential_error, True
+            self._takes_events = True
             watch(False)  # An event may block the loop before the next round.
             await self._take_and_start(burst=burst)
             await self._drain()
@@ -330,14 +322,19 @@ class ConcurrentWorker(BaseWorker):
         closed_at = self._breaker.clock()
         while True:
             watch(not self._takes_events)
-            self.credential_error, phase = self._breaker.credential_error, self._breaker.phase
-            self.breaker, self.never_found = phase.value, self._processor.lookups.never_found
-            self.turns = self._processor.turns()
-            now = self._breaker.clock()
+            now, phase = self._breaker.clock(), self._breaker.phase
             closed_at = now if phase is Phase.CLOSED else closed_at
-            self.breaker_seconds = round(now - closed_at, 1)
+            self.announced = {
+                "in_flight": len(self._attempts),
+                "started": self._takes_events and self._lifespan.has_started,
+                "credential_error": self._breaker.credential_error,
+                "breaker": phase.value,
+                "breaker_seconds": round(now - closed_at, 1),
+                "never_found": self._processor.lookups.never_found,
+                "turns": self._processor.turns(),
+            }
             metrics.BREAKER.set(phase is not Phase.CLOSED)
-            metrics.IN_FLIGHT.set(self.in_flight)
+            metrics.IN_FLIGHT.set(len(self._attempts))
             metrics.HANDLERS_HUNG.set(runs.hung)
             if runs.are_too_many and not self._stopping.is_set():
                 log.error("handlers_hung", hung=runs.hung, limit=runs.limit, hint="give the handlers' calls time-outs")
@@ -348,16 +345,6 @@ class ConcurrentWorker(BaseWorker):
     def live_runs(self) -> list[Run]:
         """Return the runs of handlers that have not ended."""
         return [*self._processor.runs.alive.values()] if self._takes_events else []
-
-    @property
-    def started(self) -> bool:
-        """Return True once it takes events, and its start-up functions have succeeded."""
-        return self._takes_events and self._lifespan.has_started
-
-    @property
-    def in_flight(self) -> int:
-        """Return the number of events in flight."""
-        return len(self._attempts)
 
     def show_to_rq(self) -> None:
         """Renew RQ's record of this worker, and ask whether RQ suspends workers. The heartbeat's thread calls it."""

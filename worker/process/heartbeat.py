@@ -26,8 +26,6 @@ from credhook.worker.queue.leases import reclaim
 log = structlog.get_logger("credhook.worker")
 
 BEAT_SECONDS: Final = 1.0
-#: What a process announces of its state.
-_STATE: Final = ("in_flight", "credential_error", "breaker", "breaker_seconds", "never_found", "started", "turns")
 #: Seconds of silence after which a process counts as dead: this many, or this part of the lease if that is more.
 _SILENCE_SECONDS, _SILENCE_PART = 6.0, 0.4
 #: Parts of that time: between two beats at most, and in a gap after which all processes get the whole time again.
@@ -95,8 +93,7 @@ class Heartbeat:
         # After a gap in our own beats, an outage of Redis may have silenced the others as well.
         if began - self._last > _GAP_PART * self._silence:
             self._since = began
-        state = {name: getattr(self._worker, name) for name in _STATE}
-        text = self._identity.model_copy(update=state).model_dump_json()
+        text = self._identity.model_copy(update=self._worker.announced).model_dump_json()
         keys, lasts_ms = self._store.keys, int(announcements.MISSED_SECONDS * 1_000)
         self._store.run("announce", [self._name, text, lasts_ms], keys=[keys.announcements, keys.heartbeats])
         now, step = self._redis_clock.look()  # After the announcement: a step between the two is noticed.

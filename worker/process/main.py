@@ -197,7 +197,7 @@ def _work(
         sys.breakpointhook = _skip_breakpoint
         if in_development():
             refuse_blocking_calls()
-            slow = SlowCode(concurrent.live_runs, turns=lambda: concurrent.turns)
+            slow = SlowCode(concurrent.live_runs, turns=lambda: concurrent.announced.get("turns", {}))
             _every(BLOCKED_SECONDS / 2, slow.look, "slow code")
             arm = watch
 

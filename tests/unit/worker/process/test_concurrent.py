@@ -22,7 +22,7 @@ from credhook.worker.process.supervisor import HAND_BACK
 from credhook.worker.queue.claims import Candidates, Taken
 from credhook.worker.queue.leases import Leases
 from credhook.worker.wiring import beside
-from support.virtual_time import in_own_time
+from support.virtual_time import on_own_clock
 from support.worker.driven_worker import NOTHING, DrivenWorker, claimed, sleeping
 
 DRAINED = Interruption.DRAINED
@@ -46,7 +46,7 @@ def test_ended_event_leaves_its_place_within_a_limit() -> None:
 
     async def count() -> None:
         await asyncio.sleep(5)
-        counts.append((len(processor.attempts), worker.in_flight))
+        counts.append((len(processor.attempts), worker.announced["in_flight"]))
 
     assert driven.works(count, doing(processor.may_end.set), count, doing(processor.may_settle.set), count)
     assert counts == [(2, 2), (4, 0), (6, 0)]
@@ -122,7 +122,7 @@ def test_event_follows_only_where_one_would_be_taken(why: str) -> None:
 def test_drain_interrupts_events_when_the_grace_ends() -> None:
     driven = DrivenWorker(claimed("first", "second"), grace=0.05)
     under_way = list[int]()
-    count = doing(lambda: under_way.append(driven.worker.in_flight), then=0)
+    count = doing(lambda: under_way.append(driven.worker.announced["in_flight"]), then=0)
     driven.processor.may_settle.set()
     driven.works(doing(driven.signal, then=1), count, doing(driven.processor.may_end.set, then=0))
     assert [attempt.interruption for attempt in driven.processor.attempts] == [DRAINED] * 2
@@ -238,21 +238,30 @@ def test_worker_looks_at_itself_twice_a_second() -> None:
     driven.processor.runs = SimpleNamespace(hung=3, limit=2, are_too_many=False)
     driven.breaker.credential_error, driven.breaker.phase = "refused", Phase.OPEN
     driven.processor.waits = {"test.limited": (3, 27.5)}
-    announced = list[tuple[str, str, float]]()
+    announced = list[dict[str, Any]]()
     gauges = ("handlers_hung", "events_in_flight", "platform_breaker")
     values = list[float | None]()
 
     def look() -> None:
-        announced.append((driven.worker.credential_error, driven.worker.breaker, driven.worker.breaker_seconds))
+        announced.append(driven.worker.announced)
         values.extend(REGISTRY.get_sample_value(f"credhook_{gauge}") for gauge in gauges)
 
     def close() -> None:
         driven.breaker.credential_error, driven.breaker.phase = "", Phase.CLOSED
 
     assert driven.works(sleeping(1.2), doing(look, then=0), doing(close, then=0), sleeping(1), doing(look, then=0))
-    assert announced == [("refused", "open", 1.0), ("", "closed", 0.0)]
+    refused, accepted = announced
+    assert refused == {
+        "in_flight": 1,
+        "started": True,
+        "credential_error": "refused",
+        "breaker": "open",
+        "breaker_seconds": 1.0,
+        "never_found": (),
+        "turns": {"test.limited": (3, 27.5)},
+    }
+    assert accepted == refused | {"credential_error": "", "breaker": "closed", "breaker_seconds": 0.0}
     assert values == [3, 1, 1, 3, 1, 0]
-    assert driven.worker.turns == {"test.limited": (3, 27.5)}
     # Plugins start, then it takes events, and at last plugins shut down.
     assert (driven.watched[:1], driven.watched[-1:]) == ([True], [True])
     assert driven.watched[1:-1] == [False] * (len(driven.watched) - 2)
@@ -274,7 +283,7 @@ def test_worker_with_too_many_hanging_handlers_ends_to_be_replaced() -> None:
 def test_worker_counts_as_started_once_every_start_up_has_succeeded(*, has_started: bool) -> None:
     driven, announced = DrivenWorker(), list[bool]()
     driven.has_started = has_started
-    assert driven.works(doing(lambda: announced.append(driven.worker.started), then=0))
+    assert driven.works(sleeping(1), doing(lambda: announced.append(driven.worker.announced["started"]), then=0))
     assert announced == [has_started]
 
 
@@ -309,15 +318,12 @@ def test_burst_does_not_end_during_a_pause() -> None:
     assert len(driven.claims.limits) == 4
 
 
-def test_background_work_begins_again_whatever_ends_it() -> None:
+@on_own_clock
+async def test_background_work_begins_again_whatever_ends_it() -> None:
     work = AsyncMock(side_effect=[ValueError(), RedisError("away"), ValueError(), asyncio.CancelledError()])
-
-    async def block() -> None:
+    with capture_logs() as lines:
         async with beside(work):
             await asyncio.sleep(60)
-
-    with capture_logs() as lines:
-        in_own_time(block())
     assert work.await_count == 4
     assert [line["event"] for line in lines] == ["background_task_failed"] * 2  # An outage is logged elsewhere.
 
@@ -335,7 +341,8 @@ def test_event_that_is_taken_again_ends_the_older_attempt() -> None:
     assert lost == ["first", "second"]
 
 
-def test_lease_is_renewed_four_times_while_it_lasts() -> None:
+@on_own_clock
+async def test_lease_is_renewed_four_times_while_it_lasts() -> None:
     held: Any = [SimpleNamespace(event_id="e1"), SimpleNamespace(event_id="e2")]
     asked, lost = list[list[Any]](), list[str]()
 
@@ -346,18 +353,15 @@ def test_lease_is_renewed_four_times_while_it_lasts() -> None:
         return held[len(asked) - 3 :][:1] if len(asked) >= 3 else []
 
     leases = Leases(cast(Any, SimpleNamespace(lease=15.0, renew=renew)))
-
-    async def work() -> None:
-        for one in held:
-            leases.hold(one, lambda one=one: lost.append(one.event_id))  # type: ignore[misc]
-        with suppress(TimeoutError):
-            await asyncio.wait_for(leases.keep(), 15.1)
-
-    in_own_time(work())
+    for one in held:
+        leases.hold(one, lambda one=one: lost.append(one.event_id))  # type: ignore[misc]
+    with suppress(TimeoutError):
+        await asyncio.wait_for(leases.keep(), 15.1)
     assert (asked, lost) == ([held, held, held, held[1:]], ["e1"])
 
 
-def test_lease_counts_from_the_request_for_its_renewal() -> None:
+@on_own_clock
+async def test_lease_counts_from_the_request_for_its_renewal() -> None:
     claim, lost, answers = cast(Any, SimpleNamespace(event_id="e1")), list[str](), iter([[], *[RedisError("away")] * 2])
 
     async def renew(_: object) -> Any:
@@ -365,13 +369,10 @@ def test_lease_counts_from_the_request_for_its_renewal() -> None:
             raise answer
         return await asyncio.sleep(4.0, answer)
 
-    async def work() -> None:
-        leases = Leases(cast(Any, SimpleNamespace(lease=10.0, renew=renew)), clock=asyncio.get_running_loop().time)
-        leases.hold(claim, lambda: lost.append("e1"))
-        # Asked for at 8, answered at 12: it lasts until 18.
-        for seconds, over in ((8.0, []), (5.5, []), (0.5, ["e1"])):
-            await asyncio.sleep(seconds)
-            await leases.renew()
-            assert lost == over
-
-    in_own_time(work())
+    leases = Leases(cast(Any, SimpleNamespace(lease=10.0, renew=renew)), clock=asyncio.get_running_loop().time)
+    leases.hold(claim, lambda: lost.append("e1"))
+    # Asked for at 8, answered at 12: it lasts until 18.
+    for seconds, over in ((8.0, []), (5.5, []), (0.5, ["e1"])):
+        await asyncio.sleep(seconds)
+        await leases.renew()
+        assert lost == over
