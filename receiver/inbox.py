@@ -160,20 +160,12 @@ class Inbox:
         return [_OUTCOMES[reply] for reply in replies[0]]
 
     async def _send(self, *command: Any) -> list[Any]:
-        """Return the replies to the command and to the confirmation."""
+        """Return the replies to the command and to the confirmation. Check before that this Redis keeps events."""
         if not self._connection.is_open or time.monotonic() > self._facts_until:
-            await self._prepare()
+            _, reason = await self._connect()
+            if reason:
+                raise StoreUnavailable(reason)
         return await self._connection.send(command, *self._confirmation)
-
-    async def _prepare(self) -> None:
-        """Connect, and check that this Redis keeps events.
-
-        Raises:
-            StoreUnavailable: this Redis would not keep events.
-        """
-        _, reason = await self._connect()
-        if reason:
-            raise StoreUnavailable(reason)
 
     async def _connect(self) -> tuple[Facts, str]:
         """Connect if need be, and return what Redis says about itself, and why it would not keep events, or ""."""
