@@ -324,7 +324,7 @@ class Claims:
             operation(
                 *("settle", claim.event_id, claim.fence, claim.job, str(settlement.state)),
                 *(latest[1] * _RANKS + latest[0] if latest else "", int(follow), int(settlement.sealed)),
-                settlement.more(self._worker) or "",
+                settlement.more(self._worker),
                 *chain.from_iterable(settlement.records.items()),
             ),
             first=True,
@@ -402,19 +402,12 @@ def operation(name: str, *arguments: str | int | Mapping[str, Any]) -> Operation
 
     Texts become UTF-8, although a handler's words may not be; mappings become JSON, or "" if they are empty.
     """
-    return (
-        name,
-        len(arguments),
-        *[
-            value if type(value) is int or (type(value) is str and value.isascii()) else _encoded(value)
-            for value in arguments
-        ],
-    )
+    return name, len(arguments), *map(_encoded, arguments)
 
 
-def _encoded(argument: str | int | Mapping[str, Any]) -> int | bytes:
-    if isinstance(argument, str):
-        return argument.encode(errors="replace")
+def _encoded(argument: str | int | Mapping[str, Any]) -> str | int | bytes:
     if isinstance(argument, int):
-        return int(argument)
+        return argument
+    if isinstance(argument, str):
+        return argument if argument.isascii() else argument.encode(errors="replace")
     return json.dumps(argument, ensure_ascii=False).encode(errors="replace") if argument else b""

@@ -710,5 +710,5 @@ async def test_broken_settlement_counts_no_lapse(queue: EventQueue, number: int)
 
 
 def test_operation_encodes_its_name_and_arguments_for_redis() -> None:
-    written: Any = operation("record", "msg_1", True, 7, {}, {"who": "ä"}, "a \udc80 b")
-    assert written == ("record", 6, "msg_1", 1, 7, b"", b'{"who": "\xc3\xa4"}', b"a ? b")
+    written: Any = operation("record", "msg_1", 7, {}, {"who": "ä"}, "a \udc80 b")
+    assert written == ("record", 5, "msg_1", 7, b"", b'{"who": "\xc3\xa4"}', b"a ? b")
