@@ -138,8 +138,7 @@ async def arun(
         TypeError: the function is not a function, or the event not an event.
         ValueError: the function is not a handler, or not for the event's type; or an option is wrong.
     """
-    if attempts != "until settled" and (not isinstance(attempts, int) or attempts < 1):
-        raise ValueError('attempts= should be a number from 1, or "until settled"')
+    limit = limit_of(attempts)
     if timeout is not None and timeout <= 0:
         raise ValueError("timeout= should be more than 0 seconds")
     subject = handler_of(handler)
@@ -148,7 +147,20 @@ async def arun(
         trial = Trial(
             subject, event, api or FakeApi(), timeout=timeout, stale=stale, state=value, progress=Saved(progress)
         )
-        return await trial.settle(_MAX_ATTEMPTS if attempts == "until settled" else attempts)
+        return await trial.settle(limit)
+
+
+def limit_of(attempts: int | Literal["until settled"]) -> int:
+    """Return the maximum number of attempts.
+
+    Raises:
+        ValueError: the option is neither a number from 1 nor "until settled".
+    """
+    if attempts == "until settled":
+        return _MAX_ATTEMPTS
+    if not isinstance(attempts, int) or attempts < 1:
+        raise ValueError('attempts= should be a number from 1, or "until settled"')
+    return attempts
 
 
 @asynccontextmanager

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, Literal, NamedTuple, TypedDict, Unpack
+from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 
 from structlog.testing import capture_logs
 
@@ -17,7 +17,7 @@ from credhook.settings import WorkerSettings
 from credhook.store import GAVE_UP, State
 from credhook.store.store import AsyncStore
 from credhook.testing.fake_platform import ApiCall, FakeApi
-from credhook.testing.running import UNSET, noted_warnings, pause_after, run_on_new_loop, started
+from credhook.testing.running import UNSET, limit_of, noted_warnings, pause_after, run_on_new_loop, started
 from credhook.worker.attempt.attempt import Attempt
 from credhook.worker.attempt.processor import Clients, Processor
 from credhook.worker.attempt.rehearsal import RehearsedClaims, RehearsedSnapshots, first_claim
@@ -28,9 +28,6 @@ from credhook.worker.handlers.registry import Handler, Handlers, Registry
 __tracebackhide__ = True
 
 log = logging.getLogger("credhook.testing")
-
-#: Maximum attempts of "until settled". A platform that stays down defers an event for a day.
-_MAX_ATTEMPTS: Final = 10_000
 
 
 class EventRun(NamedTuple):
@@ -107,12 +104,10 @@ async def arun_event(
         raise TypeError(f"a {type(event).__name__} is no event: make it with event(type)")
     if not plugins or not all(isinstance(plugin, Handlers) for plugin in plugins):
         raise TypeError("pass the plugins one by one, as in run_event(event, handlers, others)")
-    if attempts != "until settled" and (not isinstance(attempts, int) or attempts < 1):
-        raise ValueError('attempts= should be a number from 1, or "until settled"')
+    limit = limit_of(attempts)
     platform = api or FakeApi()
     platform.know(event)
     before = len(platform.calls)
-    limit = _MAX_ATTEMPTS if attempts == "until settled" else attempts
     async with AsyncExitStack() as stack:
         states = await stack.enter_async_context(started(plugins, state))
         lines = stack.enter_context(capture_logs())
