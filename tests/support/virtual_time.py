@@ -6,9 +6,11 @@ process, no thread.
 
 import asyncio
 import heapq
-from collections.abc import Coroutine, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from functools import wraps
+from typing import Any, Final, ParamSpec, TypeVar
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 #: Seconds that a turn takes: who waits for next to nothing does not wait for ever.
@@ -44,3 +46,13 @@ def in_own_time(work: Coroutine[Any, Any, T]) -> T:
     """Run the work on such a loop, and return its result."""
     with asyncio.Runner(loop_factory=OwnTimeLoop) as runner:
         return runner.run(work)
+
+
+def on_own_clock(test: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """Let a test run on such a loop."""
+
+    @wraps(test)
+    def run(*arguments: P.args, **options: P.kwargs) -> T:
+        return in_own_time(test(*arguments, **options))
+
+    return run

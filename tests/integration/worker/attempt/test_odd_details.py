@@ -13,7 +13,7 @@ from credhook.worker.attempt.details import RecentData
 from credhook.worker.attempt.retry import GiveUp, Retry
 from credhook.worker.handlers.registry import Handlers
 from support.process.commands import invoke
-from support.virtual_time import in_own_time
+from support.virtual_time import on_own_clock
 from support.waiting import until, until_async
 from support.worker.attempts import attempts
 from support.worker.fleet_harness import Answer, Call, FleetHarness, Stub, presentation, well
@@ -124,17 +124,15 @@ async def test_data_in_memory_is_bounded_in_number_size_and_time() -> None:
     assert recent.get("another") == b"y"
 
 
-def test_data_that_comes_again_stays_for_its_whole_time() -> None:
-    async def put_twice() -> bytes | None:
-        recent = RecentData(10.0)
-        recent.put("e1", b"before a replay")
-        recent.drop("e1")
-        await asyncio.sleep(5)
-        recent.put("e1", b"after it")
-        await asyncio.sleep(6)
-        return recent.get("e1")
-
-    assert in_own_time(put_twice()) == b"after it"
+@on_own_clock
+async def test_data_that_comes_again_stays_for_its_whole_time() -> None:
+    recent = RecentData(10.0)
+    recent.put("e1", b"before a replay")
+    recent.drop("e1")
+    await asyncio.sleep(5)
+    recent.put("e1", b"after it")
+    await asyncio.sleep(6)
+    assert recent.get("e1") == b"after it"
 
 
 async def test_a_path_is_in_doubt_once_several_resources_and_no_other_got_a_404(redis_url: str, stub: Stub) -> None:

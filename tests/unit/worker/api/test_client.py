@@ -34,7 +34,7 @@ from support.platform.token_endpoint import (
     with_tokens,
 )
 from support.platform.transports import BOTH, api_over, for_threads
-from support.virtual_time import in_own_time
+from support.virtual_time import on_own_clock
 from support.waiting import until
 
 GOOD = {"data": {"id": "p", "status": "verified"}}
@@ -264,9 +264,10 @@ async def test_client_with_retry_seconds_repeats_what_passes(
     assert (result == ()) == (left == [])
 
 
-def test_a_patient_client_pauses_though_the_platform_asks_for_no_pause() -> None:
+@on_own_clock
+async def test_a_patient_client_pauses_though_the_platform_asks_for_no_pause() -> None:
     answers = Mock(side_effect=[httpx.Response(503, headers={"Retry-After": "0"})] * 20)
-    assert isinstance(in_own_time(outcome(answers, retry_seconds=3.0)), Unavailable)
+    assert isinstance(await outcome(answers, retry_seconds=3.0), Unavailable)
 
 
 # Where it cannot be sent.
@@ -357,7 +358,8 @@ ENDS = {"broken off": httpx.ReadError("x"), "reset": ConnectionResetError(), "st
 
 @pytest.mark.parametrize("status", [200, 429])
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
-def test_an_answer_without_the_rest_of_its_body_is_none(end: Exception | None, status: int) -> None:
-    failed = in_own_time(outcome(lambda _: httpx.Response(status, stream=BrokenBody(end))))
+@on_own_clock
+async def test_an_answer_without_the_rest_of_its_body_is_none(end: Exception | None, status: int) -> None:
+    failed = await outcome(lambda _: httpx.Response(status, stream=BrokenBody(end)))
     assert (type(failed), failed.status) == (Unavailable, None)
     assert failed.cause == ("timeout" if end is None else "closed" if isinstance(end, httpx.ReadError) else "")

@@ -20,7 +20,7 @@ from credhook.worker.api.token import ClientCredentials, Token, TokenAuth, grant
 from support.platform.token_endpoint import TOKEN_URL, CountedCredentials, Held, Platform, behind, client, credentials
 from support.platform.transports import sender_of
 from support.process.fake_children import Clock
-from support.virtual_time import in_own_time
+from support.virtual_time import on_own_clock
 from support.waiting import until_async
 
 LONGEST = "t" * 16_384
@@ -210,20 +210,17 @@ async def test_pauses_after_failures_grow_to_a_minute() -> None:
     assert len(set(pauses)) == 8  # A fleet does not ask at one moment.
 
 
-def test_idle_process_keeps_a_valid_token() -> None:
+@on_own_clock
+async def test_idle_process_keeps_a_valid_token() -> None:
     platform, clock = Platform(), Clock()
     auth, told = credentials(clock), list[ApiError | None]()
     auth.on_fetch = told.append
-
-    async def live() -> None:
-        keeping = asyncio.create_task(auth.keep(behind(platform)))
-        for status in (401, None, 401):
-            platform.refuse_tokens = (lambda _: httpx.Response(401)) if status else None
-            clock.now += 300
-            await asyncio.sleep(3)
-        keeping.cancel()
-
-    in_own_time(live())
+    keeping = asyncio.create_task(auth.keep(behind(platform)))
+    for status in (401, None, 401):
+        platform.refuse_tokens = (lambda _: httpx.Response(401)) if status else None
+        clock.now += 300
+        await asyncio.sleep(3)
+    keeping.cancel()
     assert [None if error is None else error.status for error in told] == [401, None, 401]
 
 
