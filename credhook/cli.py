@@ -5,14 +5,16 @@ Every process starts here: logs are configured, and an error becomes one line an
 Exit codes: 0 done; 1 failed; 2 wrong usage or a wrong setting; 3 (only `endpoints plan`) there is a difference.
 """
 
+import errno
 import importlib
+import os
 import sys
 from pathlib import Path
 from typing import Final
 
 import click
 
-from credhook.terminal import accept_all_characters
+from credhook.terminal import prepare_streams
 
 #: Name → the module in which the command has this name, and the line that `credhook --help` prints without an import.
 COMMANDS: Final = {
@@ -35,6 +37,9 @@ COMMANDS: Final = {
     "dev": ("credhook.sandbox.local.dev", "Run your handlers with Redis, receiver and sandbox; reload on save."),
     "demo": ("credhook.sandbox.local.demo", "Run every part on this machine, one event of each type."),
 }
+
+#: The disk is full, or the user's share of it.
+_FULL: Final = {errno.ENOSPC, errno.EDQUOT}
 
 #: Commands for a second terminal beside `credhook dev`.
 _BESIDE_DEV: Final = ("endpoints", "handlers", "events", "causes", "status", "doctor", "console", "api", "trigger")
@@ -87,12 +92,21 @@ def cli() -> None:
 
 def main(args: list[str] | None = None) -> None:
     """Run a command and exit with its code."""
-    accept_all_characters()
+    prepare_streams()
     words = sys.argv[1:] if args is None else args
-    if COMMANDS.keys().isdisjoint(words[:1]):  # Help and version need no settings, whose import takes 0.2 s.
-        cli(words, prog_name="credhook")
-    else:
-        _run_command(words)
+    try:
+        if COMMANDS.keys().isdisjoint(words[:1]):  # Help and version need no settings, whose import takes 0.2 s.
+            cli(words, prog_name="credhook")
+        else:
+            _run_command(words)
+    except KeyboardInterrupt:  # During an import. Otherwise click has handled it, with the same words and code.
+        click.echo("Aborted!", err=True)
+        sys.exit(1)
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        click.echo(f"credhook: cannot write {error.filename or 'the output'}: {error.strerror}", err=True)
+        os._exit(1)  # Python would try to write the rest of the output, and print a traceback.
 
 
 def _run_command(words: list[str]) -> None:

@@ -1,8 +1,10 @@
 """Print texts from outside: the terminal obeys none of their characters, and a narrow encoding stops no command."""
 
 import io
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 #: Heights of a column from 0 on, and what stands for them if the encoding lacks blocks.
@@ -19,8 +21,15 @@ def plain(text: str) -> str:
     )
 
 
-def accept_all_characters() -> None:
-    """Let standard output escape characters that its encoding lacks. By default Python raises an error."""
+def prepare_streams() -> None:
+    """Let standard output escape characters that its encoding lacks. By default Python raises an error.
+
+    A stream that was closed before the start becomes the null device. Otherwise each use of it would fail, and the next
+    socket would get its descriptor.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115  It stays open.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 

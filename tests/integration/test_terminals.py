@@ -1,7 +1,8 @@
-"""Commands on terminals whose encoding lacks characters of the store's texts."""
+"""Commands on terminals whose encoding lacks characters of the store's texts, and with streams that take nothing."""
 
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -86,3 +87,30 @@ def test_handlers_are_listed_on_any_terminal(tmp_path: Path) -> None:
     out, errors = process.communicate(timeout=120)
     assert (process.returncode, errors) == (0, b"")
     assert b"accounts.activate  coroutine" in out
+
+
+@pytest.mark.parametrize(
+    ("command", "streams", "code", "errors"),
+    [
+        (("--help",), ">/dev/full", 1, b"credhook: cannot write the output: No space left on device\n"),
+        (("events", "list"), ">/dev/full", 1, b"credhook: cannot write the output: No space left on device\n"),
+        (("events", "list"), "<&- >&-", 0, b""),
+        (("events", "list"), "2>&-", 0, b""),
+        (("status",), ">&-", 1, b""),
+    ],
+)
+def test_command_ends_in_order_if_nothing_takes_its_output(
+    redis_url: str, tmp_path: Path, command: tuple[str, ...], streams: str, code: int, errors: bytes
+) -> None:
+    shell = ["-c", f'exec "$0" "$@" {streams}', sys.executable, "-m", "credhook", *command]
+    environment = os.environ | {"REDIS_URL": redis_url}
+    with start(shell, python="sh", env=environment, cwd=tmp_path, stdout=-1, stderr=-1) as process:
+        assert process.communicate(timeout=120)[1] == errors
+    assert process.returncode == code
+
+
+def test_ctrl_c_during_an_import_shows_no_traceback(redis_url: str, tmp_path: Path) -> None:
+    (tmp_path / "structlog.py").write_text("raise KeyboardInterrupt", encoding="utf-8")
+    process = on_terminal("C", tmp_path, "status", REDIS_URL=redis_url)
+    assert process.communicate(timeout=120) == (b"", b"Aborted!\n")
+    assert process.returncode == 1
