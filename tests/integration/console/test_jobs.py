@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from redis import Redis
@@ -52,54 +53,35 @@ def end_of(jobs: Jobs, id_: str) -> Job:
     return jobs.get(id_)
 
 
-class PausedStore(Store[Redis]):
-    """A store that waits in each replay until `go` is set. `begun` is set when the first replay waits."""
+class DisturbedStore(Store[Redis]):
+    """A store that calls `disturb` once: before or after it runs the script for the time of this number."""
 
-    def __init__(self, redis: Redis) -> None:
+    def __init__(
+        self, redis: Redis, script: str, disturb: Callable[[], object], *, number: int = 1, after: bool = False
+    ) -> None:
         super().__init__(redis, "credhook", retention=RETENTION)
-        self.go, self.begun = Event(), Event()
+        self._script, self._disturb, self._left, self._after = script, disturb, number, after
 
     def run(self, script: Script, arguments: Sequence[Any], *, keys: Sequence[str] = ()) -> Any:
-        if script == "replay":
-            self.begun.set()
-            assert self.go.wait(60)
-        return super().run(script, arguments, keys=keys)
-
-
-class CutStore(Store[Redis]):
-    """A store whose connection breaks once, in the second batch, before or after Redis has run its script."""
-
-    def __init__(self, redis: Redis, *, after: bool) -> None:
-        super().__init__(redis, "credhook", retention=RETENTION)
-        self._after, self._batches = after, 0
-
-    def run(self, script: Script, arguments: Sequence[Any], *, keys: Sequence[str] = ()) -> Any:
-        self._batches += script == "replay"
-        is_cut = script == "replay" and self._batches == 2
-        if is_cut and not self._after:
-            raise RedisTimeoutError
+        self._left -= script == self._script
+        is_now = script == self._script and self._left == 0
+        if is_now and not self._after:
+            self._disturb()
         reply = super().run(script, arguments, keys=keys)
-        if is_cut:
-            raise RedisTimeoutError
+        if is_now and self._after:
+            self._disturb()
         return reply
 
 
-class EndingStore(Store[Redis]):
-    """A store whose console ends once, in the third batch, before or after Redis has run its script."""
+def paused_store(redis: Redis) -> tuple[SyncStore, Event, Event]:
+    """Return a store that waits in its first replay until the second event is set. It sets the first event before."""
+    begun, go = Event(), Event()
 
-    def __init__(self, redis: Redis, verb: str, *, after: bool) -> None:
-        super().__init__(redis, "credhook", retention=RETENTION)
-        self._verb, self._after, self._batches = verb, after, 0
+    def pause() -> None:
+        begun.set()
+        assert go.wait(60)
 
-    def run(self, script: Script, arguments: Sequence[Any], *, keys: Sequence[str] = ()) -> Any:
-        self._batches += script == self._verb
-        ends = script == self._verb and self._batches == 3
-        if ends and not self._after:
-            raise Interrupted
-        reply = super().run(script, arguments, keys=keys)
-        if ends:
-            raise Interrupted
-        return reply
+    return DisturbedStore(redis, "replay", pause), begun, go
 
 
 def test_job_continues_after_its_console_was_killed(tmp_path: Path, redis_url: str, redis_client: Redis) -> None:
@@ -136,7 +118,8 @@ def test_entry_of_another_version_holds_up_no_job(redis_client: Redis, entry: st
 @pytest.mark.parametrize(("after", "interrupted"), [(False, 0), (True, 200)])
 def test_job_continues_after_one_error_of_the_connection(redis_client: Redis, after: bool, interrupted: int) -> None:
     plant_many(redis_client, 500, State.DEAD)
-    with running_jobs(CutStore(redis_client, after=after)) as jobs:
+    store = DisturbedStore(redis_client, "replay", Mock(side_effect=RedisTimeoutError), number=2, after=after)
+    with running_jobs(store) as jobs:
         job = end_of(jobs, add(jobs, redis_client))
     assert (job.stage, job.total, job.outcomes["interrupted"]) == (Stage.DONE, 500, interrupted)
     assert redis_client.zcard(INDEX.open) == 500
@@ -222,28 +205,23 @@ def test_two_consoles_show_each_job_and_one_runs_it(tmp_path: Path, redis_url: s
 @pytest.mark.parametrize("verb", ["replay", "erase"])
 def test_batch_of_a_console_that_ended_is_done_once(redis_client: Redis, verb: str, after: bool) -> None:
     plant_many(redis_client, 700, State.DEAD)
-    with running_jobs(EndingStore(redis_client, verb, after=after)) as jobs:
+    store = DisturbedStore(redis_client, verb, Mock(side_effect=Interrupted), number=3, after=after)
+    with running_jobs(store) as jobs:
         job = end_of(jobs, add(jobs, redis_client, verb))
     past = "replayed" if verb == "replay" else "erased"
     assert (job.stage, job.worked, job.total) == (Stage.DONE, 700, 700)
-    assert job.summary == f"{past} 700 (200 as a console ended)" if after else f"{past} 700"
+    assert job.summary == f"{past} 700" + after * " (200 as a console ended)"
     assert redis_client.zcard(INDEX.dead) == 0
 
 
 def test_events_that_came_to_match_are_left_by_a_continued_job(redis_client: Redis) -> None:
     plant_many(redis_client, 700, State.DEAD)
 
-    class ChangingStore(EndingStore):
-        """A store in which an event is given up while no console runs."""
+    def end() -> None:
+        plant(redis_client, "late", State.DEAD)  # It is given up while no console runs.
+        raise Interrupted
 
-        def run(self, script: Script, arguments: Sequence[Any], *, keys: Sequence[str] = ()) -> Any:
-            try:
-                return super().run(script, arguments, keys=keys)
-            except Interrupted:
-                plant(redis_client, "late", State.DEAD)
-                raise
-
-    with running_jobs(ChangingStore(redis_client, "erase", after=True)) as jobs:
+    with running_jobs(DisturbedStore(redis_client, "erase", end, number=3, after=True)) as jobs:
         job = end_of(jobs, add(jobs, redis_client, "erase"))
     assert (job.stage, job.total) == (Stage.FAILED, 700)
     assert "have changed since they were counted" in job.error
@@ -264,13 +242,13 @@ def test_job_waits_while_another_console_has_the_lock(redis_client: Redis) -> No
 
 def test_job_leaves_the_next_batch_to_the_console_that_has_the_lock(redis_client: Redis) -> None:
     plant_many(redis_client, 500, State.DEAD)
-    store = PausedStore(redis_client)
+    store, begun, go = paused_store(redis_client)
     with running_jobs(store) as jobs:
         name = add(jobs, redis_client)
-        assert store.begun.wait(60)
+        assert begun.wait(60)
         # As after a stall of this console for longer than its lock lasts.
         redis_client.set(INDEX.console_lock, "another", px=60_000)
-        store.go.set()
+        go.set()
         until(lambda: redis_client.zcard(INDEX.open) == 200, what="the batch that was begun")
     assert redis_client.zcard(INDEX.open) == 200
     assert jobs.get(name).stage is Stage.RUNNING
@@ -278,15 +256,15 @@ def test_job_leaves_the_next_batch_to_the_console_that_has_the_lock(redis_client
 
 def test_jobs_run_one_after_the_other_and_stop_between_two_batches(redis_client: Redis) -> None:
     plant_many(redis_client, 500, State.DEAD)
-    store = PausedStore(redis_client)
+    store, begun, go = paused_store(redis_client)
     with running_jobs(store) as jobs:
         first, second, third = (add(jobs, redis_client) for _ in range(3))
-        assert store.begun.wait(60)
+        assert begun.wait(60)
         assert [jobs.get(name).stage for name in (first, second, third)] == ["running", "waiting", "waiting"]
         assert "Stop" in shown(jobs.get(first))
         jobs.request_stop(jobs.get(first))
         jobs.request_stop(jobs.get(second))
-        store.go.set()
+        go.set()
         ends = [end_of(jobs, name) for name in (first, second, third)]
     # The third job finds other events than were counted for it.
     assert [job.stage for job in ends] == [Stage.STOPPED, Stage.STOPPED, Stage.FAILED]
@@ -296,14 +274,8 @@ def test_jobs_run_one_after_the_other_and_stop_between_two_batches(redis_client:
 
 
 def test_failed_job_says_why_and_lets_the_next_run(redis_client: Redis) -> None:
-    class BrokenStore(Store[Redis]):
-        def run(self, script: Script, arguments: Sequence[Any], *, keys: Sequence[str] = ()) -> Any:
-            if script == "erase":
-                raise ZeroDivisionError
-            return super().run(script, arguments, keys=keys)
-
     plant_many(redis_client, 3, State.DEAD)
-    with running_jobs(BrokenStore(redis_client, "credhook", retention=RETENTION)) as jobs:
+    with running_jobs(DisturbedStore(redis_client, "erase", Mock(side_effect=ZeroDivisionError))) as jobs:
         failed = end_of(jobs, add(jobs, redis_client, "erase"))
         assert (failed.stage, failed.error) == (Stage.FAILED, "ZeroDivisionError")
         assert "ZeroDivisionError" in shown(failed)
@@ -312,15 +284,10 @@ def test_failed_job_says_why_and_lets_the_next_run(redis_client: Redis) -> None:
 
 
 def test_erasure_counts_an_event_that_came_while_it_ran(redis_client: Redis) -> None:
-    class LateStore(Store[Redis]):
-        """A store that accepts an event of the resource just before the first erasure."""
+    def accept() -> None:
+        run_accept(store_on(redis_client), ("late", COMPLETED, "r1"))
 
-        def run(self, script: Script, arguments: Sequence[Any], *, keys: Sequence[str] = ()) -> Any:
-            if script == "erase":
-                run_accept(store_on(redis_client), ("late", COMPLETED, "r1"))
-            return super().run(script, arguments, keys=keys)
-
-    with running_jobs(LateStore(redis_client, "credhook", retention=RETENTION)) as jobs:
+    with running_jobs(DisturbedStore(redis_client, "erase", accept)) as jobs:
         job = end_of(jobs, add(jobs, redis_client, "erase", Selection(resource="r1")))
     assert (job.stage, job.total, job.summary) == (Stage.DONE, 1, "erased 1")
     assert not redis_client.exists(EVENT + "late")
