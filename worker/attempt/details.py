@@ -42,8 +42,6 @@ log = structlog.get_logger("credhook.worker")
 LIFETIME: Final = 86_400
 #: Maximum size in bytes: a full Redis would accept no events.
 LARGEST: Final = 256 * 1024
-
-
 #: How sealed data begins: as Fernet's tokens do, and no JSON.
 SEALED: Final = "gAAAA"
 #: Seconds that presented data stays in memory: the first five retries of a handler.
@@ -56,9 +54,7 @@ MOST_BYTES_IN_MEMORY: Final = 32 * 1024 * 1024
 class RecentData:
     """Presented data that this process has fetched, in memory, by event. The oldest data makes room for the newest."""
 
-    def __init__(self, seconds: float = SECONDS_IN_MEMORY) -> None:
-        """`seconds`: how long the data stays, if it is not dropped."""
-        self._seconds = seconds
+    def __init__(self) -> None:
         self._data: dict[str, tuple[bytes, asyncio.TimerHandle]] = {}
         self._bytes = 0
 
@@ -68,7 +64,7 @@ class RecentData:
             earlier, expiry = self._data.pop(event_id)
             self._bytes -= len(earlier)
         else:
-            expiry = asyncio.get_running_loop().call_later(self._seconds, self.drop, event_id)
+            expiry = asyncio.get_running_loop().call_later(SECONDS_IN_MEMORY, self.drop, event_id)
         self._bytes += len(data)
         while self._data and (len(self._data) >= MOST_IN_MEMORY or self._bytes > MOST_BYTES_IN_MEMORY):
             self.drop(next(iter(self._data)))
