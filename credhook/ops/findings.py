@@ -12,7 +12,6 @@ from credhook.events import path_advice
 from credhook.ops.fleet import (
     Fleet,
     FleetProcess,
-    ReceiverProcess,
     RedisServer,
     WorkerProcess,
     read_fleet,
@@ -20,7 +19,6 @@ from credhook.ops.fleet import (
 from credhook.ops.verdict import Finding, Problem, Verdict, fail, ok, split_remedy, warn
 from credhook.store import health
 from credhook.store.announcements import DEPLOY_SECONDS, family_of
-from credhook.store.arrivals import Silence
 from credhook.store.counts import EventCounts, counted
 from credhook.store.errors import STORE_ERRORS
 from credhook.store.store import SyncStore
@@ -72,7 +70,7 @@ class Row(NamedTuple):
     Attributes:
         name: its stable name, as in `Finding`.
         reads: returns an item for each problem, or no item.
-        sentence: returns the problem of an item in words.
+        sentence: returns the problem of an item in words. By default an item is a `Problem`.
         remedy: what to do, or a function that returns what to do about an item.
         alert: the alert of deploy/alerts.yaml about the same problem, or "".
         verdict: NOTE if the problem needs no attention.
@@ -80,8 +78,8 @@ class Row(NamedTuple):
 
     name: str
     reads: Callable[[Fleet], Iterable[Any]]
-    sentence: Callable[[Any], str]
-    remedy: str | Callable[[Any], str]
+    sentence: Callable[[Any], str] = itemgetter(0)
+    remedy: str | Callable[[Any], str] = itemgetter(1)
     alert: str = ""
     verdict: Verdict = Verdict.WARN
 
@@ -182,10 +180,12 @@ def _item_if(value: Any) -> Iterable[Any]:
     return (value,) if value else ()
 
 
-def _missing(fleet: Fleet) -> str:
+def _missing(fleet: Fleet) -> Iterator[str]:
+    if not fleet.missing or fleet.refuses_writes:
+        return
     last = ", ".join(f"{label(worker)} {age(worker.silent)} ago" for worker in fleet.missing[-_MAX_NAMED:])
     workers = counted(len(fleet.missing), "worker has", "workers have")
-    return f"{workers} ended without deregistering and without a replacement, the last: {last}"
+    yield f"{workers} ended without deregistering and without a replacement, the last: {last}"
 
 
 def _too_few(fleet: Fleet) -> Iterator[Problem]:
@@ -207,9 +207,12 @@ def _starting(fleet: Fleet) -> Iterator[Problem]:
             yield problem, "see startup_failed and startup_slow in its log"
 
 
-def _no_worker(fleet: Fleet) -> str:
+def _no_worker(fleet: Fleet) -> Iterator[Problem]:
+    if fleet.own_workers or fleet.refuses_writes:
+        return
     waiting = f", and {counted(fleet.counts.open, 'event waits', 'events wait')}" if fleet.counts.open else ""
-    return f"no worker of the queue {fleet.queue} is alive{waiting}"
+    remedy = f"start `credhook worker` with CREDHOOK_QUEUE={fleet.queue} and the REDIS_URL of the receivers"
+    yield f"no worker of the queue {fleet.queue} is alive{waiting}", remedy
 
 
 def _receivers(fleet: Fleet) -> Iterator[str]:
@@ -227,7 +230,7 @@ def _minutes(seconds: float) -> str:
     return f"{age(seconds)} ago" if seconds else "within a minute"
 
 
-def _silence(fleet: Fleet) -> Iterable[Silence]:
+def _silence(fleet: Fleet) -> Iterator[str]:
     """Find missing deliveries, unless something else explains them: no receiver, refusals, a paused platform."""
     is_explained = (
         not fleet.own_receivers
@@ -235,32 +238,24 @@ def _silence(fleet: Fleet) -> Iterable[Silence]:
         or any(platform.paused for platform in fleet.platforms)
         or any(_refusals(fleet, is_all=True))
     )
-    return () if is_explained else _item_if(fleet.silence)
+    if fleet.silence and not is_explained:
+        usual = f"at this time a week ago, {fleet.silence.usual:.1f} deliveries a minute came"
+        yield f"no delivery for {age(60.0 * fleet.silence.minutes)}; {usual}"
 
 
-def _silent(silence: Silence) -> str:
-    return (
-        f"no delivery for {age(60.0 * silence.minutes)}; at this time a week ago, {silence.usual:.1f} deliveries a "
-        "minute came"
-    )
+def _unavailable(fleet: Fleet) -> Iterator[Problem]:
+    for receiver in fleet.own_receivers:
+        if receiver.unavailable:
+            reason, remedy = split_remedy(receiver.unavailable)
+            yield f"the receiver {label(receiver)} answered its last delivery with 503: {reason}", remedy
 
 
-def _unavailable(receiver: ReceiverProcess) -> str:
-    return (
-        f"the receiver {label(receiver)} answered its last delivery with 503: {split_remedy(receiver.unavailable)[0]}"
-    )
-
-
-def _credentials(fleet: Fleet) -> Iterator[tuple[WorkerProcess, str]]:
+def _credentials(fleet: Fleet) -> Iterator[Problem]:
     refused = [worker for worker in fleet.own_workers if worker.credential_error]
     more = f" ({len(refused)} workers in all)" if len(refused) > _MAX_NAMED else ""
     for worker in refused[:_MAX_NAMED]:
-        yield worker, more
-
-
-def _refused_credential(item: tuple[WorkerProcess, str]) -> str:
-    worker, more = item
-    return f"worker {label(worker)} takes no events: {split_remedy(worker.credential_error)[0]}{more}"
+        reason, remedy = split_remedy(worker.credential_error)
+        yield f"worker {label(worker)} takes no events: {reason}{more}", remedy
 
 
 def _conflicts(fleet: Fleet) -> int:
@@ -405,8 +400,6 @@ def _paths(fleet: Fleet) -> Iterator[Problem]:
         yield f"the platform answers every fetch of {kind}s with 404, on {_processes(workers)}", path_advice(kind)
 
 
-_problem, _remedy = itemgetter(0), itemgetter(1)
-
 #: Every finding about the fleet, the most urgent first.
 ROWS: Final = (
     Row(
@@ -419,36 +412,24 @@ ROWS: Final = (
     Row(
         "fleet.silence",
         _silence,
-        _silent,
+        str,
         "`credhook doctor` tries public URL and endpoint; look at the platform's own list of deliveries",
         alert="CredhookNoDeliveries",
     ),
-    Row(
-        "fleet.workers",
-        lambda fleet: () if fleet.own_workers or fleet.refuses_writes else (fleet,),
-        _no_worker,
-        lambda fleet: f"start `credhook worker` with CREDHOOK_QUEUE={fleet.queue} and the REDIS_URL of the receivers",
-        alert="CredhookNoWorker",
-    ),
+    Row("fleet.workers", _no_worker, alert="CredhookNoWorker"),
     Row(
         "fleet.missing",
-        lambda fleet: (fleet,) if fleet.missing and not fleet.refuses_writes else (),
         _missing,
+        str,
         "see their hosts, and start `credhook worker` there or elsewhere; else `credhook status --acknowledge`",
     ),
-    Row("fleet.processes", _too_few, _problem, _remedy),
-    Row("fleet.starting", _starting, _problem, _remedy),
-    Row(
-        "fleet.credentials",
-        _credentials,
-        _refused_credential,
-        lambda item: split_remedy(item[0].credential_error)[1],
-        alert="CredhookTokenNotGranted",
-    ),
-    Row("fleet.queues", _queues, _problem, _remedy, alert="CredhookForsaken"),
-    Row("fleet.versions", _versions, _problem, _remedy, alert="CredhookVersionsDiffer"),
-    Row("fleet.handlers", _handlers, _problem, _remedy),
-    Row("fleet.settings", _settings, _problem, _remedy),
+    Row("fleet.processes", _too_few),
+    Row("fleet.starting", _starting),
+    Row("fleet.credentials", _credentials, alert="CredhookTokenNotGranted"),
+    Row("fleet.queues", _queues, alert="CredhookForsaken"),
+    Row("fleet.versions", _versions, alert="CredhookVersionsDiffer"),
+    Row("fleet.handlers", _handlers),
+    Row("fleet.settings", _settings),
     Row(
         "fleet.refuses_alone",
         lambda fleet: (receiver for receiver in fleet.own_receivers if receiver.refuses_alone),
@@ -456,16 +437,10 @@ ROWS: Final = (
         "it is not ready: compare its CREDHOOK_WEBHOOK_SECRETS and its clock with theirs, and restart it",
         alert="CredhookReceiverRefuses",
     ),
-    Row("fleet.refusals", partial(_refusals, is_all=True), _problem, _remedy, alert="CredhookRefusing"),
-    Row("fleet.forged", partial(_refusals, is_all=False), _problem, _remedy, verdict=Verdict.NOTE),
-    Row("fleet.turned_away", _turned_away, _problem, _remedy, alert="CredhookTurnedAway"),
-    Row(
-        "fleet.unavailable",
-        lambda fleet: (receiver for receiver in fleet.own_receivers if receiver.unavailable),
-        _unavailable,
-        lambda receiver: split_remedy(receiver.unavailable)[1],
-        alert="CredhookNotStored",
-    ),
+    Row("fleet.refusals", partial(_refusals, is_all=True), alert="CredhookRefusing"),
+    Row("fleet.forged", partial(_refusals, is_all=False), verdict=Verdict.NOTE),
+    Row("fleet.turned_away", _turned_away, alert="CredhookTurnedAway"),
+    Row("fleet.unavailable", _unavailable, alert="CredhookNotStored"),
     Row(
         "outside.age",
         lambda fleet: _item_if(
@@ -474,8 +449,8 @@ ROWS: Final = (
         lambda seconds: f"public URL and endpoint were last checked {age(seconds)} ago",
         "see background_task_failed with task=outside in the workers' log",
     ),
-    Row("platform.breaker", _breakers, _problem, _remedy, alert="CredhookBreakerOpen"),
-    Row("platform.paths", _paths, _problem, _remedy),
+    Row("platform.breaker", _breakers, alert="CredhookBreakerOpen"),
+    Row("platform.paths", _paths),
     Row(
         "redis.clock_step",
         lambda fleet: _item_if(fleet.clock_step),
