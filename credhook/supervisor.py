@@ -3,6 +3,7 @@
 import math
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -30,6 +31,17 @@ def stop_on(handler: Callable[[int, FrameType | None], object]) -> None:
     """Call the handler at each signal that stops a process."""
     for number in stops():
         signal.signal(number, handler)
+
+
+def stop_with_supervisor(lifeline: int) -> None:
+    """Stop this process in order when its supervisor, which holds the other end of the pipe, has died in any way."""
+
+    def wait() -> None:
+        os.read(lifeline, 1)
+        structlog.get_logger("credhook").warning("supervisor_gone")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, daemon=True, name="lifeline").start()
 
 
 def ignore_hangup() -> None:

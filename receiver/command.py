@@ -16,7 +16,6 @@ from uuid import uuid4
 
 import click
 import structlog
-import uvicorn
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from credhook import tracing
@@ -39,7 +38,7 @@ from credhook.store.announcements import (
 from credhook.store.errors import STORE_ERRORS, StoreRefusal
 from credhook.store.health import Check, SharedExamination, ask
 from credhook.store.store import AsyncStore
-from credhook.supervisor import FOLDER, PLACE, Supervisor, ignore_hangup, stop_on
+from credhook.supervisor import FOLDER, PLACE, Supervisor, ignore_hangup, stop_on, stop_with_supervisor
 
 if TYPE_CHECKING:
     from credhook.receiver.tracing import DeliveryTracer
@@ -68,7 +67,7 @@ _LEAVE_SECONDS: Final = 1.0
     "--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Processes that share the port."
 )
 @click.option("--fd", type=int, hidden=True, help="Accept from this socket, which the parent process has bound.")
-@click.option("--lifeline", type=int, hidden=True, help="Stop when the parent's end of this pipe closes.")
+@click.option("--lifeline", type=int, hidden=True, help="Stop when the supervisor's end of this pipe closes.")
 def receiver(*, workers: int, fd: int | None, lifeline: int | None) -> None:
     """Accept deliveries: verify, deduplicate, store, acknowledge.
 
@@ -116,14 +115,14 @@ def _serve(
     )
     server = Server(config)
     stop_on(server.handle_exit)
+    if lifeline is not None:
+        stop_with_supervisor(lifeline)
 
     async def serve() -> None:
         # Start without waiting for Redis: until it answers, deliveries get 503.
         background = [asyncio.create_task(coroutine) for coroutine in (_watch(inbox), announcer.keep())]
         if admin:
             background.append(asyncio.create_task(_run_admin(settings, admin, store, announcer.examine, REGISTRY)))
-        if lifeline is not None:
-            end_with_parent(lifeline, server)
         await server.serve([listener])
         for task in background:
             task.cancel()
@@ -136,17 +135,6 @@ def _serve(
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
         runner.run(serve())
     tracing.flush()
-
-
-def end_with_parent(lifeline: int, server: uvicorn.Server) -> None:
-    """End the server when its parent, which holds the other end of the pipe, dies."""
-    loop = asyncio.get_running_loop()
-
-    def ended() -> None:
-        loop.remove_reader(lifeline)  # A closed pipe stays readable, so this would run in each turn of the loop.
-        server.should_exit = True
-
-    loop.add_reader(lifeline, ended)
 
 
 def _tracer(settings: ReceiverSettings, inbox: Inbox) -> Optional["DeliveryTracer"]:

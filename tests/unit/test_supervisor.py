@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from credhook.supervisor import CHECK_SECONDS, LONG_LIFE_SECONDS, End, Supervisor, stops
+from credhook.supervisor import CHECK_SECONDS, LONG_LIFE_SECONDS, End, Supervisor, stop_with_supervisor, stops
 from support.process.fake_children import Child, Clock, own_signals
+from support.waiting import until
 
 #: Lives of children, one after the other: how many seconds, and the code that they end with.
 Lives = Sequence[tuple[float, int]]
@@ -227,6 +228,18 @@ def test_asked_again_it_insists(
         told(clock, seconds, number)
     assert one.run() == 0
     assert [child.signals for child in one.children] == [sent] * 2
+
+
+def test_process_stops_with_its_supervisor(logs: list[Any]) -> None:
+    lifeline, held_by_supervisor = os.pipe()
+    stopped: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: stopped.append(number))
+    stop_with_supervisor(lifeline)
+    assert stopped == []
+    os.close(held_by_supervisor)
+    until(lambda: stopped)
+    os.close(lifeline)
+    assert [entry["event"] for entry in logs] == ["supervisor_gone"]
 
 
 def test_under_nohup_the_end_of_the_terminal_ends_nothing() -> None:

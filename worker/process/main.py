@@ -24,7 +24,7 @@ from credhook.settings import WorkerSettings, in_force
 from credhook.store import health
 from credhook.store.errors import STORE_ERRORS, hint
 from credhook.store.store import SyncStore
-from credhook.supervisor import stop_on, stops
+from credhook.supervisor import stop_on, stop_with_supervisor, stops
 from credhook.worker.attempt.running import untimed
 from credhook.worker.handlers.blocking import BLOCKED_SECONDS, SlowCode, refuse_blocking_calls
 from credhook.worker.handlers.loading import load_for_work
@@ -205,7 +205,7 @@ def _work(
                 slow.tick()
                 arm(plugins_run)
 
-        _end_with(supervision.lifeline)
+        stop_with_supervisor(supervision.lifeline)
     else:
         sys.breakpointhook = _debug  # It blocks the loop, and so does the handler that a person steps through.
         untimed.set()  # A person in a debugger takes longer than a handler may.
@@ -254,17 +254,6 @@ def _debug(*_: object, **__: object) -> None:
 
 def _skip_breakpoint(*_: object, **__: object) -> None:
     log.warning("breakpoint_skipped", hint="Run credhook dev --debug in a terminal")
-
-
-def _end_with(lifeline: int) -> None:
-    """Stop in order when the supervisor has died in any way."""
-
-    def wait() -> None:
-        os.read(lifeline, 1)
-        log.warning("supervisor_gone")
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=wait, daemon=True, name="lifeline").start()
 
 
 def _wait_for(store: SyncStore) -> None:

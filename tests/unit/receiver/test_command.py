@@ -1,17 +1,14 @@
-"""What the receiver's process does beside its requests: it looks at Redis, and ends with its parent."""
+"""What the receiver's process does beside its requests: it looks at Redis."""
 
 import asyncio
-import os
 from contextlib import suppress
 from typing import Any
 from unittest.mock import AsyncMock, Mock
 
-import uvicorn
 from structlog.testing import capture_logs
 
-from credhook.receiver.command import _watch, end_with_parent
+from credhook.receiver.command import _watch
 from credhook.store.health import Check
-from support.waiting import until_async
 
 WELL = Check("reachable", passed=True, remedy="")
 UNWELL = Check("reachable", passed=False, remedy="start it")
@@ -36,18 +33,3 @@ async def test_a_redis_that_is_unwell_is_looked_at_more_often() -> None:
     assert waits == [1.0] * 6 + [5.0] * 2 + [1.0] * 2 + [5.0] * 3
     events: list[Any] = [entry["event"] for entry in logs]
     assert events == [*["redis_unsafe", "redis_safe"] * 2, "redis_warning"]
-
-
-async def test_server_ends_with_its_parent() -> None:
-    lifeline, held_by_parent = os.pipe()
-    server = uvicorn.Server(uvicorn.Config(lambda: None))
-    try:
-        end_with_parent(lifeline, server)
-        await asyncio.sleep(0)
-        assert not server.should_exit
-        os.close(held_by_parent)
-        await until_async(lambda: server.should_exit)
-        # Else its callback would run in each turn of the loop while requests drain.
-        assert not asyncio.get_running_loop().remove_reader(lifeline)
-    finally:
-        os.close(lifeline)
