@@ -318,7 +318,7 @@ class Trial:
         """Call the functions of `on_error` and `on_give_up`, and raise the first error of theirs."""
         for plugin in plugins_of(self.handler.function):
             for hook in plugin.hooks(will_retry=failure.will_retry):
-                if error := await self._call(hook, failure):
+                if error := await self._call(hook, HOOK_SECONDS, failure):
                     raise error
 
     async def crash(self, handler: Handler) -> None:
@@ -329,10 +329,13 @@ class Trial:
     async def _run(self, handler: Handler) -> Exception | None:
         self._runs += 1
         timeout = self.timeout or handler.timeout or WorkerSettings.model_fields["handler_timeout"].default
-        return await self._call(replace(handler, timeout=timeout))
+        return await self._call(handler, timeout)
 
-    async def _call(self, handler: Handler, failure: FailedRun | None = None) -> Exception | None:
-        """Call a handler, or a function of `on_error` or `on_give_up` with its failure, and return its error."""
+    async def _call(self, handler: Handler, seconds: float, failure: FailedRun | None = None) -> Exception | None:
+        """Call a handler, or a function of `on_error` or `on_give_up` with its failure, and return its error.
+
+        `seconds`: its time-out.
+        """
         api = self.api.plain if handler.is_async else self.api.sync
         context = make_context(
             handler, self.event, api, stale=self.stale, state=self.state, capture=self._log, saved=self.progress
@@ -342,8 +345,7 @@ class Trial:
         with suppress(ModuleNotFoundError):  # It comes with the extra `testing`.
             refuse_blocking_calls()
         with noted_warnings():
-            timeout = handler.timeout or HOOK_SECONDS
-            error = await running.run(handler, self.event, context, timeout=timeout, runs=runs, failure=failure)
+            error = await running.run(handler, self.event, context, timeout=seconds, runs=runs, failure=failure)
         if isinstance(error, running.HandlerTimeout):  # A task that hangs would delay the end of the test's loop.
             await end_tasks(asyncio.all_tasks() - before)
         return error

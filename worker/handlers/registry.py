@@ -367,7 +367,7 @@ class Handlers(Generic[State]):
         Raises:
             ValueError: the function takes arguments, or the plugin has a start-up function already.
         """
-        self._check_lifecycle("startup", function)
+        self._check_lifecycle("startup", function, 0)
         self.startup_function = function
         return function
 
@@ -382,7 +382,7 @@ class Handlers(Generic[State]):
         Raises:
             ValueError: the function does not take one argument, or the plugin has a shutdown function already.
         """
-        self._check_lifecycle("shutdown", function, None)
+        self._check_lifecycle("shutdown", function, 1)
         self.shutdown_function = function
         return function
 
@@ -443,7 +443,7 @@ class Handlers(Generic[State]):
 
     def _as_hook(self, kind: str, function: Callable[[Any, Any], Any]) -> Handler:
         name = f"{self.name}.{name_of(function) or kind}"
-        return _new_handler(name, frozenset(), function, {"timeout": HOOK_SECONDS}, "failure")
+        return _new_handler(name, frozenset(), function, {}, "failure")
 
     def _check_vacant(self, kind: str) -> None:
         """Raise `ValueError` if another function of the plugin does the same already."""
@@ -458,12 +458,12 @@ class Handlers(Generic[State]):
                 hint = "do the work of both in one function"
             raise ValueError(f"{self.name!r} already has a {other} function, at {defined_at(function)}; {hint}")
 
-    def _check_lifecycle(self, kind: str, function: Callable[..., Any], *arguments: object) -> None:
+    def _check_lifecycle(self, kind: str, function: Callable[..., Any], arguments: int) -> None:
         self._check_vacant(kind)
         if is_generator(function) and not is_async(function):
             hint = "register it with @handlers.lifespan"
             raise ValueError(f"{self.name}: the {kind} function is a generator or context manager: {hint}")
-        if not takes(function, len(arguments)):
+        if not takes(function, arguments):
             wanted = "one argument, the state" if arguments else "no argument"
             raise ValueError(f"{self.name}: the {kind} function should take {wanted}")
 
