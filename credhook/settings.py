@@ -548,6 +548,8 @@ class PlatformSettings(Settings):
                 ssl.create_default_context(cafile=trusted)
             except OSError:
                 raise ValueError(f"SSL_CERT_FILE: {trusted} should be a readable file of PEM certificates") from None
+        if (folders := os.environ.get("SSL_CERT_DIR")) and not any(map(os.path.isdir, folders.split(os.pathsep))):
+            raise ValueError(f"SSL_CERT_DIR: {folders} should be a folder of PEM certificates")
         return self
 
 
@@ -684,17 +686,18 @@ def settings_errors(invalid: ValidationError) -> list[str]:
     lines = []
     for error in invalid.errors(include_input=False, include_url=False):
         message = error["msg"].removeprefix("Value error, ")
-        if error["type"] == "missing":
-            message = f"is not set, or empty. {_description(str(error['loc'][0]))}"
+        if error["type"] != "value_error":  # The words are pydantic's. They name neither unit nor form.
+            message = "is not set, or empty" if error["type"] == "missing" else message
+            message = ". ".join(filter(None, [message, _description(str(error["loc"][0]))]))
         lines.append(": ".join([*map(str, error["loc"][:1]), message]))
     return lines
 
 
 def _description(variable: str, of: type[Settings] = Settings) -> str:
-    """Return the first sentence about a setting, or ""."""
+    """Return the first clause about a setting, or ""."""
     for field in of.model_fields.values():
         if field.validation_alias == variable:
-            return (field.description or "").partition(". ")[0].rstrip(".")
+            return re.split("[.;] ", field.description or "")[0].rstrip(".")
     return next(filter(None, (_description(variable, child) for child in of.__subclasses__())), "")
 
 

@@ -123,7 +123,9 @@ SAID = {
     "CREDHOOK_PATH_SECRET": "should be 22 to 128 letters, digits, - and _; python -c 'import secrets; print",
     "CREDHOOK_WEBHOOK_PATH": "should begin with / and hold letters, digits and . _ ~ - between slashes",
     **{f"CREDHOOK_{file}": FILE for file in ("TLS_CERTFILE", "REDIS_CERTFILE", "CLIENT_CERTFILE", "CLIENT_KEYFILE")},
-    "CREDHOOK_QUEUE": "should match pattern",
+    # Pydantic's words, and what they leave out: the unit or the use.
+    "CREDHOOK_QUEUE": "should match pattern '^[A-Za-z0-9_-]{1,64}$'. Name of the RQ queue between receiver and workers",
+    "CREDHOOK_RETENTION": "3600. Seconds that a settled event is remembered|315360000. Seconds that a settled event",
     "CREDHOOK_DURABILITY": "should be strict, standard, replicated or replicated:N",
     "CREDHOOK_ADMIN": "should be host:port",
     "CREDHOOK_API_URL": "should be an http:// or https:// URL without credentials, query or fragment",

@@ -150,7 +150,15 @@ def hint(error: Exception) -> str:
         return advice(error.operation, error.cause)
     if isinstance(error, InvalidResponse) and error.cause in CAUSES:
         return advice(error.operation, error.cause)
+    if isinstance(error, NotFound) and error.operation.endswith((".list", ".page")):  # It holds no id.
+        return "check CREDHOOK_API_URL, the root of the API: it ends before /me-creds"
     return ""
+
+
+def with_hint(error: ApiError, words: str = "") -> str:
+    """Return the error's message with these words, and which setting to check unless the message names it."""
+    message = f"{error}: {words}" if words else str(error)
+    return message if "CREDHOOK_" in message else "; ".join(filter(None, [message, hint(error)]))
 
 
 #: Statuses below 500 that pass by themselves: a time-out, a request sent too early, too many requests.

@@ -21,7 +21,7 @@ from pydantic_core import from_json
 from credhook.settings import PlatformSettings
 from credhook.terminal import plain
 from credhook.worker.api.client import AsyncApi, Sender
-from credhook.worker.api.errors import ApiError, InvalidRequest, Unavailable
+from credhook.worker.api.errors import ApiError, InvalidRequest, Unavailable, with_hint
 from credhook.worker.api.models import (
     CertificateRequest,
     EndpointRequest,
@@ -235,4 +235,4 @@ def _mistakes(error: ValidationError) -> str:
 def _with_detail(error: ApiError) -> str:
     """Add the platform's own words. They are about the operator's own request, so the operator may read them."""
     words = " ".join((error.errors[0].detail or "").split()) if error.errors else ""
-    return f"{error}: {plain(words)}" if words else str(error)
+    return with_hint(error, plain(words))

@@ -30,7 +30,7 @@ from credhook.store.health import unanswered
 from credhook.store.job import accept_arguments
 from credhook.store.store import AsyncStore
 from credhook.worker.api.client import AsyncApi, Sender, pages, retried
-from credhook.worker.api.errors import ApiError
+from credhook.worker.api.errors import ApiError, with_hint
 from credhook.worker.api.models import ListedResource
 from credhook.worker.commands.bulk import bar
 from credhook.worker.commands.options import MOMENT, TYPE, open_store
@@ -278,7 +278,9 @@ def backfill(*, since: datetime, until: datetime, types: tuple[str, ...], dry_ru
             asyncio.run(_run(comparison, settings, Window(since, until), wanted, dry_run=dry_run))
         except KeyboardInterrupt:
             stopped = "stopped by Ctrl-C"
-        except (ApiError, TooLate) as error:
+        except ApiError as error:
+            stopped = with_hint(error)
+        except TooLate as error:
             stopped = str(error)
         except StoreError as error:
             # The last step may have been done, and only its reply lost.

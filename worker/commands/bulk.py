@@ -105,7 +105,7 @@ def replay(
 
         with bar("replaying", len(events)) as progress:
             result = work_through(events, step, progress.update)
-        report(result, "replayed", REPLAYED, NOT_REPLAYED, as_json=as_json)
+        report(result, "replayed", REPLAYED, NOT_REPLAYED, queue=store.queue, as_json=as_json)
 
 
 def _count(events: Sequence[EventSummary], *, dry_run: bool, expect: int | None, as_json: bool) -> None:
@@ -185,7 +185,7 @@ def erase(
             result = work_through(events, erasure, progress.update)
         if not result.stopped:
             result.outcomes.update(outcome.decode() for outcome in erasure.finish(events))
-        report(result, "erased", ERASED, NOT_ERASED, as_json=as_json)
+        report(result, "erased", ERASED, NOT_ERASED, queue=store.queue, as_json=as_json)
 
 
 def bar(label: str, total: int | None = None) -> AbstractContextManager[Any]:
@@ -196,7 +196,13 @@ def bar(label: str, total: int | None = None) -> AbstractContextManager[Any]:
 
 
 def report(
-    result: BulkResult, verb: str, done: Mapping[str, str], not_done: Mapping[str, str], *, as_json: bool
+    result: BulkResult,
+    verb: str,
+    done: Mapping[str, str],
+    not_done: Mapping[str, str],
+    *,
+    queue: str,
+    as_json: bool,
 ) -> None:
     """Print how many events were done and not done, with the verb in the past tense. Exit with 1 if none were done.
 
@@ -207,7 +213,8 @@ def report(
     if as_json:
         click.echo(json.dumps({verb: finished, "left": remaining, "complete": not result.stopped}))
     elif not result.stopped:
-        click.echo(sentence(result.outcomes, verb, done, not_done))
+        none = f"{verb} 0: the store of the queue {queue} has no such events"
+        click.echo(sentence(result.outcomes, verb, done, not_done) if result.total or result.outcomes else none)
     if result.stopped:
         # The last batch may have been done, and its reply lost.
         raise click.ClickException(

@@ -90,7 +90,7 @@ def list_events(*, selection: Selection, as_json: bool) -> None:
         return
     if shown or page.after is None:
         rows = [["" if record[name] is None else str(record[name]) for name in _COLUMNS] for record in shown]
-        print_table(_COLUMNS, rows, "no events")
+        print_table(_COLUMNS, rows, f"the store of the queue {store.queue} has no such events")
     if page.looked_back_to is not None:
         click.echo(f"looked back to {(time_of(page.looked_back_to) or '')[:19]} UTC, and found {len(shown)}")
     if page.after is not None:
@@ -108,7 +108,7 @@ def show_event(webhook_id: str, *, as_json: bool) -> None:
     with options.open_store() as store:
         record = event_with_history(store, webhook_id)
     if record is None:
-        raise click.ClickException(f"the store has no event {webhook_id}")
+        raise options.no_event(store, webhook_id)
     for line in [json.dumps(record)] if as_json else lines(record):
         click.echo(plain(line))
 

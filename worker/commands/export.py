@@ -11,11 +11,11 @@ from credhook.events import EVENT_TYPES, resource_of
 from credhook.settings import WorkerSettings
 from credhook.store.history import records
 from credhook.worker.api.client import AsyncApi, Sender
-from credhook.worker.api.errors import ApiError
+from credhook.worker.api.errors import ApiError, with_hint
 from credhook.worker.api.models import Issuance, Presentation, data_of
 from credhook.worker.attempt.details import Snapshots, from_bytes
 from credhook.worker.commands.api import RETRY_SECONDS
-from credhook.worker.commands.options import AN_ID, open_store
+from credhook.worker.commands.options import AN_ID, no_event, open_store
 
 #: Fields of an issuance, a presentation and a credential without personal data. All other fields are redacted.
 _NOT_PERSONAL: Final = {
@@ -37,13 +37,13 @@ def export(webhook_id: str) -> None:
     with open_store() as store:
         record = next(records(store, [webhook_id]), None)
     if record is None:
-        raise click.ClickException(f"the store has no event {webhook_id}")
+        raise no_event(store, webhook_id)
     if record["type"] not in EVENT_TYPES:
         raise click.ClickException(f"this version does not know the event type {record['type']}")
     try:
         details = asyncio.run(_details(settings, webhook_id, record["type"], record["resource_id"]))
     except ApiError as error:
-        raise click.ClickException(f"the platform does not return the details: {error}") from error
+        raise click.ClickException(f"the platform does not return the details: {with_hint(error)}") from error
     case = {name: record[name] for name in ("type", "resource_id", "webhook_id", "received_at")}
     case["attempt"] = max(1, record["attempts"] or 1)
     content = data_of(details.raw)

@@ -38,7 +38,7 @@ _CAUSE: Final = _Parsed("id", functools.partial(valid, CAUSE_ID.fullmatch, "id o
 _STATES: Final = [state.value for state in State]
 _STATE_HELP: Final = "Only events in this state; repeat it for several."
 _TYPE_HELP: Final = "Only events of this type, such as verification.data; repeat it for several."
-_SINCE_HELP: Final = "Only events received since then: ISO 8601, or an age: 2h, 7d."
+_SINCE_HELP: Final = "Only events received since then: ISO 8601, in UTC unless it has an offset; or an age: 2h, 7d."
 #: Options that `tail` takes as well, since each change of an event shows what they compare.
 WATCHING: Final = (
     click.option("--state", "states", multiple=True, type=click.Choice(_STATES), help=_STATE_HELP),
@@ -75,6 +75,8 @@ def selecting(*options: Callable[..., Any]) -> Callable[[Callable[..., None]], C
             selected = {field.name: values.pop(field.name) for field in fields(Selection) if field.name in values}
             selected |= {"states": frozenset(map(State, selected["states"])), "types": frozenset(selected["types"])}
             selection, everything = Selection(**selected), values.pop("everything", True)
+            if selection.since and selection.since > datetime.now(UTC):
+                raise click.UsageError("--since is in the future; times are in UTC unless they have an offset: +01:00")
             if selection.since and selection.until and selection.since >= selection.until:
                 raise click.UsageError("--since should be earlier than --until")
             if selection.is_empty and not everything:
@@ -86,6 +88,11 @@ def selecting(*options: Callable[..., Any]) -> Callable[[Callable[..., None]], C
         return functools.reduce(lambda inner, option: option(inner), reversed(options), decorated)
 
     return decorate
+
+
+def no_event(store: SyncStore, webhook_id: str) -> click.ClickException:
+    """Return the error for an unknown id. It names the queue, since the event may be in another queue's store."""
+    return click.ClickException(f"the store of the queue {store.queue} has no event {webhook_id}")
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from credhook.worker.attempt import running
 from credhook.worker.attempt.attempt import Attempt
 from credhook.worker.attempt.rehearsal import first_claim
 from credhook.worker.commands.events import print_table
-from credhook.worker.commands.options import AN_ID, open_store
+from credhook.worker.commands.options import AN_ID, no_event, open_store
 from credhook.worker.handlers.loading import load
 from credhook.worker.handlers.registry import Registry
 from credhook.worker.queue.claims import Claim, Settlement
@@ -52,7 +52,7 @@ def run(*, webhook_id: str, names: tuple[str, ...], take: bool, debug: bool) -> 
     with open_store() as store:
         record = next(records(store, [webhook_id]), None)
     if record is None:
-        raise click.ClickException(f"the store has no event {webhook_id}")
+        raise no_event(store, webhook_id)
     wanting = {handler.name for handler in registry.matching(record["type"])}
     if not wanting:
         raise click.ClickException(f"no handler that is loaded here wants {record['type']}")

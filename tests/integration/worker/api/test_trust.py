@@ -83,7 +83,9 @@ def test_ssl_cert_dir_holds_the_authorities(
     shutil.copy(ca, folder)
     subprocess.run(["openssl", "rehash", str(folder)], check=True, capture_output=True)
     with platform(authority) as server:
-        assert asked(server, SSL_CERT_DIR=folder) == ANSWERED
+        assert asked(server, SSL_CERT_DIR=Path(f"{folder / 'missing'}:{folder}")) == ANSWERED
+        done = commands.invoke("doctor", environment=environment(server, SSL_CERT_DIR=folder / "missing"))
+        assert f"SSL_CERT_DIR: {folder / 'missing'} should be" in done.stdout
         monkeypatch.setenv("SSL_CERT_DIR", str(folder))
         trust = ssl_context()
         with urlopen(f"{server.url}/{ANSWERED}", context=trust):

@@ -39,7 +39,8 @@ def test_a_terminal_is_asked_and_what_changes_meanwhile_is_left(redis_client: Re
 @pytest.mark.parametrize(("done", "left", "end", "code"), [(2, 1, "", 0), (0, 1, "", 1), (2, 0, "gone", 1)])
 def test_programs_read_whether_all_was_done(done: int, left: int, end: str, code: int) -> None:
     result = BulkResult(3, Counter(done=done, open=left), end)
-    command = click.Command("x", callback=lambda: report(result, "moved", {"done": ""}, {"open": ""}, as_json=True))
+    outcomes = {"done": ""}, {"open": ""}
+    command = click.Command("x", callback=lambda: report(result, "moved", *outcomes, queue="q", as_json=True))
     told = CliRunner().invoke(command, [])
     expected = {"moved": done, "left": {"open": left} if left else {}, "complete": not end}
     assert (json.loads(told.stdout), told.exit_code) == (expected, code)

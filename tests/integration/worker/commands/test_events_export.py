@@ -38,7 +38,7 @@ def test_an_exported_event_is_a_test_case(harness: Harness) -> None:
     fresh = invoke("events", "export", "m1", environment=harness.environment, folder=harness.folder).stdout
     assert fresh == done.stdout.replace('"attempt": 3', '"attempt": 1')
     lost = invoke("events", "export", "m2", environment=harness.environment, folder=harness.folder)
-    assert (lost.returncode, lost.stderr) == (1, "Error: the store has no event m2\n")
+    assert (lost.returncode, lost.stderr) == (1, "Error: the store of the queue credhook has no event m2\n")
     gone = dict(harness.environment, CREDHOOK_PRESENTATION_PATH="/nowhere/{id}")
     lost = invoke("events", "export", "m1", environment=gone, folder=harness.folder)
     assert lost.returncode == 1

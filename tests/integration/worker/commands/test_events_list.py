@@ -11,6 +11,9 @@ from support.store.stores import INDEX
 from support.worker.events_command import Run, listed, process
 from support.worker.harness import COMPLETED, DATA
 
+#: What is wrong with a time of a person whose clock is ahead of UTC.
+IN_UTC = "is in the future; times are in UTC unless they have an offset: +01:00"
+
 
 def test_the_options_select_what_is_listed_newest_first(redis_client: Redis, events: Run) -> None:
     plant(redis_client, "m1", State.DONE, DATA, "r42", age=7_200)  # Its index is that of r2.
@@ -18,7 +21,7 @@ def test_the_options_select_what_is_listed_newest_first(redis_client: Redis, eve
     plant(redis_client, "m3", State.WAITING, DATA, "r2", age=60)
     plant(redis_client, "m4", State.QUARANTINED, "new.type", "", age=30)
     redis_client.zadd(INDEX.dead, {"m1": 1, "expired": 1})  # An index may be behind the record.
-    assert events("list", "--state", "data_gone").stdout == "no events\n"
+    assert events("list", "--state", "data_gone").stdout == "the store of the queue credhook has no such events\n"
     for arguments, expected in {
         (): ["m4", "m3", "m2", "m1"],
         ("--limit", "2"): ["m4", "m3"],
@@ -49,7 +52,9 @@ def test_list_prints_markup_and_control_characters_as_text(redis_client: Redis, 
     assert row == rf"[red]m1[/red]|{COMPLETED}|r1|dead|{received}|1|a.b: \x1b[2J\u202egone [bold]"
     assert "\u202e" not in events("show", "[red]m1[/red]").stdout
     unknown = events("show", "m2")
-    assert (unknown.exit_code, unknown.stderr) == (1, "Error: the store has no event m2\n")
+    assert (unknown.exit_code, unknown.stderr) == (1, "Error: the store of the queue credhook has no event m2\n")
+    future = events("list", "--since", "2999-01-01T14:00")
+    assert (future.exit_code, future.stderr.splitlines()[-1]) == (2, f"Error: --since {IN_UTC}")
     redis_client.set(INDEX.schema, 99)  # A newer version may read the record otherwise.
     assert "to schema 99 and this" in events("show", "[red]m1[/red]").stderr
 

@@ -91,7 +91,7 @@ def test_run_beside_dev_shows_messages_of_errors(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize(("arguments", "code", "message"), [
-    (["m2"], 1, "the store has no event m2"),
+    (["m2"], 1, "the store of the queue credhook has no event m2"),
     (["m1", "--handler", "test.third"], 2, "test.third is not loaded; `credhook handlers list` shows all handlers"),
     (["m1", "--handler", "test.breaks"], 1, "test.breaks does not want openid4vc.issuance.completed; test.first, "),
     (["m1", "--take", "--debug"], 2, "leave out --debug and --handler"),

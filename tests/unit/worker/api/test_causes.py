@@ -2,7 +2,15 @@
 
 import pytest
 
-from credhook.worker.api.errors import ApiError, InvalidRequest, InvalidResponse, Unauthorized, Unavailable, hint
+from credhook.worker.api.errors import (
+    ApiError,
+    InvalidRequest,
+    InvalidResponse,
+    NotFound,
+    Unauthorized,
+    Unavailable,
+    hint,
+)
 from credhook.worker.metrics import status_label
 
 #: Causes of requests without an answer, and words of their hints.
@@ -48,7 +56,10 @@ UNANSWERED = {
             "is not JSON: check CREDHOOK_API_URL, and that no",
             "TOKEN_URL",
         ),
+        (NotFound("x", operation="endpoints.list", status=404), "check CREDHOOK_API_URL, the root", "TOKEN_URL"),
+        (NotFound("x", operation="issuances.page", status=404), "check CREDHOOK_API_URL, the root", "TOKEN_URL"),
         # No setting is the cause of these.
+        (NotFound("x", operation="presentations.get", status=404), "", "CREDHOOK"),
         (Unavailable("x", operation="users.list", status=503), "", "CREDHOOK"),
         (Unavailable("not sent", operation="users.list", retry_after=3.0), "", "CREDHOOK"),
         (InvalidResponse("x", operation="users.list", cause="schema"), "", "CREDHOOK"),

@@ -64,6 +64,7 @@ def run(platform: Platform, *arguments: str, stdin: str | bytes | None = None) -
     return CliRunner(env=leading_to(platform.url)).invoke(api, arguments, input=stdin)
 
 
+REDIRECTED = "the platform redirects to another URL: check CREDHOOK_API_URL, its https:// and the slash at its end"
 GONE = {"errors": [{"detail": "Template\x1b[2J\nt\u202e gone", "code": "NOT_FOUND", "id": "8c5f"}]}
 USERS = "/consumer-onboarding/api/users"
 
@@ -190,7 +191,11 @@ def test_wrong_input_is_one_line_and_exit_code_2_and_nothing_is_sent(
         ),
         (404, {"errors": [{"code": "GONE"}]}, "templates.get: the platform answered 404 (GONE)"),
         *((status, None, f"templates.get: the platform answered {status}") for status in (400, 409, 500)),
-        (302, None, "templates.get: the platform answered 302; redirects are refused"),
+        (
+            302,
+            None,
+            f"templates.get: the platform answered 302; redirects are refused; {REDIRECTED}",
+        ),
         (0, None, "token: no answer (curl 7, refused); nothing listens there: check CREDHOOK_TOKEN_URL"),
         (200, {"data": 1}, "templates.get: the answer does not match the specification: the whole: model type"),
     ],
