@@ -16,6 +16,5 @@ if not mark then
 end
 if remembered == '' or remembered == mark or ARGV[3] == '0' then return {mark, 0} end
 if redis.call('HGET', prefix .. 'losses', 'mark') == remembered then return {mark, 0} end
-note_losses(ARGV[3])
-redis.call('HSET', prefix .. 'losses', 'mark', remembered)
+note_losses(ARGV[3], 'mark', remembered)
 return {mark, 1}

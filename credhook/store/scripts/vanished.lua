@@ -9,11 +9,12 @@
 local KEPT = 259200000  -- Ms that the evidence is kept after the last loss.
 local MOST_IDS = 1000  -- Ids that are kept. Further ones are counted.
 
-local function note_losses(count)
+-- Note that so many events are lost. `...`: further fields, written by the same command: a call that is cut counts nothing.
+local function note_losses(count, ...)
     local losses = prefix .. 'losses'
-    write_expiring(losses, KEPT, 'HINCRBY', 'count', count)
-    redis.call('HSETNX', losses, 'first', now_text)
-    redis.call('HSET', losses, 'last', now_text)
+    local before, first = unpack(redis.call('HMGET', losses, 'count', 'first'))
+    count = string.format('%.0f', (before or 0) + count)
+    write_expiring(losses, KEPT, 'HSET', 'count', count, 'first', first or now_text, 'last', now_text, ...)
 end
 
 -- Note that this event's record is gone. An event is counted once.
