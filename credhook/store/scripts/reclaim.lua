@@ -39,13 +39,12 @@ end
 for _, id in ipairs(held) do
     local key, ends = EVENT .. id, call('ZSCORE', leases, id)
     remember(id)
-    local resource = call('HGET', key, 'resource')
+    local resource, holder = unpack(call('HMGET', key, 'resource', 'holder'))
     if ends and lock_of(resource) == id then call('HSET', locks, resource, id .. ' 0 0 ' .. ends) end
     call('HDEL', key, 'holder')  -- Before anything is counted, so that nothing is counted twice.
     if death_field then call('HINCRBY', key, death_field, 1) end
-    -- There are none if the settlement of this claim was broken off.
-    local lapses = death_field == 'deaths' and tonumber(call('HGET', key, 'lapses') or 0) or 0
-    if lapses > 0 then call('HINCRBY', key, 'lapses', -1) end
+    -- The last lapse is of this claim, unless the settlement of this claim was broken off: then the record has no holder.
+    if death_field == 'deaths' and holder then call('HINCRBY', key, 'lapses', -1) end
     call('ZADD', leases, 'XX', now, id)
     pcall(explain, id)
 end
