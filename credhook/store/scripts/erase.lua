@@ -54,9 +54,9 @@ local function erase(id, job, selected)
     if resource then redis.call('ZREM', blocked .. resource, job) end
     -- If the script breaks off before the record goes, no later claim may get this fence.
     if state == $ACCEPTED then remember(id) end
+    redis.call('ZREM', leases, id)  -- Before the lock: a worker that settles now has no lease without a lock.
     unlock(id, resource)
     redis.call('PEXPIRE', 'rq:job:' .. job, lease > now and lease - now + NOTICED or 0)
-    redis.call('ZREM', leases, id)
     if there then redis.call('ZADD', open, 0, id) end  -- Moved at 0: if the script breaks off, the event has not vanished.
     for _, set in ipairs(of_events) do redis.call('ZREM', set, id) end
     for _, set in ipairs(of_jobs) do redis.call('ZREM', set, job) end
@@ -87,5 +87,9 @@ local function note()
 end
 
 for i = 6, #ARGV, 3 do outcomes[#outcomes + 1] = erase(ARGV[i], ARGV[i + 1], ARGV[i + 2]) end
+-- Of an event whose record somebody has deleted, only the resource leads to its lock and its job.
+local locked_by = lock_of(resource_erased)
+if locked_by and redis.call('EXISTS', EVENT .. locked_by) == 0 then redis.call('HDEL', locks, resource_erased) end
+redis.call('DEL', blocked .. resource_erased)  -- A hint, if other events of the resource are to stay.
 if has_erased then note() end
 return outcomes
