@@ -68,7 +68,6 @@ local function start_over(id, key, record)
             await(waiting)
         end
     end
-    for name in string.gmatch(record[$ONLY] or '', '%S+') do await(name) end
     if handler ~= '' then await(handler) end
     if #pending > 1 then redis.call('HSET', unpack(pending)) end
     redis.call('HDEL', unpack(unset))  -- Later: if the script breaks off here, a repetition finds the names.
