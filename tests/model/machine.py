@@ -1,28 +1,24 @@
-"""Histories of receivers, workers, sweepers and operators over one store, as rules for Hypothesis."""
+"""Histories of receivers, workers, sweepers and operators over one store, step by step.
+
+Hypothesis chooses each step from the table `RULES`, and whatever varies in it. A rule does its work with the real code,
+and tells the oracle. Then the fields of all events are compared.
+
+A fault meets one script: it is cut after some of its writes, or its reply is lost, or its process dies as well. What
+somebody runs again must be complete afterwards. If nobody runs it again, each field is as before or as it should be.
+"""
 
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any, Final, TypeVar, cast
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from model import promises
 from model.ends import DONE, ENDS, FETCH_ENDS, GIVEN_UP, HANDLER_ENDS
-from model.oracle import LEASE_MS, MOST_KILLED, MOST_LAPSES, Event, Oracle, Schedule
-from model.promises import (
-    PATIENT_FOR,
-    Fields,
-    end_of,
-    hold_at_the_end,
-    hold_of_forgotten,
-    hold_of_lists,
-    hold_of_places,
-    hold_of_records,
-    read,
-)  # fmt: skip
-from model.scripted_store import WELL, Clock, Fate, ScriptedStore
+from model.oracle import LEASE_MS, MOST_KILLED, MOST_LAPSES, OPEN, Event, Fields, Oracle, Schedule
+from model.scripted_store import WELL, Clock, Died, Fate, ScriptedStore
 from redis import Redis
 from redis.exceptions import ConnectionError as ConnectionBroken
 
@@ -36,25 +32,46 @@ from credhook.worker.attempt.details import Fetched
 from credhook.worker.attempt.retry import WorkerDied
 from credhook.worker.handlers.registry import Handler
 from credhook.worker.platform.limits import platform_key
-from credhook.worker.queue.claims import Candidates, Claim, Claims, Settlement
+from credhook.worker.queue.claims import Candidates, Claim, Claims
 from credhook.worker.queue.failure import WORKER_DIED
 from credhook.worker.queue.leases import reclaim
 from credhook.worker.queue.sweeper import Sweeper
-from support.store.accepting import everything
 from support.store.stores import run_accept
 from support.virtual_time import OwnTimeLoop
 
 T = TypeVar("T")
+
+#: Rule → its share of the steps, and what it needs.
+RULES: Final = {
+    "deliver": (5, "nothing"),
+    "backfill": (1, "nothing"),
+    "take": (9, "an open event"),
+    "end": (12, "an attempt"),
+    "record": (3, "an attempt"),
+    "save_progress": (1, "an attempt"),
+    "renew": (1, "an attempt"),
+    "die": (3, "faults and a claim"),
+    "stall": (3, "faults"),
+    "sweep": (4, "faults"),
+    "replay": (10, "a settled or waiting event"),
+    "erase": (3, "an event"),
+    "pass_time": (4, "nothing"),
+    "schedule": (2, "nothing"),
+    "conflict": (1, "an event"),
+    "pause": (1, "nothing"),
+    "set_clock": (2, "faults"),
+    "delete": (2, "faults"),
+    "flush": (1, "faults"),
+}
+#: What becomes of a script that a fault may meet.
+FATES: Final = (*["well"] * 10, "lost", "cut", "cut", "died", "died")
+#: Writes of a script that Redis keeps, at most.
+MOST_WRITES: Final = 20
+A_MONTH_MS: Final = 30 * 86_400_000
+#: Scripts of a round of the sweeper, of which a fault may meet one.
+SWEEPING: Final = ("put_back", "replay", "bring_forward", "clock_step", "sweep")
+
 ISSUED, DATA, FAILED = "openid4vc.issuance.completed", "openid4vc.verification.data", "openid4vc.issuance.failed"
-
-
-def _handle(event: Any, context: Any) -> None: ...
-
-
-HANDLERS: Final = [Handler(name, frozenset({ISSUED, DATA, FAILED}), _handle) for name in ("m.first", "m.second")]
-NAMES: Final = [handler.name for handler in HANDLERS]
-WANTED: Final = dict.fromkeys((ISSUED, DATA, FAILED), NAMES)
-
 #: Event → its type and resource. Events of one resource are worked on one after the other. `FAILED` is repeatable.
 EVENTS: Final = {
     "event-1": (ISSUED, "issuance-1"),
@@ -65,27 +82,19 @@ EVENTS: Final = {
     "event-6": ("openid4vc.issuance.renamed", "issuance-1"),
     "event-7": (FAILED, "issuance-1"),
 }
-#: Ranks and times of the resource's state that is fetched.
-VERSIONS: Final = ((3, 1_000), (0, 1_000), (1, 2_000), (3, 2_000))
-FATES: Final = st.sampled_from([WELL] * 3 + [Fate(is_lost=True)]) | st.builds(
-    Fate, writes=st.integers(0, 12), is_lost=st.just(True)
-)
+
+
+def _handle(event: Any, context: Any) -> None: ...
+
+
+HANDLERS: Final = [Handler(name, frozenset({ISSUED, DATA, FAILED}), _handle) for name in ("m.first", "m.second")]
+NAMES: Final = tuple(handler.name for handler in HANDLERS)
+WANTED: Final = dict.fromkeys((ISSUED, DATA, FAILED), NAMES)
 #: The handler `m.second` came after the program of this worker.
 OLD_WORKER: Final = "w3"
 WORKERS: Final = ("w1", "w2", OLD_WORKER)
-STEPPING: Final = {"back": -5_000, "far back": -600_000, "ahead": 5_000, "far ahead": 120_000}
-MEDDLING: Final = (
-    *("schedule", "schedule", "conflict", "pause", "DEL jobs", "DEL scheduled", "DEL event", "FLUSHDB", "noticed"),
-    *STEPPING,
-)
-#: What may happen while nothing disturbs.
-HARMLESS: Final = {"schedule", "conflict", "pause"}
-STEPS: Final = (1, 900, 3_000, 6_000, 61_000, 600_000, 5_000_000, 90_000_000)
-
-
-def _choose(data: Any, options: Sequence[T], label: str) -> T:
-    """Let Hypothesis choose. Without its data, take the first option, which lets an attempt succeed."""
-    return options[0] if data is None else cast(T, data.draw(st.sampled_from(options), label=label))
+#: Ranks and times of the resource's state that is fetched.
+VERSIONS: Final = ((3, 1_000), (0, 1_000), (1, 2_000), (3, 2_000))
 
 
 class Histories(RuleBasedStateMachine):
@@ -97,62 +106,104 @@ class Histories(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        #: What Hypothesis chooses with; None: each choice is the first one, with which everything succeeds.
+        self.data: Any = None
         self.clock, self.oracle = Clock(self.redis), Oracle()
         self.store = ScriptedStore(self.redis, self.clock)
         self.loop = asyncio.Runner(loop_factory=OwnTimeLoop)
         lease = LEASE_MS / 1_000
         self.claims = {name: Claims(self.store.for_async_code(), lease=lease, worker=name) for name in WORKERS}
-        #: Claims that workers go on with, also after they have lost them.
+        #: Attempts of workers, also of those that have lost their claims.
         self.attempts: dict[str, list[Attempt]] = {name: [] for name in WORKERS}
         self.sweepers = {
             name: Sweeper(self.store, name=name, interval=1, lease=lease, wanted=WANTED, clock=self.clock.seconds)
             for name in ("s1", "s2")
         }
         self.platform = platform_key("https://platform.test", self.store.queue)
-        #: True if nothing disturbs this history: then each open event is in exactly one place.
+        #: True if there are no faults and no repairs: each open event is in one place, from which it comes out.
         self.is_calm = False
-        #: The fields of events that the last rule may have left as they were.
+        #: What has become of the last script that a fault could meet.
+        self.fate = WELL
+        #: The fields of events that may stay as they were.
         self.before: dict[str, Fields] = {}
         self._empty()
 
     def _empty(self) -> None:
-        """Empty Redis, and let a queue beside ours have work of every kind. Our queue's name begins its name."""
+        """Empty Redis, and let a queue beside ours have events. Our queue's name begins its name."""
         self.redis.flushdb()
-        neighbour = ScriptedStore(self.redis, self.clock, self.store.queue + "2")
-        run_accept(neighbour, *[(event_id, *EVENTS[event_id]) for event_id in ("event-1", "event-3", "event-6")])
-        claims = Claims(neighbour.for_async_code(), lease=1, worker="w1")
-        claim = self.run(claims.take(2)).claims[0]
-        self.run(claims.settle(claim, Settlement(State.WAITING, "ValueError", wait=5)))
-        run_accept(neighbour, ("event-2", *EVENTS["event-2"]))
-        self.neighbours = self._neighbours()
+        self.neighbour, self.beside = ScriptedStore(self.redis, self.clock, self.store.queue + "2"), Oracle()
+        for event_id in ("event-1", "event-5"):
+            run_accept(self.neighbour, (event_id, *EVENTS[event_id]))
+            self.beside.accept(event_id, *EVENTS[event_id], received=self.now)
 
-    def _neighbours(self) -> dict[bytes, bytes]:
-        """Return the lasting keys of the queue beside ours, with what they hold."""
-        queue = self.store.queue + "2"
-        ours = [key for part in (queue, job_id(queue, "")) for key in self.redis.scan_iter(f"*:{part}*", count=1_000)]
-        return {key: cast(bytes, self.redis.dump(key)) for key in ours if self.redis.ttl(key) < 0}
+    # --- steps and faults
 
-    def run(self, work: Any) -> Any:
-        """Run the work of a worker on the loop of its own time."""
-        return self.loop.run(work)
+    @initialize(data=st.data())
+    def begin(self, data: Any) -> None:
+        self.data = data
+        self.is_calm = self.choose("calm", (True, False, False))
+        for _ in range(self.choose("deliveries", (1, 2, 3, 4))):
+            self.deliver()
+        self.take()
+
+    @rule(data=st.data())
+    def step(self, data: Any) -> None:
+        """Follow one of the rules that have what they need."""
+        self.data, events = data, self.oracle.events.values()
+        has = {
+            "nothing": True,
+            "an event": bool(events),
+            "an open event": any(event.is_open for event in events),
+            "a settled or waiting event": any(event.fields["state"] != State.ACCEPTED for event in events),
+            "an attempt": any(self.attempts.values()),
+            "faults": not self.is_calm,
+            "faults and a claim": not self.is_calm and any(event.fields.get("holder") for event in events),
+        }
+        possible = tuple(name for name, (share, need) in RULES.items() if has[need] for _ in range(share))
+        getattr(self, self.choose("rule", possible))()
+
+    def choose(self, what: str, options: Sequence[T]) -> T:
+        """Let Hypothesis choose."""
+        return options[0] if self.data is None else cast(T, self.data.draw(st.sampled_from(options), label=what))
 
     def note(self, what: str) -> None:
-        """Count what happens, beside which states of events."""
+        """Count what happens, and beside which states of events."""
+        self.counts["rule", what] += 1
         for state in {event.fields["state"] for event in self.oracle.events.values()} or {"no event"}:
             self.counts["rule", what, str(state)] += 1
 
-    def fated(self, script: Any, fate: Fate) -> Fate:
-        """Let this become of the next run of the script, unless nothing disturbs. Return what becomes of it."""
-        self.store.fates.clear()  # An earlier rule may not have come to its script.
-        if fate.is_kind or self.is_calm:
-            return WELL
-        self.counts["fault", f"{script}: {'cut' if fate.is_cut else 'reply lost'}"] += 1
-        self.store.fates[script] = fate
-        return fate
+    def meets(self, script: Any, run: Callable[[], T], *, again: bool = False, worker: str = "") -> T | None:
+        """Run what runs this script, and let a fault meet it. Return None if its reply is lost.
 
-    def partly(self, *events: Event) -> None:
+        `again`: True if the script is run again after a fault, unless its process dies. A `worker` that dies forgets
+        its attempts.
+        """
+        kind = "well" if self.is_calm else self.choose("fate", FATES)
+        writes = self.choose("writes", range(MOST_WRITES)) if kind in {"cut", "died"} else -1
+        self.fate = Fate(writes, is_lost=kind != "well", is_last=kind == "died")
+        self.store.fates[script] = self.fate
+        self.counts["fault", f"{script}: {kind}"] += self.fate.is_lost
+        if self.fate.is_last or (self.fate.is_lost and not again):
+            self._expect_half()
+        try:
+            return run()
+        except Died:
+            if worker:
+                self.note("die at a script")
+                self.attempts[worker].clear()
+        except ConnectionBroken:
+            return run() if again else None
+        finally:
+            self.store.fates.clear()
+        return None
+
+    def _expect_half(self) -> None:
         """Expect that what comes next may not be written, or only some fields of it."""
-        self.before |= {event.id: dict(event.fields) for event in events}
+        self.before = {event.id: dict(event.fields) for event in self.oracle.events.values()}
+
+    def write(self, worker: str, work: Coroutine[Any, Any, T]) -> T | None:
+        """Let a worker write, again after a fault, unless it dies. It runs on a loop of its own time."""
+        return self.meets("write", lambda: self.loop.run(work), again=True, worker=worker)
 
     @property
     def now(self) -> int:
@@ -160,33 +211,20 @@ class Histories(RuleBasedStateMachine):
 
     # --- receivers
 
-    @initialize(
-        events=st.lists(st.sampled_from(sorted(EVENTS)), min_size=1, max_size=6),
-        fate=FATES,
-        is_calm=st.sampled_from([True, False, False]),
-    )
-    def deliver_some(self, events: list[str], fate: Fate, is_calm: bool) -> None:
-        self.is_calm = is_calm
-        for event_id in events:
-            self.deliver(event_id, fate)
-        self.take("w1", 4, Candidates.NONE, WELL)
-
-    @rule(event_id=st.sampled_from(sorted(EVENTS)), fate=FATES)
-    def deliver(self, event_id: str, fate: Fate) -> None:
+    def deliver(self, event_id: str = "") -> None:
         """A delivery, perhaps a repetition. After a fault the receiver refuses it, and it may come again."""
+        event_id = event_id or self.choose("event", tuple(EVENTS))
         kind, resource = EVENTS[event_id]
         self.note(f"deliver, {'again' if event_id in self.oracle.events else 'new'}")
-        self.fated("accept", fate)
-        expected, outcome = self.oracle.outcome(event_id, kind, resource, now=self.now), None
-        with suppress(ConnectionBroken):
-            (outcome,) = run_accept(self.store, (event_id, kind, resource))
+        expected = self.oracle.outcome(event_id, kind, resource, now=self.now)
+        (outcome,) = self.meets("accept", lambda: run_accept(self.store, (event_id, kind, resource))) or [None]
         is_half_erased = outcome == b"erased" and (kind, resource) in self.oracle.half_erased
         assert is_half_erased or outcome in {None, expected}, f"{event_id} is {outcome!r}: {self.oracle.events}"
         self._accepted(event_id, kind, resource)
 
     def _accepted(self, event_id: str, kind: str, resource: str) -> None:
         """Tell the oracle of the event if its record is there, also if the reply was lost."""
-        found = read(self.store, [event_id]).get(event_id)
+        found = promises.read(self.store, [event_id]).get(event_id)
         if not found:
             self.oracle.without_record.add(event_id)
         elif event_id not in self.oracle.events:
@@ -195,10 +233,9 @@ class Histories(RuleBasedStateMachine):
             if event_id in self.oracle.without_record:  # Its lock and its lease may have outlived the record.
                 event.fields |= {name: found.get(name, 0) for name in ("fence", "lapses", "holder", "lease", "kept")}
 
-    @rule(kind=st.sampled_from([ISSUED, FAILED]), meanwhile=st.booleans(), fate=FATES)
-    def backfill(self, kind: str, meanwhile: bool, fate: Fate) -> None:
+    def backfill(self) -> None:
         """A backfill brings an event that no delivery has brought, unless one does so meanwhile."""
-        event_id, resource = f"{BACKFILLED}{kind}:issuance-1", "issuance-1"
+        kind, resource = self.choose("type", (ISSUED, FAILED)), "issuance-1"
         last, (_, _, erased, *arrived) = self.store.run("arrived", [resource, 0])
         events = self.oracle.of_resource(resource)
         assert {event.type for event in events if event.type in WANTED} <= {name.decode() for name in arrived}
@@ -206,144 +243,128 @@ class Histories(RuleBasedStateMachine):
         assert (kind.encode() in erased) >= was_erased, f"a backfill would bring back {kind}"
         if kind.encode() in {*arrived, *erased}:
             return
-        self.note(f"backfill{', and a delivery' if meanwhile else ''}")
-        if meanwhile:
-            self.deliver("event-1" if kind == ISSUED else "event-7", WELL)
-        self.fated("accept", fate)
-        with suppress(ConnectionBroken):
-            (outcome,) = run_accept(self.store, (event_id, kind, resource), since=last.decode())
-            assert (outcome == b"accepted") == (not meanwhile), f"{outcome!r} of a backfill"
-        self._accepted(event_id, kind, resource)
+        is_late = self.choose("a delivery comes meanwhile", (False, True))
+        self.note(f"backfill{', and a delivery' if is_late else ''}")
+        if is_late:
+            self.deliver("event-1" if kind == ISSUED else "event-7")
+        has_arrived = any(event.type == kind for event in self.oracle.of_resource(resource))
+        event = f"{BACKFILLED}{kind}:{resource}", kind, resource
+        outcomes = self.meets("accept", lambda: run_accept(self.store, event, since=last.decode()))
+        assert not outcomes or has_arrived <= (outcomes != [b"accepted"]) <= is_late, f"{outcomes} of a backfill"
+        self._accepted(*event)
+
+    def conflict(self) -> None:
+        """A delivery has the id of an event, and another resource."""
+        self.note("conflict")
+        event = self._choose_event()
+        assert run_accept(self.store, (event.id, event.type, "other")) == [b"conflict"]
 
     # --- workers
 
-    @precondition(lambda self: any(event.is_open for event in self.oracle.events.values()))
-    @rule(
-        name=st.sampled_from(WORKERS),
-        wanted=st.integers(1, 4),
-        candidates=st.sampled_from([Candidates.NONE] * 4 + [Candidates.ONLY, Candidates.ALL]),
-        fate=FATES,
-    )
-    def take(self, name: str, wanted: int, candidates: Candidates, fate: Fate) -> None:
+    def take(self, name: str = "", candidates: Candidates | None = None) -> None:
         """A worker takes events. If the reply is lost, it knows nothing of its claims."""
+        name = name or self.choose("worker", WORKERS)
+        candidates = candidates or self.choose("candidates", (*[Candidates.NONE] * 4, Candidates.ONLY, Candidates.ALL))
         self.note(f"take {candidates.value}")
-        self.fated("take", fate)
         is_paused = self.redis.exists(self.platform + ":pause")
-        try:
-            work = self.claims[name].take(wanted, candidates=candidates, platform=(self.platform, 0, 0, 0))
-            claims = self.run(work).claims
-        except ConnectionBroken:
-            claims = ()
-            self._adopt_claims(name)
-        assert not (is_paused and claims), f"{claims} during a pause of the platform"
-        for claim in claims:
+        wanted, platform = self.choose("wanted", (4, 1, 2, 3)), (self.platform, 0, 0, 0)
+        work = self.claims[name].take(wanted, candidates=candidates, platform=platform)
+        taken = self.meets("take", lambda: self.loop.run(work), worker=name)
+        assert not (is_paused and taken and taken.claims), f"{taken} during a pause of the platform"
+        for claim in taken.claims if taken else ():
             self._begin(name, claim, is_alone=candidates is not Candidates.NONE)
+        if not taken:
+            self._adopt_claims(name)
 
-    take_2 = take
+    def _adopt_claims(self, name: str, settled: Claim | None = None) -> None:
+        """Tell the oracle of claims that the worker does not know: nobody else has these events until they lapse.
 
-    def _adopt_claims(self, name: str) -> None:
-        """Tell the oracle of claims that the worker does not know: nobody else has these events until they lapse."""
-        found = read(self.store, list(self.oracle.events))
+        `settled`: a claim that the worker has settled, or was about to settle.
+        """
+        found = promises.read(self.store, list(self.oracle.events))
         for event in self.oracle.events.values():
-            fields = found.get(event.id, event.fields)
-            is_same = (fields["state"], fields.get("fence", 0)) == (event.fields["state"], event.number("fence"))
-            if not is_same and event.id not in self.before:
-                self.partly(event)
+            fields, fence = found.get(event.id, event.fields), event.number("fence")
+            has_begun = event.fields["state"] == State.WAITING != fields["state"]
+            if settled and settled.event_id == event.id:
+                fence, has_begun = max(fence, settled.fence), False
+            if has_begun or fields.get("fence", 0) > fence:
+                self.before.setdefault(event.id, dict(event.fields))
                 self.oracle.claim(event, name, now=self.now, is_alone=True)
 
     def _begin(self, name: str, claim: Claim, *, is_alone: bool) -> None:
+        """Let a worker begin with a claim, which says all that the record says."""
         assert claim.event_id in self.oracle.events, f"{claim.event_id} was never acknowledged, or was erased"
         event = self.oracle.events[claim.event_id]
-        assert (claim.killed, claim.lapses) == (event.number("killed"), event.number("lapses")), (claim, event)
-        assert {name: end_of(how) for name, how in claim.ended.items()} == event.ended, (claim, event)
-        assert claim.pending == event.pending, (claim, event)
-        assert claim.progress.keys() == {
-            name.removeprefix(PROGRESS) for name in event.fields if name.startswith(PROGRESS)
-        }, (claim, event)
+        ended = {name: promises.end_of(how) for name, how in claim.ended.items()}
+        told = claim.killed, claim.lapses, claim.pending, ended
+        assert told == (event.number("killed"), event.number("lapses"), event.pending, event.ended), (claim, event)
+        assert {PROGRESS + who for who in claim.progress} == {name for name in event.fields if name[:2] == PROGRESS}
         for who, schedule in claim.schedules.items():
             assert event.schedule(who) == schedule[:2], (claim, event)
         assert claim.latest[1] * 100 + claim.latest[0] == self.oracle.latest(event.resource), (claim, event)
         self.oracle.claim(event, name, now=self.now, is_alone=is_alone)
         assert claim.fence == event.number("fence"), (claim, event)
-        own = [handler for handler in HANDLERS if name != OLD_WORKER or handler.name == NAMES[0]]
+        own = HANDLERS[:1] if name == OLD_WORKER else HANDLERS
         attempt = Attempt(claim)
         attempt.wanted = [handler for handler in own if not claim.only or handler.name in claim.only]
         awaited = (claim.only | claim.pending).difference(claim.ended, [handler.name for handler in own])
         attempt.missing = tuple(sorted(awaited))
         self.attempts[name].append(attempt)
 
-    def _choose_attempt(self, data: Any) -> tuple[str, Attempt]:
+    def _choose_attempt(self) -> tuple[str, Attempt]:
         """Choose a worker that has attempts, and one of them."""
-        name = _choose(data, [name for name, attempts in self.attempts.items() if attempts], "worker")
-        return name, self.attempts[name][_choose(data, range(len(self.attempts[name])), "attempt")]
+        name = self.choose("worker", tuple(name for name, attempts in self.attempts.items() if attempts))
+        return name, self.attempts[name][self.choose("attempt", range(len(self.attempts[name])))]
 
-    def _event_of(self, claim: Claim) -> tuple[Event | None, bool]:
-        """Return the event, and True if no later claim, replay or erasure has taken it from this claim.
-
-        A lease that has run out and that nobody else has taken stands: its holder may still settle.
-        """
-        event = self.oracle.events.get(claim.event_id)
-        return event, event is not None and event.is_open and event.number("fence") == claim.fence
-
-    @precondition(lambda self: any(self.attempts.values()))
-    @rule(data=st.data(), follow=st.booleans(), fate=FATES)
-    def end(self, data: Any, follow: bool, fate: Fate) -> None:
+    def end(self) -> None:
         """An attempt ends, and is settled. Its claim may have been lost long ago."""
-        name, attempt = self._choose_attempt(data)
+        name, attempt = self._choose_attempt()
         self.attempts[name].remove(attempt)
         claim = attempt.claim
-        event, is_standing = self._event_of(claim)
+        event, is_standing = self.oracle.event_of(claim)
         attempt.began = time.monotonic() - (self.now - claim.now) / 1_000
-        ends = self._run(attempt, data)
+        ends = self._run(attempt)
         settlement = attempt.settlement()
         self.note(f"end as {settlement.state.value}{'' if is_standing else ', too late'}")
-        fate, blocked = self.fated("write", fate), self._blocked(claim.resource_id)
-        ours, following = self.run(self.claims[name].settle(claim, settlement, follow=follow))
-        self.store.fates.clear()
+        settling = self.claims[name].settle(claim, settlement, follow=self.choose("follow", (True, False)))
+        ours, following = self.write(name, settling) or (False, None)
         if event is None:
             assert not ours, f"{claim} was settled, though its event was erased"
             return
         if is_standing:
-            assert ours or fate.is_cut, f"the settlement of {claim} was refused"
+            assert ours or self.fate.is_lost, f"the settlement of {claim} was refused"
+            before = promises.effective(event.fields, self.now)
             self.oracle.settle(event, attempt, ends, now=self.now)
             assert settlement.state == event.fields["state"], (settlement, event)
-            due = read(self.store, [event.id])[event.id]["due"]
-            assert not event.due or abs(due - event.due) < CLOCK_SLACK_MS, (due, event)
+            found = promises.read(self.store, [event.id])[event.id]
+            assert found["state"] == settlement.state or found.items() >= before.items(), (
+                f"{found} lacks some of {before}"
+            )
+            is_waiting = event.due and found["state"] == State.WAITING
+            assert not is_waiting or abs(found["due"] - event.due) < CLOCK_SLACK_MS, (found, event)
         else:
             assert not ours or settlement.state == event.fields["state"], f"{claim} was settled, and was lost: {event}"
             self.oracle.record(event, attempt, ends)
-        if following and self.is_calm:
-            able = [one for one in blocked if not self.oracle.events[one].is_poison_candidate]
-            assert able[:1] == [following.event_id], f"{following.event_id} overtakes {able}"
         if following:
             self._begin(name, following, is_alone=False)
-        if not fate.is_kind:
-            self._adopt_claims(name)
+        if self.fate.is_lost:
+            self._adopt_claims(name, claim)
 
-    # Most of a history are attempts: an alias is one more rule to choose.
-    end_2 = end_3 = end
-
-    def _blocked(self, resource: str) -> list[str]:
-        """Return the events behind another one of their resource, as they were received."""
-        ids = {job_id(self.store.queue, event_id): event_id for event_id in self.oracle.events}
-        jobs: Any = self.redis.zrange(f"{self.store.keys.prefix}blocked:{resource}", 0, -1)
-        return [ids[job.decode()] for job in jobs if job.decode() in ids]
-
-    def _run(self, attempt: Attempt, data: Any) -> dict[str, str]:
+    def _run(self, attempt: Attempt) -> dict[str, str]:
         """Run the handlers that are due. Return how each has ended, or the fetch if it has failed."""
         claim, ends = attempt.claim, dict[str, str]()
         if claim.killed >= MOST_KILLED or claim.lapses >= MOST_LAPSES:
             attempt.given_up = WorkerDied()
             attempt.add_failure(WORKER_DIED)
         elif ready := self._ready(attempt):
-            fetch = "found" if attempt.fetched else _choose(data, FETCH_ENDS, FETCH)
+            fetch = "found" if attempt.fetched else self.choose(FETCH, FETCH_ENDS)
             if fetch == "drained":
                 attempt.interruption = Interruption.DRAINED
             elif fetch != "found":
                 attempt.calls_platform, ends[FETCH] = True, fetch
             else:
-                self._dispatch(attempt, ready, data)
-                ends = {handler.name: _choose(data, HANDLER_ENDS, handler.name) for handler in ready}
+                self._dispatch(attempt, ready)
+                ends = {handler.name: self.choose(handler.name, HANDLER_ENDS) for handler in ready}
         for who, how in ends.items():
             end, handler = ENDS[how], next((handler for handler in HANDLERS if handler.name == who), None)
             if end.ended:
@@ -366,139 +387,120 @@ class Histories(RuleBasedStateMachine):
             return []
         over = claim.ended.keys() | attempt.statuses.keys()
         due = [handler for handler in attempt.wanted if handler.name not in over and claim.is_due(handler.name)]
-        ended = {
-            one.name: self.run(self.claims["w1"].ended(claim, one.name))
-            for one in due
-            if not claim.first and one.name not in attempt.dispatched
-        }
-        attempt.statuses |= {name: how for name, how in ended.items() if how}
-        return [handler for handler in due if not ended.get(handler.name)]
+        for name in [handler.name for handler in due if not claim.first and handler.name not in attempt.dispatched]:
+            if how := self.loop.run(self.claims["w1"].ended(claim, name)):
+                attempt.statuses[name] = how
+        return [handler for handler in due if handler.name not in attempt.statuses]
 
-    def _dispatch(self, attempt: Attempt, handlers: list[Handler], data: Any) -> None:
+    def _dispatch(self, attempt: Attempt, handlers: list[Handler]) -> None:
         """Fetch the details, and begin with these handlers."""
         claim = attempt.claim
         if not attempt.fetched:
             attempt.calls_platform = True
             attempt.fetched = Fetched(None, claim.now, has_data=claim.type == DATA)  # type: ignore[arg-type]
-            attempt.version = _choose(data, VERSIONS, "version")
-        starting = [handler for handler in handlers if handler.name not in attempt.dispatched]
+            attempt.version = self.choose("version", VERSIONS)
+        event, is_standing = self.oracle.event_of(claim)
+        for handler in handlers:
+            if event and is_standing and handler.name not in attempt.dispatched:
+                self.oracle.may_run(event, handler.name)
         attempt.dispatched = tuple({*attempt.dispatched, *(handler.name for handler in handlers)})
-        event, is_standing = self._event_of(claim)
-        for handler in starting if event and is_standing else ():
-            self.oracle.may_run(cast(Event, event), handler.name)
 
-    @precondition(lambda self: any(self.attempts.values()))
-    @rule(data=st.data(), fate=FATES)
-    def record_end(self, data: Any, fate: Fate) -> None:
+    def record(self) -> None:
         """One handler of an attempt is done, and its end is recorded at once. The attempt goes on."""
-        name, attempt = self._choose_attempt(data)
+        name, attempt = self._choose_attempt()
         claim = attempt.claim
         if claim.killed >= MOST_KILLED or attempt.fetched or not (ready := self._ready(attempt)):
             return
         self.note("record")
-        self._dispatch(attempt, ready, data)
+        self._dispatch(attempt, ready)
         handler = ready[0].name
         attempt.statuses[handler], attempt.durations[handler] = DONE, 1.0
-        self.fated("write", fate)
-        self.run(self.claims[name].record(claim, handler, "done 1", attempt.pending))
-        event, _ = self._event_of(claim)
+        self.write(name, self.claims[name].record(claim, handler, "done 1", attempt.pending))
+        event, _ = self.oracle.event_of(claim)
         if event:
             self.oracle.record(event, attempt, {handler: "done"})
 
-    @precondition(lambda self: any(self.attempts.values()))
-    @rule(data=st.data(), fate=FATES)
-    def save_progress(self, data: Any, fate: Fate) -> None:
+    def save_progress(self) -> None:
         """A handler saves how far it has come, unless its worker has lost the claim."""
-        name, attempt = self._choose_attempt(data)
+        name, attempt = self._choose_attempt()
         self.note("progress")
-        self.fated("write", fate)
-        event, is_standing = self._event_of(attempt.claim)
-        ours = self.run(self.claims[name].save_progress(attempt.claim, NAMES[0], "half"))
+        event, is_standing = self.oracle.event_of(attempt.claim)
+        ours = self.write(name, self.claims[name].save_progress(attempt.claim, NAMES[0], "half"))
         is_sure = is_standing and event and event.number("lease") > self.now
-        assert bool(is_sure) <= ours <= is_standing, f"progress of {attempt.claim}: {event}"
-        if event and ours:
+        assert ours is None or bool(is_sure) <= ours <= is_standing, f"progress of {attempt.claim}: {event}"
+        if event and (is_standing if ours is None else ours):
             event.fields[PROGRESS + NAMES[0]] = "half"
 
-    @precondition(lambda self: any(self.attempts.values()))
-    @rule(name=st.sampled_from(WORKERS), fate=FATES)
-    def renew(self, name: str, fate: Fate) -> None:
+    def renew(self, name: str = "") -> None:
         """A worker renews its claims, and hears which of them it has lost."""
+        name = name or self.choose("worker", WORKERS)
         self.note("renew")
         claims = [attempt.claim for attempt in self.attempts[name]]
-        if claims:
-            self.fated("write", fate)
-        lost: list[Claim] | None = None
-        with suppress(ConnectionBroken):
-            lost = self.run(self.claims[name].renew(claims))
+        lost = self.meets("write", lambda: self.loop.run(self.claims[name].renew(claims)), worker=name)
         for claim in claims:
-            event, is_standing = self._event_of(claim)
+            event, is_standing = self.oracle.event_of(claim)
             is_lost = lost is not None and claim in lost
             if event and is_standing:
                 assert not is_lost or event.number("lease") <= self.now, f"{claim} was not renewed: {event}"
-                if lost is None:
-                    self.partly(event)
                 if not is_lost:
                     event.fields["lease"] = self.now + LEASE_MS
             else:
                 assert lost is None or is_lost, f"{claim} was renewed, though it is lost: {event}"
 
-    @precondition(lambda self: any(self.attempts.values()))
-    @rule(name=st.sampled_from(WORKERS), how=st.sampled_from(["own", "own", "ended", "host", "unseen"]), fate=FATES)
-    def die(self, name: str, how: Any, fate: Fate) -> None:
+    def die(self) -> None:
         """A worker dies. Its supervisor notes it, or its neighbours, and its work goes on; or nobody notes it."""
-        how = "own" if self.is_calm and how == "unseen" else how
+        holders = {event.fields.get("holder") for event in self.oracle.events.values()}
+        name = self.choose("worker", [worker for worker in WORKERS if worker in holders])
+        how = self.choose("how", ("own", "own", "ended", "host"))
         self.note(f"die {how}")
         self.attempts[name].clear()
-        if how == "unseen":
-            return
-        fate = self.fated("reclaim", fate)
-        held = self._bury(name, how, fate)
-        if not fate.is_kind:  # A death that was not noted in full is noted once more.
+        deaths = {event.id: event.deaths for event in self.oracle.events.values()}
+        held = self._note_death(name, how)
+        self._compare()
+        if self.fate.is_lost and not self.fate.is_last:  # The supervisor notes it once more.
+            held = []
+            self._note_death(name, how)
             self._compare()
-            self._bury(name, "host", WELL)
+        for event in self.oracle.events.values():
+            assert event.deaths <= deaths[event.id] + 1, f"a death counts twice: {event}"
         queued = cast("list[bytes]", self.redis.lrange(self.store.keys.jobs, 0, -1))
-        for event in held if fate.is_kind else ():
+        for event in [] if self.fate.is_lost else held:
             others = [other for other in self.oracle.of_resource(event.resource) if other is not event]
-            may_wait = event.number("lapses") > PATIENT_FOR or any(other.holds(self.now) for other in others)
+            may_wait = event.number("lapses") > promises.PATIENT_FOR or any(other.holds(self.now) for other in others)
             assert may_wait or job_id(self.store.queue, event.id).encode() in queued, f"{event} does not go on"
 
-    def _bury(self, name: str, how: Any, fate: Fate) -> list[Event]:
+    def _note_death(self, name: str, how: Any) -> list[Event]:
+        """Note the death, and return the events that the worker held."""
         leased: Any = self.redis.zrange(self.store.keys.leases, 0, -1)
         theirs = [event for event in self.oracle.events.values() if event.fields.get("holder") == name]
         held = [event for event in theirs if event.is_open and event.id.encode() in leased]
-        if fate.is_cut:
-            self.partly(*held)
+        assert self.meets("reclaim", lambda: reclaim(self.store, name, how)) or self.fate.is_lost
         self.oracle.bury(held, how, now=self.now)
-        assert reclaim(self.store, name, how) or not fate.is_kind
+        for event_id, fields in promises.read(self.store, [event.id for event in held]).items():
+            self.oracle.events[event_id].fields["lease"] = min(self.now, fields["lease"])  # It has ended, or is gone.
         return held
 
-    @precondition(lambda self: any(self.attempts.values()) and not self.is_calm)
-    @rule(name=st.sampled_from(WORKERS))
-    def stall(self, name: str) -> None:
+    def stall(self) -> None:
         """All workers stall for longer than their leases, and one takes over. The others go on later."""
         self.note("stall")
         self.clock.advance(LEASE_MS + 1_000)
-        self._sweep("s1")
-        self.take(name, 4, Candidates.ALL, WELL)
+        self._sweep()
+        self.take(candidates=Candidates.ALL)
 
     # --- repairs
 
-    @rule(
-        name=st.sampled_from(["s1", "s2"]), script=st.sampled_from(["put_back", "replay", "bring_forward"]), fate=FATES
-    )
-    def sweep(self, name: str, script: Any, fate: Fate) -> None:
-        """A round of a sweeper, of which one script may be cut."""
+    def sweep(self) -> None:
+        """A round of a sweeper, in which a fault may meet a script."""
         self.note("sweep")
-        self._sweep(name, is_well=self.fated(script, fate).is_kind)
+        self._sweep(self.choose("sweeper", ("s1", "s2")), self.choose("script", SWEEPING))
 
-    def _sweep(self, name: str, *, is_well: bool = True) -> None:
+    def _sweep(self, name: str = "s1", script: str = "") -> None:
         """Let a sweeper run. It frees what no worker has, resumes unhandled events, and brings times forward."""
         self._compare()
-        self.partly(*self.oracle.events.values())
-        with suppress(ConnectionBroken):
-            self.sweepers[name].run()
-        self.store.fates.clear()
-        found, does_all = read(self.store, list(self.oracle.events)), is_well and self.sweepers[name].leads
+        self._expect_half()
+        sweeper = self.sweepers[name]
+        put_back = self.meets(script, sweeper.run) if script else sweeper.run()
+        found, does_all = promises.read(self.store, list(self.oracle.events)), put_back is not None and sweeper.leads
         for event in self.oracle.events.values():
             fields = found[event.id]
             if event.fields["state"] == State.UNHANDLED and fields["state"] == State.ACCEPTED:
@@ -518,21 +520,19 @@ class Histories(RuleBasedStateMachine):
 
     # --- operators
 
-    @precondition(lambda self: self.oracle.events)
-    @rule(data=st.data(), what=st.sampled_from(["erase", "erase all", "", "now", "now", NAMES[0]]), fate=FATES)
-    def operate(self, data: Any, what: Any, fate: Fate) -> None:
-        """An operator erases an event or a resource, or replays an event or one of its handlers, whatever its state."""
+    def _choose_event(self) -> Event:
+        """Choose an event, more likely a settled one."""
         events = self.oracle.events
-        settled = [event.id for event in events.values() if not event.is_open and event.type in WANTED]
-        likely = settled + [event.id for event in events.values() if event.number("lease") > self.now]
-        event = events[data.draw(st.sampled_from(sorted(events) + 3 * sorted(likely)))]
-        if what.startswith("erase"):
-            self._erase(event, fate, is_whole=what == "erase all", again=data.draw(st.booleans(), label="again"))
-            return
-        state = event.fields["state"]
-        if self.is_calm and state == State.WAITING and not read(self.store, [event.id])[event.id]["due"]:
+        settled = sorted(event.id for event in events.values() if not event.is_open and event.type in WANTED)
+        return events[self.choose("event", (*sorted(events), *6 * settled))]
+
+    def replay(self) -> None:
+        """An operator replays an event, or one of its handlers, whatever its state; or lets it wait no longer."""
+        event, what = self._choose_event(), self.choose("what", ("", "", "now", *NAMES))
+        state, job = event.fields["state"], job_id(self.store.queue, event.id)
+        if self.is_calm and state == State.WAITING and self.redis.zscore(self.store.keys.scheduled, job) is None:
             return  # It is in the queue already, and would be there twice.
-        selected = data.draw(st.sampled_from([state, state, state, State.DONE, State.DEAD]), label="selected")
+        selected = self.choose("selected", (*[state] * 6, State.DONE, State.DEAD))
         expected = "changed" if selected != state else "replayed"
         if event.is_open:
             is_idle = state == State.WAITING and event.number("lease") <= self.now
@@ -541,129 +541,136 @@ class Histories(RuleBasedStateMachine):
             expected = "unknown_type"
         self.note(f"replay {state}: {expected}")
         named: dict[str, Any] = {"handler": what, "types": WANTED} if what in NAMES else {"how": what}
-        is_kind, outcome = self.fated("replay", fate).is_kind, ""
-        for _ in range(1 if is_kind else 2):  # A replay that was cut is asked for again.
-            with suppress(ConnectionBroken):
-                outcome = Replay(self.store)([Settled(event.id, selected)], **named)[0].decode()
-        assert outcome == expected or not is_kind, f"{outcome} in place of {expected}: {event}"
+        replay, batch = Replay(self.store), [Settled(event.id, selected)]
+        outcomes = self.meets("replay", lambda: replay(batch, **named), again=True)
+        assert self.fate.is_lost or outcomes == [expected.encode()], f"{outcomes} in place of {expected}: {event}"
         if expected == "replayed" and event.is_open:
             self.oracle.hurry(event)
         elif expected == "replayed":
             self.oracle.replay(event, now=self.now, handler=what if what in NAMES else "")
 
-    def _erase(self, event: Event, fate: Fate, *, is_whole: bool, again: bool) -> None:
-        events = self.oracle.of_resource(event.resource) if is_whole else [event]
-        if self.is_calm and any(one.is_open for one in self.oracle.of_resource(event.resource)):
+    def erase(self) -> None:
+        """An operator erases an event, or a resource as a whole. A resource is erased until the erasure is complete."""
+        event, is_whole = self._choose_event(), self.choose("its resource", (False, True))
+        of_resource = self.oracle.of_resource(event.resource)
+        if self.is_calm and any(one.is_open for one in of_resource):
             return  # A job would stay in the queue, and blocked events would wait for the sweeper.
         self.note(f"erase {event.fields['state']}{', and its resource' if is_whole else ''}")
-        fate = self.fated("erase", fate)
         erasure = Erasure(self.store, Selection(resource=event.resource) if is_whole else Selection())
+        events = of_resource if is_whole else [event]
         batch = [EventSummary(one.id, one.type, one.fields["state"]) for one in events]
-        is_again = again or is_whole or fate.is_kind
-        for _ in range(2 if is_again else 1):
-            with suppress(ConnectionBroken):
-                erasure(batch)
-                erasure.finish(batch)
+        is_done = self.meets("erase", lambda: (erasure(batch), erasure.finish(batch)), again=True)
+        if is_whole and not is_done:
+            erasure(batch)
+            erasure.finish(batch)
+        there = promises.read(self.store, [one.id for one in events])
+        assert not is_done or not there, f"{there} were not erased"
         for one in events:
-            if is_again or not read(self.store, [one.id]):
-                self.oracle.erase(one, now=self.now)
-            else:  # It was cut, and nobody asks again: the event is there, and perhaps without its claim.
-                self.partly(one)
+            if one.id in there:  # It was cut, and nobody asks again: the event is there, and perhaps without its claim.
                 one.drop("lease", "kept")
                 self.oracle.half_erased.add((one.type, one.resource))
+            else:
+                self.oracle.erase(one, now=self.now)
         if is_whole:
             self.oracle.marks["", event.resource] = self.now
+        if is_done:
+            promises.hold_of_erased(self.store, self.oracle, is_exact=self.is_calm)
 
     # --- the world
 
-    @rule(milliseconds=st.sampled_from(STEPS))
-    def pass_time(self, milliseconds: int) -> None:
+    def pass_time(self) -> None:
         """Time passes for everybody. While nothing disturbs, workers renew their leases in time."""
         self.note("time")
+        milliseconds = self.choose("ms", (1, 900, 3_000, 6_000, 6_000, 61_000, 600_000, 5_000_000, 90_000_000))
         if self.is_calm and any(event.is_open for event in self.oracle.events.values()):
             for name in WORKERS:
-                self.renew(name, WELL)
+                self.renew(name)
             milliseconds = min(milliseconds, LEASE_MS // 2)
         self.clock.advance(milliseconds)
         self._forget()
 
     def _forget(self) -> None:
         """Let the oracle forget the events that Redis has forgotten."""
-        gone = self.oracle.events.keys() - read(self.store, list(self.oracle.events)).keys()
+        gone = self.oracle.events.keys() - promises.read(self.store, list(self.oracle.events)).keys()
         for event_id in gone:
-            hold_of_forgotten(self.oracle.events.pop(event_id), self.now)
+            promises.hold_of_forgotten(self.oracle.events.pop(event_id), self.now)
+        self.oracle.without_record |= gone  # A settlement that was cut may have left the event open.
         if gone:
-            self._sweep("s1")
+            self._sweep()
 
-    @rule(what=st.sampled_from(MEDDLING), data=st.data())
-    def meddle(self, what: str, data: Any) -> None:
-        """RQ moves jobs, somebody deletes keys, an id comes with another resource, calls pause, a clock is set."""
-        what = what if what in HARMLESS or not self.is_calm else "schedule"
-        self.note(what)
+    def schedule(self) -> None:
+        """RQ's own scheduler, which counts whole seconds, moves jobs that are due."""
+        self.note("schedule")
         keys = self.store.keys
-        if what == "schedule":  # RQ's own scheduler counts whole seconds.
-            due: Any = self.redis.zrangebyscore(keys.scheduled, 0, (self.now + 1_500) // 1_000)
-            for job in due:
-                self.redis.zrem(keys.scheduled, job)
-                self.redis.rpush(keys.jobs, job)
-        elif what == "conflict":
-            for event in list(self.oracle.events.values())[:1]:
-                assert run_accept(self.store, (event.id, event.type, "other")) == [b"conflict"]
-        elif what == "pause":
-            self.store.run("pause", [30_000, "503", 0, 0], keys=[self.platform, keys.heartbeats])
-        elif what in STEPPING:
-            self._step(STEPPING[what])
-        elif what in ("noticed", "FLUSHDB"):
-            {"noticed": self._step_noticed, "FLUSHDB": self._flush}[what]()
-        elif what == "DEL event":
-            for event in [_choose(data, list(self.oracle.events.values()), "event")] if self.oracle.events else []:
-                self.oracle.lose(event)
-                self.redis.delete(keys.event + event.id)
-        else:
-            self.redis.delete({"DEL jobs": keys.jobs, "DEL scheduled": keys.scheduled}[what])
+        due: Any = self.redis.zrangebyscore(keys.scheduled, 0, (self.now + 1_500) // 1_000)
+        for job in due:
+            self.redis.zrem(keys.scheduled, job)
+            self.redis.rpush(keys.jobs, job)
 
-    def _step(self, milliseconds: int) -> None:
+    def pause(self) -> None:
+        """The platform wants a pause."""
+        self.note("pause")
+        self.store.run("pause", [30_000, "503", 0, 0], keys=[self.platform, self.store.keys.heartbeats])
+
+    def set_clock(self) -> None:
+        """Redis's clock is set. A process may see it before anybody takes a lease for lapsed."""
+        milliseconds = self.choose("ms", (-5_000, -600_000, 5_000, 120_000))
+        is_seen = milliseconds > LEASE_MS and self.choose("seen", (True, False))
+        self.note(f"clock {milliseconds:+}{', seen' if is_seen else ''}")
+        if is_seen:
+            self._sweep()
+        held = [event for event in self.oracle.events.values() if event.number("lease") > self.now]
         self.clock.step(milliseconds)
         for event in self.oracle.events.values():
             event.due = 0
         self._forget()
-
-    def _step_noticed(self) -> None:
-        """Set the clock ahead. A process sees it before anybody takes a lease for lapsed."""
-        self._sweep("s1")
-        held = [event for event in self.oracle.events.values() if event.number("lease") > self.now]
-        self._step(STEPPING["far ahead"])
-        self._sweep("s1")
-        for event in held:
+        if is_seen:
+            self._sweep()
+        for event in held if is_seen else ():
             assert event.number("lease") > self.now, f"{event} has lapsed because a clock was set"
 
-    def _flush(self) -> None:
-        """Lose all that Redis has. The next round says how many events are lost, and deliveries are kept as before."""
+    def delete(self) -> None:
+        """Somebody deletes a list of RQ's, or the record of an event."""
+        keys = self.store.keys
+        what = self.choose("what", (keys.jobs, keys.scheduled, "the record of an event"))
+        self.note(f"DEL {what}")
+        if what in {keys.jobs, keys.scheduled}:
+            self.redis.delete(what)
+        elif self.oracle.events:
+            event = self._choose_event()
+            self.oracle.lose(event)
+            self.redis.delete(keys.event + event.id)
+
+    def flush(self) -> None:
+        """Redis loses all that it has. The next round says how many events are lost, and deliveries go on."""
+        self.note("FLUSHDB")
         keys = self.store.keys
         lost = sum(self.redis.zcard(key) for key in (keys.open, keys.dead, keys.quarantined, *keys.all_unhandled))
-        self._sweep("s1")  # It remembers what was there as it began.
+        self._sweep()  # It remembers what was there as it began.
         self._empty()
         self.oracle = Oracle()
         self.clock.advance(1)
-        self.deliver("event-1", WELL)
-        self._sweep("s1")
+        run_accept(self.store, ("event-1", *EVENTS["event-1"]))
+        self._accepted("event-1", *EVENTS["event-1"])
+        self._sweep(script="emptied")
+        self._sweep()
         counted: Any = self.redis.hget(keys.losses, "count")
         assert int(counted or 0) == lost, f"{counted} of {lost} lost events were counted"
 
-    # --- what holds at every step
+    # --- what holds at every step, and at the end
 
     @invariant()
     def promises_hold(self) -> None:
         """The fields of all events are as the oracle says, and each open event is listed where it would be found."""
         self.counts["step",] += 1
         self._compare()
-        hold_of_lists(self.store, self.oracle, is_exact=self.is_calm)
+        promises.hold_of_lists(self.store, self.oracle, is_exact=self.is_calm)
         if self.is_calm:
-            hold_of_places(self.store, self.oracle, self.now)
+            promises.hold_of_places(self.store, self.oracle, self.now)
 
     def _compare(self) -> None:
         """Compare the fields of all events with the oracle's."""
-        hold_of_records(self.store, self.oracle, self.before, now=self.now)
+        promises.hold_of_records(self.store, self.oracle, self.before, now=self.now)
         self.before.clear()
 
     def teardown(self) -> None:
@@ -675,25 +682,37 @@ class Histories(RuleBasedStateMachine):
             self.loop.close()
 
     def _recover(self) -> None:
-        was_calm, self.is_calm = self.is_calm, False
-        self.store.fates.clear()
+        self.data, was_calm = None, self.is_calm
+        if was_calm:
+            self._come_to_an_end(OPEN)
+        self.is_calm = False
         for attempts in self.attempts.values():
             attempts.clear()
-        for _ in range(60):
-            if not any(event.is_open for event in self.oracle.events.values()):
-                break
-            self.clock.advance(61_000)
-            self._sweep("s1")
-            self.take("w1", 10, Candidates.ALL, WELL)
-            while self.attempts["w1"]:
-                self.end(None, follow=True, fate=WELL)
-        else:
-            raise AssertionError(f"still open: {self.oracle.events} {everything(self.redis)}")
+        self._come_to_an_end({*OPEN, State.UNHANDLED})
         for milliseconds in (61_000, 5_000_000, 61_000):  # RQ's record of a started job goes after ten minutes.
-            self.take("w1", 10, Candidates.ALL, WELL)
+            self.take("w1", Candidates.ALL)
             self.clock.advance(milliseconds)
             self._forget()
-            self._sweep("s1")
-        hold_of_lists(self.store, self.oracle, is_exact=True)
-        hold_at_the_end(self.store, self.oracle, was_calm=was_calm)
-        assert self._neighbours() == self.neighbours, "the queue beside ours was touched"
+            self._sweep()
+        promises.hold_of_lists(self.store, self.oracle, is_exact=True)
+        promises.hold_at_the_end(self.store, self.oracle)
+        promises.hold_of_erased(self.store, self.oracle, is_exact=was_calm)
+        promises.hold_of_records(self.neighbour, self.beside, {}, now=self.now)
+        promises.hold_of_places(self.neighbour, self.beside, self.now)
+        self.clock.advance(A_MONTH_MS)
+        self._forget()
+        self._sweep()
+        promises.hold_of_nothing(self.store, self.oracle)
+
+    def _come_to_an_end(self, states: Collection[State]) -> None:
+        """Work until no event is in one of these states, in calm histories without a sweeper."""
+        for _ in range(60):
+            while any(self.attempts.values()):
+                self.end()
+            if not any(event.fields["state"] in states for event in self.oracle.events.values()):
+                return
+            self.clock.advance(61_000)
+            if not self.is_calm:
+                self._sweep()
+            self.take("w1", Candidates.ALL)
+        raise AssertionError(f"still open: {self.oracle.events}")

@@ -17,9 +17,12 @@ from typing import Any, Final, NamedTuple
 from model.ends import DONE, ENDS, GIVEN_UP, SKIPPED, End
 
 from credhook.events import EVENT_TYPES, REPEATABLE
-from credhook.store import BACKFILLED, FETCH, HANDLER, ONLY, PENDING, PROGRESS, State
+from credhook.store import BACKFILLED, FETCH, GAVE_UP, HANDLER, ONLY, PENDING, PROGRESS, State
 from credhook.worker.attempt.attempt import Attempt
+from credhook.worker.queue.claims import Claim
 
+#: Fields of an event, by name.
+Fields = dict[str, Any]
 #: Ms that the model's store remembers a settled event.
 RETENTION_MS: Final = 86_400_000
 LEASE_MS: Final = 60_000
@@ -53,7 +56,7 @@ class Event:
     id: str
     type: str
     resource: str
-    fields: dict[str, Any] = field(default_factory=dict)
+    fields: Fields = field(default_factory=dict)
     wait: int = 0
     due: int = 0
 
@@ -65,6 +68,11 @@ class Event:
     def is_open(self) -> bool:
         """Return True if a worker may take it."""
         return self.fields["state"] in OPEN
+
+    @property
+    def deaths(self) -> int:
+        """Return how many workers have died while they held it."""
+        return self.number("killed") + self.number("deaths")
 
     @property
     def is_poison_candidate(self) -> bool:
@@ -166,6 +174,14 @@ class Oracle:
 
     # --- workers
 
+    def event_of(self, claim: Claim) -> tuple[Event | None, bool]:
+        """Return the event, and True if no later claim, replay or erasure has taken it from this claim.
+
+        A claim whose lease has run out stands as long as nobody else has the event: its worker may still settle.
+        """
+        event = self.events.get(claim.event_id)
+        return event, event is not None and event.is_open and event.number("fence") == claim.fence
+
     def claim(self, event: Event, worker: str, *, now: int, is_alone: bool) -> None:
         """Let a worker have the event. Its fence follows the clock, and is above all earlier ones.
 
@@ -198,9 +214,10 @@ class Oracle:
             return decided
         if unfinished(attempt):
             return State.WAITING
-        if event.pending or set(str(event.fields.get(ONLY, "")).split()) - event.ended.keys():
+        if attempt.missing or not attempt.wanted:
             return State.UNHANDLED
-        return State.DEAD if GIVEN_UP in event.ended.values() else State.DONE
+        ended = {**attempt.claim.ended, **attempt.statuses}.values()  # As this worker knows: others may add ends later.
+        return State.DEAD if any(how.startswith(GAVE_UP) for how in ended) else State.DONE
 
     def settle(self, event: Event, attempt: Attempt, ends: Mapping[str, str], *, now: int) -> None:
         """Take in the settlement of the event's last claim. That claim has not lapsed.
@@ -254,7 +271,7 @@ class Oracle:
         of them may have, and no lapse is counted. The resource is kept for the event until its lease would have ended.
         """
         for event in events:
-            if event.number("lease"):
+            if event.number("lease") > now:
                 event.fields["kept"] = event.fields["lease"]
             event.drop("holder", "lease")
             if len(events) > 1 and how != "host":
@@ -275,7 +292,7 @@ class Oracle:
             was_done = event.fields["state"] == State.DONE
             again = {name for name, how in event.ended.items() if how == GIVEN_UP or was_done}
             again = {handler} if handler else again
-            to_run = again.union(event.pending, str(event.fields.get(ONLY, "")).split())
+            to_run = again | event.pending
             event.drop("lapses", "killed", "deaths", ONLY, PENDING + FETCH, *[HANDLER + name for name in again])
             event.fields |= {PENDING + name: Schedule() for name in to_run}
             if handler and was_done:

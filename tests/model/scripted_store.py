@@ -1,8 +1,7 @@
 """The real store, whose scripts run on a clock of the model and may be cut, and whose replies may be lost."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from model.oracle import RETENTION_MS
 from redis import Redis
@@ -60,27 +59,22 @@ end
 """
 
 
-@dataclass(frozen=True)
-class Fate:
-    """What becomes of the next script.
+class Died(Exception):
+    """The process that has run a script has died."""
+
+
+class Fate(NamedTuple):
+    """What becomes of the next run of a script.
 
     Attributes:
         writes: how many of its writes Redis keeps; -1 for all.
         is_lost: True if its reply does not arrive.
+        is_last: True if its process dies with it, and does not run it again.
     """
 
     writes: int = -1
     is_lost: bool = False
-
-    @property
-    def is_kind(self) -> bool:
-        """Return True if nothing goes wrong."""
-        return not self.is_cut and not self.is_lost
-
-    @property
-    def is_cut(self) -> bool:
-        """Return True if some writes are not kept."""
-        return self.writes >= 0
+    is_last: bool = False
 
 
 WELL: Final = Fate()
@@ -140,8 +134,8 @@ class ScriptedStore(Store[Redis]):
                 reply = registered(keys or [self.keys.prefix], [*arguments, self._clock.now, fate.writes])
             except Exception as failure:  # noqa: BLE001  A cut script fails in its own way.
                 error = failure
-            if not fate.is_kind:
-                raise ConnectionBroken("the reply is lost")
+            if fate.is_lost:
+                raise Died if fate.is_last else ConnectionBroken("the reply is lost")
             if error:
                 raise error
             return reply
