@@ -61,4 +61,5 @@ def test_other_urls_have_other_normal_forms() -> None:
         *("https://a.example/X", "https://a.example/x?y", "https://a.example/x%2F", "https://a.example", "https://[x"),
     ]
     assert len({normal_url(url) for url in urls}) == len(urls)
+    assert normal_url("http://a.example:80/") == normal_url("http://a.example")
     assert normal_url("https://büro.example").netloc == normal_url("https://XN--BRO-HOA.example/").netloc

@@ -1,12 +1,15 @@
 """An event and its history, as `credhook events show` and the console tell them."""
 
+from credhook.store import HISTORY_ENTRIES
 from credhook.store.history import describe, lines
 
 FIELDS = {
     "type": "a.type", "resource": "r1", "state": "waiting", "error": "a.b: ValueError", "only": "a.f",
     "received": "1000", "due": "61000", "lapses": "2", "p:a.f": "3 0", "p:a.b": "2 61000",
+    "p:a.r": "1 61000", "p:a.w": "0 0",
     "trace": f"00-{'a' * 32}-{'b' * 16}-01",
-    "h:a.f": "done 12", "h:a.g": "dead: GiveUp", "c:a.g": "0badc0de", "c:fetch": "510e0000", "c:a.b": "0721e2e5",
+    "h:a.f": "done 12", "h:a.g": "dead: GiveUp", "h:a.s": "skipped",
+    "c:a.g": "0badc0de", "c:fetch": "510e0000", "c:a.b": "0721e2e5",
 }  # fmt: skip
 AT = "1970-01-01T00:00:04.000Z"
 HISTORY = [
@@ -33,7 +36,10 @@ def test_event_is_described_line_by_line() -> None:
         "lapses     2, claims that no worker has settled",
         "handler    a.f: done in 12 ms, attempt 3",
         "handler    a.g: dead: GiveUp (cause 0badc0de)",
+        "handler    a.s: skipped",
         "handler    a.b: failed 2 times, next at 1970-01-01 00:01:01.000 (cause 0721e2e5)",
+        "handler    a.r: tried 1 time, next at 1970-01-01 00:01:01.000",
+        "handler    a.w: waits",
         "fetch      failed (cause 510e0000)",
         "waits for  a.f",
         f"trace      {'a' * 32}",
@@ -53,3 +59,6 @@ def test_event_is_described_line_by_line() -> None:
     settled = describe("m1", FIELDS | {"state": "dead", "settled": "3500"})
     assert settled["milliseconds"] == 2_500
     assert "state      dead since 1970-01-01 00:00:03.500: a.b: ValueError" in lines(settled | more)
+    for kept in (HISTORY_ENTRIES - 1, HISTORY_ENTRIES):
+        entries = {"history": HISTORY[:1] * kept, "conflicts": []}
+        assert ("(earlier entries are not kept)" in lines(settled | entries)) == (kept == HISTORY_ENTRIES)
