@@ -60,8 +60,13 @@ def _empty_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_settings_errors_name_each_missing_or_wrong_value() -> None:
     assert [line.partition(":")[0] for line in lines(WorkerSettings, {})] == list(PLATFORM)
     (line,) = lines(ReceiverSettings, {})
-    for name in ("CREDHOOK_WEBHOOK_SECRETS", "CREDHOOK_PATH_SECRET", "CREDHOOK_INSECURE"):
+    for name, value in {
+        "CREDHOOK_WEBHOOK_SECRETS": SECRET,
+        "CREDHOOK_PATH_SECRET": LONG,
+        "CREDHOOK_INSECURE": "1",
+    }.items():
         assert name in line
+        assert made(ReceiverSettings, {name: value})
     (line,) = lines(ReceiverSettings, {"CREDHOOK_WEBHOOK_SECRETS": f"{SECRET} Hush!_%%%"})
     assert line.startswith("CREDHOOK_WEBHOOK_SECRETS: key 2: ")
     assert "Hus" not in line

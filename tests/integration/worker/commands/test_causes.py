@@ -85,6 +85,9 @@ def test_the_events_of_one_are_listed_counted_replayed_and_erased(events: Run, f
     assert listed(events("list", "--json", "--cause", BAD)) == ["m3", "m2", "m1"]  # And none that is done.
     assert listed(events("list", "--json", "--cause", BAD, "--state", "dead")) == ["m1"]
     assert listed(events("list", "--json", "--cause", BAD, "m2", "m4")) == ["m2"]
+    assert listed(events("list", "--json", "--cause", "0721e2e5")) == ["moved"]  # Its description has lapsed.
+    describe(failed, "11111111", "a.bad")
+    assert events("list", "--cause", "11111111").exit_code == 0  # Its events have been erased.
     assert len(events("replay", "--cause", BAD, "--dry-run", "--json").stdout.splitlines()) == 3
     left = "replayed 0, left 3 (1 open, 2 that the handler does not want)\n"  # For one handler, none is hurried.
     assert events("replay", "--cause", BAD, "--handler", "a.bad").stdout.endswith(left)
