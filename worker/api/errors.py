@@ -218,7 +218,7 @@ def error_objects(body: bytes) -> tuple[ErrorObject, ...]:
     """Read the `errors` of a body, as far as it has any. A body that is something else has none."""
     try:
         document = jiter.from_json(body)
-    except (ValueError, RecursionError):
+    except ValueError:
         return ()
     errors: Any = document.get("errors") if isinstance(document, dict) else None
     listed = errors if isinstance(errors, list) else [errors]

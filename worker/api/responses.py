@@ -152,7 +152,7 @@ def _document(operation: str, response: Response) -> Any:
     body = response.body
     with suppress(ValueError):
         return jiter.from_json(body, catch_duplicate_keys=True, cache_mode="keys")
-    with suppress(ValueError, RecursionError):
+    with suppress(ValueError):
         text = body.removeprefix(BOM_UTF8).decode(errors="replace")
         if "\\ud" in text or "\\uD" in text:
             # A NUL is no JSON, so it can stand for an escaped backslash.

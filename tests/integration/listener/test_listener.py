@@ -287,6 +287,8 @@ TUNNEL = b"CONNECT example.org:443 HTTP/1.1\r\nhost: example.org:443\r\n\r\n" + 
         (TUNNEL, "tunnel", 400, "This is no proxy.", "a scanner looks for open proxies: nothing to do"),
         (HEAD + b"x: " + b"a" * 16_384, *LARGE_HEAD, "16384 bytes and 100 lines: see what the sender or"),
         (HEAD + b"x:\r\n" * 101, *LARGE_HEAD, "headers may have 16384 bytes and 100 lines"),
+        (HEAD + b"x: " + b"a" * 16_384 + b"\r\n\r\n", *LARGE_HEAD, "16384 bytes and 100 lines"),  # Whole at once.
+        (HEAD + b"x:\r\n" * 100 + b"\r\n", *LARGE_HEAD, "16384 bytes and 100 lines"),
         (LONG, "body_too_large", 413, "The body is too large.", "see CREDHOOK_MAX_BODY"),
         (HEAD, "slow_request", 408, "The request did not come in time.", "a request may take 10 s: a slow network"),
         (ASKED * 50, "pipelined", 200, "", "sends its next request before the answer: switch that off"),

@@ -12,11 +12,12 @@ import pytest
 from prometheus_client import REGISTRY
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
+from structlog.testing import capture_logs
 
 from credhook.events import Event
 from credhook.metrics.figures import QueueFigures
 from credhook.receiver.app import RefusalLog, Spell, create_app
-from credhook.receiver.command import Announcer
+from credhook.receiver.command import _COMPARE, Announcer
 from credhook.receiver.inbox import StoreUnavailable
 from credhook.settings import ReceiverSettings
 from credhook.store.announcements import announced
@@ -38,7 +39,8 @@ def test_announcement_holds_no_secret(tmp_path: Path, redis_client: Redis, redis
     began = time.monotonic()
     with receiver(tmp_path, redis_url, CREDHOOK_PATH_SECRET="p" * 30) as server:
         (one,) = until(lambda: said(redis_client), what="the announcement")
-        assert (one["queue"], one["durability"], one["acknowledged"], one["idle"]) == ("credhook", "strict", 0, None)
+        assert (one["queue"], one["durability"], one["acknowledged"]) == ("credhook", "strict", 0)
+        assert [one[name] for name in ("idle", "turned_away_ago", "conflicted")] == [None] * 3
         assert redis_client.smembers("rq:queues") == {b"rq:queue:credhook"}  # `status` finds a misspelt one there.
         text = str(redis_client.hgetall(INDEX.receivers))
         assert "whsec" not in text
@@ -154,12 +156,16 @@ async def test_receiver_that_alone_refuses_everything_is_not_ready(
             assert await status_after(50) == 200
             await refuse(10)
             assert await status_after(0) == 200  # Nobody accepts: it may be a flood.
-            assert await status_after(20) == 503
+            with capture_logs() as logs:
+                assert await status_after(20) == 503
+            assert (logs[-1]["event"], logs[-1]["hint"]) == ("receiver_refuses_alone", _COMPARE)
             assert [one["refuses_alone"] for one in said(redis_client)] == [False, True]
             scrape = {family.name: family.samples[0].value for family in await QueueFigures(store_on(async_redis))()}
             assert scrape["credhook_receivers_refusing"] == 1
             await inbox.accept("mine", Event("openid4vc.issuance.completed", "r1"))
-            assert await status_after(0) == 200
+            with capture_logs() as logs:
+                assert await status_after(0) == 200
+            assert [line["event"] for line in logs] == ["receiver_ready"]
             await refuse(10)
             refusals.spells["path"] = Spell(1, 0.0, time.monotonic() - 301)  # A stray request, long ago.
             assert await status_after(20) == 503

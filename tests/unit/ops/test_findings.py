@@ -117,6 +117,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("fleet.turned_away", {"receivers": (receiver(turned_away={"full": 2, "slow_request": 1}, turned_away_ago=9.0, idle=1.0),)}, "(2 full), the last 9 s ago sender_rejected"),
     ("fleet.turned_away", {"receivers": (receiver(turned_away={"answer_unread": 4, "invalid_http": 1}, turned_away_ago=900.0, idle=1.0),)}, "(4 answer_unread), the last 15 min ago"),
     ("fleet.turned_away", {"receivers": (receiver(turned_away={"invalid_http": 3}, turned_away_ago=9.0, idle=None),)}, "(3 invalid_http), the last"),
+    ("fleet.turned_away", {"receivers": (receiver(turned_away={"invalid_http": 3}, turned_away_ago=9.0, idle=901.0),)}, "(3 invalid_http), the last"),
     ("platform.breaker", {"platforms": (PAUSED,)}, "no worker calls the platform for another 30 s (cause 503) see"),
     ("platform.breaker", {"platforms": (CALLED, TRIED)}, "the circuit breaker of 1 worker is open or half open see"),
     ("platform.breaker", {"platforms": (REFUSED,)}, "about 2.9 requests/s passed set CREDHOOK_RATE"),
@@ -169,7 +170,7 @@ def test_each_thing_that_is_wrong_is_remarked_on_alone(check: str, otherwise: di
             )
         },
         {"server": SERVER.model_copy(update={"maxmemory": 0})},  # Its check says so.
-        {"receivers": (receiver(turned_away={"invalid_http": 9}, turned_away_ago=9.0, idle=1.0),)},  # Scanners.
+        {"receivers": (receiver(turned_away={"invalid_http": 9}, turned_away_ago=9.0, idle=900.0),)},  # Scanners.
         {"workers": (worker(), worker(pid=2, started=False, age=59.0))},
         {"receivers": (receiver(turned_away={"full": 9}, turned_away_ago=901.0),)},
         {"outside": Outside(at=1, findings=(skipped("public_url.reached", "not set"),)), "outside_age": 1_200.0},
@@ -189,6 +190,7 @@ FORGED: list[tuple[dict[str, Any], str]] = [
     ({"receivers": (refusing(4),)}, "4 deliveries had"),
     ({"receivers": (refusing(90_000, 0.0, idle=1.0),)}, "90000 deliveries had no valid signature, the last 0 s ago"),
     ({"receivers": (refusing(480), receiver(idle=3_729.0))}, "on r1 pid 0 and not on r1 pid 0"),
+    ({"receivers": (refusing(3), refusing(2, 30.0), receiver(idle=3_700.0))}, "5 deliveries had"),
 ]
 
 

@@ -21,7 +21,7 @@ from credhook.testing import FakeApi, Result, arun, assert_idempotent, event, ru
 from credhook.worker.attempt.retry import BACKOFF
 from credhook.worker.attempt.running import HandlerTimeout
 from credhook.worker.handlers import logging_handler
-from credhook.worker.handlers.arguments import Context, FetchedEvent, SyncContext
+from credhook.worker.handlers.arguments import Context, FailedRun, FetchedEvent, SyncContext
 
 handlers = Handlers("accounts")
 computes_until = 0.0
@@ -320,6 +320,27 @@ def test_run_applies_the_options_of_a_handler() -> None:
     assert ended(run(looks_up, EVENT)) == ("waiting", 7, "ValueError")
     assert [run(one, EVENT, attempts="until settled").attempts for one in (looks_up, is_misspelt)] == [2, 2]
     assert ended(run(looks_up, event(COMPLETED, status="offered"))) == ("dead", None, "KeyError")
+
+
+def test_run_calls_the_hooks_after_each_failed_attempt() -> None:
+    async def fails(event: FetchedEvent, context: Context) -> None:
+        raise KeyError
+
+    async def note(failure: FailedRun, context: Context) -> None:
+        calls.append((failure.handler, failure.event.attempt, failure.will_retry))
+
+    async def breaks(failure: FailedRun, context: Context) -> None:
+        raise ValueError("no DSN")
+
+    hooked, calls = Handlers("hooked"), list[tuple[str, int, bool]]()
+    hooked.on(COMPLETED, retries=1)(fails)
+    hooked.on_error(note)
+    assert run(fails, EVENT, attempts="until settled").outcome == "dead"
+    assert calls == [("hooked.fails", 1, True), ("hooked.fails", 2, False)]
+    hooked.on_give_up(breaks)
+    assert run(fails, EVENT).outcome == "waiting"
+    with pytest.raises(ValueError, match="no DSN"):
+        run(fails, EVENT, attempts=2)
 
 
 stateful = Handlers[Any]("stateful")

@@ -9,6 +9,7 @@ from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
+from blockbuster import BlockingError
 from prometheus_client import REGISTRY
 from redis import Redis
 from redis.exceptions import RedisError, ResponseError
@@ -19,6 +20,7 @@ from credhook.store.replay import Replay, Settled
 from credhook.worker.attempt.attempt import DONE, Attempt, Interruption
 from credhook.worker.attempt.details import Snapshots
 from credhook.worker.attempt.retry import GiveUp, Retry
+from credhook.worker.attempt.running import HandlerTimeout
 from credhook.worker.handlers.registry import Handlers, Registry
 from credhook.worker.platform.circuit import PlatformPaused, outcome_of
 from credhook.worker.queue.claims import Claims, Settlement
@@ -79,6 +81,26 @@ async def test_interrupted_attempt_records_what_has_run_and_hands_the_event_back
     assert record(redis_client, "e1")["h:test.first"] == "done"
     await made.next()
     assert told.ran == ["second"]
+
+
+@pytest.mark.parametrize(
+    ("error", "hint"),
+    [
+        (HandlerTimeout("longer than 3 s"), "or raise CREDHOOK_HANDLER_TIMEOUT or the handler's own timeout="),
+        (BlockingError("time.sleep"), "Make the handler a plain def, which runs in a thread"),
+        (ValueError(), ""),
+    ],
+    ids=repr,
+)
+async def test_failure_of_a_handler_is_logged_with_a_hint(
+    made: Attempts, told: Planned, error: Exception, hint: str
+) -> None:
+    told.ends["second"] = error
+    with capture_logs() as lines:
+        await made.next()
+    (line,) = [line for line in lines if line["event"] == "handler_failed"]
+    assert hint in line["hint"]
+    assert bool(hint) == bool(line["hint"])
 
 
 async def test_attempt_that_lost_its_event_records_its_handlers(made: Attempts, redis_client: Redis) -> None:
@@ -146,7 +168,9 @@ async def test_event_waits_while_redis_cannot_give_its_handler_a_place(
     monkeypatch.setattr(Claims, "acquire_place", AsyncMock(side_effect=RedisError))
     async with attempts(redis_url, stub, plan.handlers) as made:
         await made.accept("e1", DATA, "pre_1")
-        settlement = await made.next()
+        with capture_logs() as logs:
+            settlement = await made.next()
+    assert [line["error"] for line in logs if line["event"] == "places_unknown"] == ["RedisError"]
     assert settlement.error == "test.limited: ConcurrencyReached"
     assert [attempts for attempts, *_ in settlement.schedules.values()] == [0]
 

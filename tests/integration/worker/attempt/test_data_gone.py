@@ -35,6 +35,10 @@ def unknown(call: Call) -> Answer:
     return Answer(404)
 
 
+def removed(call: Call) -> Answer:
+    return Answer(410)
+
+
 def first(number: int, then: Platform, before: Platform) -> Platform:
     """The first so many requests of each resource are answered in one way, and all others in another."""
     return lambda call: before(call) if call.number <= number else then(call)
@@ -129,7 +133,7 @@ async def test_fetch_without_data_does_not_serve_the_data_event(redis_url: str, 
     assert given == [("m1", "nothing"), ("m2", "Ada")]
 
 
-@pytest.mark.parametrize("gone", [empty, unknown])
+@pytest.mark.parametrize("gone", [empty, unknown, removed])
 async def test_second_event_of_a_presentation_finds_data_that_was_readable_once(
     redis_url: str, queue: EventQueue, stub: Stub, gone: Platform
 ) -> None:

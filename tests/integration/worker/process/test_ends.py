@@ -141,6 +141,7 @@ def test_processes_of_a_handler_end_with_their_worker(harness: Harness, victim: 
         else:
             os.kill(pid if victim == "worker" else worker.process.pid, signal.SIGKILL)
         until(lambda: not any(map(runs, [pid, *pool])), what="the end of both")
+        assert ('"supervisor_gone"' in worker.text) == (victim == "supervisor")
 
 
 def test_thread_that_keeps_the_interpreter_is_named(harness: Harness) -> None:

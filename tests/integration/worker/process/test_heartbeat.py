@@ -10,7 +10,7 @@ from redis import Redis
 from redis.exceptions import ConnectionError  # noqa: A004  Redis's own.
 from structlog.testing import capture_logs
 
-from credhook.store.announcements import announced
+from credhook.store.announcements import announced, fingerprint
 from credhook.store.history import records
 from credhook.worker.handlers.registry import Handlers, Registry
 from credhook.worker.process.concurrent import ConcurrentWorker
@@ -71,8 +71,10 @@ def test_process_announces_itself_for_a_day(redis_client: Redis) -> None:
         "version", "pid", "processes", "handlers", "slots", "in_flight", "platform", "config_fingerprint",
         "credential_error", "breaker", "breaker_seconds", "never_found", "started", "turns",
     }  # fmt: skip
-    compared = [name.removeprefix("CREDHOOK_") for name in announcement["config_fingerprint"]]
-    assert compared == ["API_URL", "TOKEN_URL", "CLIENT_ID", "RATE", "RETENTION"]
+    settings = worker_settings()
+    compared = ("api_url", "token_url", "client_id", "rate", "retention")
+    values = {f"CREDHOOK_{name.upper()}": getattr(settings, name) for name in compared}
+    assert announcement["config_fingerprint"] == fingerprint(values)
     assert (announcement["handlers"], announcement["processes"]) == ({"test.one": [COMPLETED]}, 3)
     assert 80_000_000 < redis_client.pttl(INDEX.announcements) <= 86_400_000
 
@@ -83,6 +85,15 @@ def test_beats_and_leases_go_on_while_redis_is_full(redis_client: Redis) -> None
         Member(redis_client, "w2").beats()
         assert [store_on(redis_client).run("process_lock", ["sweeper", "one", 9_000]) for _ in "12"] == [1, 1]
     assert (redis_client.hlen(INDEX.announcements), redis_client.zcard(INDEX.heartbeats)) == (2, 2)
+
+
+def test_beat_that_redis_denies_is_logged_with_its_remedy(redis_client: Redis, redis_url: str) -> None:
+    redis_client.execute_command("ACL SETUSER limited reset on >pw ~* +@all -evalsha")  # type: ignore[no-untyped-call]
+    with Redis.from_url(redis_url.replace("redis://", "redis://limited:pw@")) as limited, capture_logs() as logs:
+        Member(limited, "w1").beats()
+    redis_client.execute_command("ACL DELUSER limited")  # type: ignore[no-untyped-call]
+    assert logs[0]["event"] == "heartbeat_refused"
+    assert "may not run EVALSHA: allow +evalsha" in logs[0]["hint"]
 
 
 async def test_events_of_a_silent_process_return_without_a_failure(queue: EventQueue, redis_client: Redis) -> None:

@@ -401,6 +401,7 @@ async def test_foreign_job_is_refused_alone(queue: EventQueue) -> None:
         queue.redis.lpush(INDEX.jobs, name, "expired")
     with capture_logs() as logs:
         assert [claim.event_id for claim in await queue.take()] == ["e1"]
+    assert (logs[0]["event"], logs[0]["count"]) == ("jobs_refused", 1)
     assert logs[0]["hint"].startswith("another client of this Redis enqueues jobs in our queue; give it a queue of its")
     assert queue.redis.exists(b"credhook:credhook:refused:\xff\xfe")
 

@@ -94,6 +94,7 @@ def test_shutdown_command_ends_the_worker_in_order(harness: Harness) -> None:
         until(lambda: '"command_ignored"' in process.text)
         send_shutdown_command(harness.redis, the_worker(harness).name)
         until(lambda: '"worker_draining"' in process.text)
+        assert '"shutdown_commanded"' in process.text
         (harness.folder / "go").touch()
         assert process.process.wait(60) == 0
     assert record(harness.redis, "m1")["state"] == "done"

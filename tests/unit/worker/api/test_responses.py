@@ -106,6 +106,11 @@ def test_a_success_that_does_not_match_is_not_understood(body: object) -> None:
     assert "\n" not in str(caught)
 
 
+@pytest.mark.parametrize("body", [{"id": "p", "errors": [{}]}, {"status": "verified", "error": "x"}])
+def test_details_count_beside_an_error(body: dict[str, object]) -> None:
+    assert read(PRESENTATIONS["get"], response(200, body), NOW, asked_for="p").id == "p"
+
+
 TRUSTED, DOUBTFUL = {"has_data": True, "trusted": True}, {"has_data": True, "trusted": False}
 NONE: list[Any] = [None, "", [], {}]
 #: The details of a presentation, and what is read of them: all that is there, and nothing that nobody said.

@@ -57,6 +57,7 @@ def test_awaited_handler_is_named_every_ten_seconds() -> None:
 
 async def test_slow_handler_is_named_once_with_its_line() -> None:
     clock, enough, handlers = Clock(), asyncio.Event(), Handlers("a")
+    clock.now = began = 100.0
 
     @handlers.on("*")
     async def waits(event: Any, context: Any) -> None:
@@ -69,7 +70,8 @@ async def test_slow_handler_is_named_once_with_its_line() -> None:
     run = asyncio.create_task(running.run(handler, EVENT, context, timeout=60, runs=runs))
     await asyncio.sleep(0.01)
     with capture_logs() as logs:
-        for clock.now in (SLOW_SECONDS, SLOW_SECONDS + 1, SLOW_SECONDS + 2):
+        for seconds in (SLOW_SECONDS, SLOW_SECONDS + 1, SLOW_SECONDS + 2):
+            clock.now = began + seconds
             slow.look()
     enough.set()
     assert await run is None

@@ -314,7 +314,9 @@ async def test_events_follow_slowly_after_a_pause() -> None:
     bench.now += 3
     assert bench.claims(5, unfetched=1) == 0  # The fetch that is due is the probe.
     assert bench.claims(5) == 1
-    await bench.call()
+    with capture_logs() as logs:
+        await bench.call()
+    assert [line["event"] for line in logs] == ["platform_probed", "platform_resumed"]
     assert bench.claims(5) == 1
     await bench.call()
     assert bench.claims(5) == 2

@@ -371,8 +371,10 @@ async def test_lease_counts_from_the_request_for_its_renewal() -> None:
 
     leases = Leases(cast(Any, SimpleNamespace(lease=10.0, renew=renew)), clock=asyncio.get_running_loop().time)
     leases.hold(claim, lambda: lost.append("e1"))
-    # Asked for at 8, answered at 12: it lasts until 18.
-    for seconds, over in ((8.0, []), (5.5, []), (0.5, ["e1"])):
-        await asyncio.sleep(seconds)
-        await leases.renew()
-        assert lost == over
+    with capture_logs() as logs:
+        # Asked for at 8, answered at 12: it lasts until 18.
+        for seconds, over in ((8.0, []), (5.5, []), (0.5, ["e1"])):
+            await asyncio.sleep(seconds)
+            await leases.renew()
+            assert lost == over
+    assert [(line["event"], line["held"]) for line in logs] == [("leases_not_renewed", 1)] * 2
