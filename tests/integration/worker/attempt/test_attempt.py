@@ -19,11 +19,13 @@ from credhook.store import GAVE_UP, TOOK, State
 from credhook.store.replay import Replay, Settled
 from credhook.worker.attempt.attempt import DONE, Attempt, Interruption
 from credhook.worker.attempt.details import Snapshots
+from credhook.worker.attempt.processor import MAX_LAPSES
 from credhook.worker.attempt.retry import GiveUp, Retry
 from credhook.worker.attempt.running import HandlerTimeout
 from credhook.worker.handlers.registry import Handlers, Registry
 from credhook.worker.platform.circuit import PlatformPaused, outcome_of
 from credhook.worker.queue.claims import Claims, Settlement
+from credhook.worker.queue.failure import WORKER_DIED
 from credhook.worker.wiring import build_worker
 from support.platform.token_endpoint import behind
 from support.store.accepting import record
@@ -101,6 +103,17 @@ async def test_failure_of_a_handler_is_logged_with_a_hint(
     (line,) = [line for line in lines if line["event"] == "handler_failed"]
     assert hint in line["hint"]
     assert bool(hint) == bool(line["hint"])
+
+
+@pytest.mark.parametrize(("lapses", "state"), [(MAX_LAPSES - 1, State.DONE), (MAX_LAPSES, State.DEAD)])
+async def test_event_whose_claims_lapse_too_often_is_given_up(
+    made: Attempts, redis_client: Redis, lapses: int, state: State
+) -> None:
+    redis_client.hset(EVENT + "e1", "lapses", lapses)
+    settlement = await made.next()
+    dead = state is State.DEAD
+    assert (settlement.state, settlement.error) == (state, "WorkerDied" if dead else "")
+    assert settlement.causes == ({"worker": WORKER_DIED.cause} if dead else {})
 
 
 async def test_attempt_that_lost_its_event_records_its_handlers(made: Attempts, redis_client: Redis) -> None:
