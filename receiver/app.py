@@ -53,8 +53,6 @@ _REQUEST_ID: Final = re.compile(rb"[0-9a-fA-F-]{32,36}")
 _ACCEPTED: Final = {
     outcome: [(b"content-length", b"0"), (b"credhook-outcome", outcome.value.encode())] for outcome in Outcome
 }
-
-
 #: The names of the header that makes a POST a delivery.
 _IDS: Final = {ID, *(alias for alias, name in ALIASES.items() if name == ID)}
 
@@ -108,15 +106,15 @@ class RefusalLog:
     """Logs refusals, limited for each reason, and counts the refusals that a wrong setting or sender causes.
 
     Attributes:
-        counts: deliveries by the rule for which they were refused, such as `signature`.
-        spells: the last refusals by rule, see `Spell`.
+        refused: deliveries refused since the start, except by an outage of Redis.
+        spells: the last of them by rule, such as `signature`; see `Spell`.
         turned_away: senders that the listener turned away before the application saw a delivery, by reason.
         last_turned_away: when the last of these came, in monotonic seconds.
     """
 
     def __init__(self) -> None:
         self._guard = FloodGuard(MAX_LOGGED, time.monotonic)
-        self.counts = Counter[str]()
+        self.refused = 0
         self.spells = dict[str, Spell]()
         self.turned_away = Counter[str]()
         self.last_turned_away = 0.0
@@ -139,7 +137,7 @@ class RefusalLog:
             if spell is None or now - spell.last > SPELL_SECONDS:
                 spell = Spell(0, now, now)
             self.spells[rule] = Spell(spell.number + 1, spell.first, now)
-            self.counts[rule] += 1
+            self.refused += 1
         reason = str(refusal)
         if (more := self._guard.admit(reason)) is not None:
             ids = {}

@@ -279,7 +279,7 @@ class Announcer:
         values: Any = await self._store.redis.hgetall(self._store.keys.receivers)
         others = [other for other in announced(values) if other.name != self._token]
         accepted = {other.name: ReceiverAnnouncement.model_validate_json(other.text).accepted for other in others}
-        refused, spells = self._refusals.counts.total(), self._refusals.spells.values()
+        refused, spells = self._refusals.refused, self._refusals.spells.values()
         # Without traffic nothing can tell whether the setting is right by now, so it is tried again.
         is_quiet = now - max((spell.last for spell in spells), default=0.0) > _TRY_AGAIN_SECONDS
         if has_accepted or is_quiet:
