@@ -60,7 +60,10 @@ def run(*, webhook_id: str, names: tuple[str, ...], take: bool, debug: bool) -> 
         raise click.ClickException(f"{min(others)} does not want {record['type']}; {', '.join(sorted(wanting))} would")
     if debug:
         running.untimed.set()
-    attempt, settlement = _run_here(settings, registry, webhook_id, None if take else _claim_of(record, names))
+    claim = None if take else _claim_of(record, names)
+    # Without a runner, which would wait for handlers that swallow their cancellation.
+    with contextlib.closing(asyncio.new_event_loop()) as loop:
+        attempt, settlement = loop.run_until_complete(_run(settings, registry, webhook_id, claim))
     rows = [(name, *_ending(attempt, name)) for name in (handler.name for handler in attempt.wanted)]
     print_table(("handler", "outcome", "ms", "error"), rows, "no handler ran")
     error = f": {settlement.error}" if settlement.error else ""
@@ -74,14 +77,6 @@ def _claim_of(record: dict[str, Any], names: tuple[str, ...]) -> Claim:
     now = int(datetime.now(received.tzinfo).timestamp() * 1_000)
     claim = first_claim(record["webhook_id"], record["type"], record["resource_id"], received, now)
     return claim._replace(only=frozenset(names))
-
-
-def _run_here(
-    settings: WorkerSettings, registry: Registry, webhook_id: str, claim: Claim | None
-) -> tuple[Attempt, Settlement]:
-    # Without a runner, which would wait for handlers that swallow their cancellation.
-    with contextlib.closing(asyncio.new_event_loop()) as loop:
-        return loop.run_until_complete(_run(settings, registry, webhook_id, claim))
 
 
 async def _run(
