@@ -91,7 +91,7 @@ class Lifespan:
                     state = await call(startup)
                 finally:
                     watch.cancel()
-                self.states.update(dict.fromkeys([one.name for one in group], state))
+                self.states.update(dict.fromkeys([member.name for member in group], state))
             except (Exception, SystemExit, asyncio.CancelledError) as error:
                 task = asyncio.current_task()
                 if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():

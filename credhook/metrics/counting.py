@@ -56,13 +56,13 @@ def temporary_folder() -> Iterator[str]:
         click.ClickException: no folder for temporary files can be written.
     """
     try:
-        made = TemporaryDirectory(prefix="credhook-", ignore_cleanup_errors=True)
+        temporary = TemporaryDirectory(prefix="credhook-", ignore_cleanup_errors=True)
     except OSError as error:
         raise click.ClickException(
             "the counters of several processes need a folder for temporary files, and none can be written: set TMPDIR, "
             "mount a tmpfs at /tmp, or leave CREDHOOK_ADMIN out"
         ) from error
-    with made as folder:
+    with temporary as folder:
         held = os.open(folder, os.O_RDONLY)
         fcntl.flock(held, fcntl.LOCK_SH)  # systemd-tmpfiles leaves a locked folder alone.
         try:

@@ -163,8 +163,8 @@ def check_password(address: RedisAddress) -> Finding:
         return ok(name, "Redis asks who connects")
     for host, port in address.hosts:
         with suppress(OSError):  # Among several Sentinels, one may have no address.
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            if any(ip_address(str(sockaddr[0])).is_global for *_, sockaddr in found):
+            addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            if any(ip_address(str(sockaddr[0])).is_global for *_, sockaddr in addresses):
                 problem = f"{host} is a public address, and Redis asks for no password"
                 return warn(name, problem, "close it with a firewall, and give Redis users: deploy/redis-users.acl")
     return ok(name, "Redis is not on a public address")

@@ -131,8 +131,8 @@ def lines(record: Mapping[str, Any]) -> Iterator[str]:
 
     `record` is what `credhook events show --json` prints.
     """
-    for number, (name, said) in enumerate(heading(record)):
-        yield f"{name:<11}{said}".rstrip() + ("" if number else "  (times in UTC)")
+    for number, (name, value) in enumerate(heading(record)):
+        yield f"{name:<11}{value}".rstrip() + ("" if number else "  (times in UTC)")
     history: Sequence[Mapping[str, Any]] = record["history"]
     if len(history) >= HISTORY_ENTRIES:
         yield "(earlier entries are not kept)"

@@ -141,10 +141,10 @@ class _Processor(Processor):
         store: Any = AsyncStore  # Nothing asks it.
         breaker: Any = _Breaker()
         settings = WorkerSettings.model_construct(concurrency=max(1, len(registry.handlers)))
-        clients = Clients(api.plain, api.sync)
-        made = cls(settings, RehearsedClaims(), registry, breaker, clients, RehearsedSnapshots(store, None), states)
-        made.noted = []
-        return made
+        claims, snapshots = RehearsedClaims(), RehearsedSnapshots(store, None)
+        processor = cls(settings, claims, registry, breaker, Clients(api.plain, api.sync), snapshots, states)
+        processor.noted = []
+        return processor
 
     async def work(
         self, event: FetchedEvent[Any], attempts: int
@@ -162,7 +162,7 @@ class _Processor(Processor):
             claim = claims.next_claim(claim, settlement)
         self.snapshots.recent.drop(event.webhook_id)
         ended = {**attempt.claim.ended, **attempt.statuses}
-        ends = {one.name: _end(ended.get(one.name, "waiting")) for one in attempt.wanted}
+        ends = {handler.name: _end(ended.get(handler.name, "waiting")) for handler in attempt.wanted}
         return settlement.state.value, ends, tuple(self.noted), settlement.error
 
     def _context(self, attempt: Attempt, handler: Handler, number: int) -> Context[Any, Any]:

@@ -232,11 +232,11 @@ class Sender:
     async def _list(self, call: Call[Any]) -> tuple[Any, ...]:
         operation = copy(call.operation)
         operation.is_list, operation.paged = False, True
-        found: list[Any] = []
+        elements: list[Any] = []
         count = size = 0
         raw: Any = None
         async for page in pages(lambda following: self.send(operation(following))):
-            found += page.items
+            elements += page.items
             raw = page.raw
             count, size = count + 1, size + page.size
             if page.following and (count >= MOST_PAGES or size > MOST_LIST_BYTES):
@@ -245,7 +245,7 @@ class Sender:
                     operation=operation.name,
                     cause="too_large",
                 )
-        return Elements(found, raw)
+        return Elements(elements, raw)
 
     async def _send(self, call: Call[R]) -> R:
         response, permit = await self._answer(call)

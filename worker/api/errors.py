@@ -194,8 +194,8 @@ def refusal(operation: str, response: Response, now: datetime) -> ApiError:
 
 def oauth_code(body: bytes) -> str:
     """Return the error code of OAuth in an answer of the token endpoint, or ""."""
-    found = _OAUTH_CODE.search(body)
-    return found[1].decode() if found else ""
+    code = _OAUTH_CODE.search(body)
+    return code[1].decode() if code else ""
 
 
 def token_refusal(response: Response, now: datetime) -> ApiError:

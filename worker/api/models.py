@@ -67,7 +67,7 @@ class ReadOnlyList(list[Any]):
 def read_only(value: Any) -> Any:
     """Return a JSON value that cannot be changed."""
     if isinstance(value, dict):  # Most values are text: a call for each would take half of the time.
-        return ReadOnlyDict([(key, one if type(one) is str else read_only(one)) for key, one in value.items()])
+        return ReadOnlyDict([(key, item if type(item) is str else read_only(item)) for key, item in value.items()])
     return ReadOnlyList(map(read_only, value)) if isinstance(value, list) else value
 
 
@@ -483,18 +483,18 @@ def certificates_in(text: str) -> list[str]:
     Raises:
         ValueError: There is none, or one is damaged.
     """
-    found = _PEM.findall(text)
-    if not found or len(found) != text.count("-----BEGIN CERTIFICATE-----"):
+    certificates = _PEM.findall(text)
+    if not certificates or len(certificates) != text.count("-----BEGIN CERTIFICATE-----"):
         raise ValueError("should hold PEM-encoded certificates, each from BEGIN CERTIFICATE to END CERTIFICATE")
-    return found
+    return certificates
 
 
 def _one_certificate(value: str) -> str:
     """Accept one PEM certificate, and leave out what stands around it."""
-    found = certificates_in(value)
-    if len(found) > 1:
+    certificates = certificates_in(value)
+    if len(certificates) > 1:
         raise ValueError("should be one PEM-encoded certificate; the others belong to parent_certificates")
-    return found[0]
+    return certificates[0]
 
 
 PemCertificate = Annotated[str, AfterValidator(_one_certificate)]

@@ -203,22 +203,22 @@ class Operation(Generic[R, P]):
         if fields and self.body is None:
             raise TypeError(f"{self.name} takes its values by position, not by name")
         expected = len(self.placeholders) + (self.body is not None or self.paged)
-        given: tuple[Any, ...] = (*values, self._from_fields(fields)) if fields else values
-        if len(given) != expected:
-            raise TypeError(f"{self.name} takes {expected} values, not {len(given)}")
+        arguments: tuple[Any, ...] = (*values, self._from_fields(fields)) if fields else values
+        if len(arguments) != expected:
+            raise TypeError(f"{self.name} takes {expected} values, not {len(arguments)}")
         path = self.path
-        for name, value in zip(self.placeholders, given, strict=False):
+        for name, value in zip(self.placeholders, arguments, strict=False):
             path = path.replace(f"{{{name}}}", self._segment(name, value))
         # A GET by id answers with this id. Other methods may answer with something else about it.
         call: Call[R] = Call(
-            self, path, asked_for=given[0] if self.method == "GET" and self.placeholders == ["id"] else None
+            self, path, asked_for=arguments[0] if self.method == "GET" and self.placeholders == ["id"] else None
         )
         if self.body is not None:
-            if not isinstance(given[-1], self.body):
-                raise TypeError(f"{self.name} does not take {type(given[-1]).__name__} as its body")
-            call.body = given[-1].model_dump_json(exclude_none=True).encode()
-        elif self.paged and given[-1]:
-            call.path = self._page_path(path, given[-1])
+            if not isinstance(arguments[-1], self.body):
+                raise TypeError(f"{self.name} does not take {type(arguments[-1]).__name__} as its body")
+            call.body = arguments[-1].model_dump_json(exclude_none=True).encode()
+        elif self.paged and arguments[-1]:
+            call.path = self._page_path(path, arguments[-1])
         return call
 
     def _page_path(self, path: str, page: str) -> str:

@@ -132,8 +132,8 @@ class _Doubled(dict[str, Any]):
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    return found if len(found) == len(pairs) else _Doubled(pairs)
+    unique = dict(pairs)
+    return unique if len(unique) == len(pairs) else _Doubled(pairs)
 
 
 #: Made once, since `json.loads` with this argument makes a decoder for each body.

@@ -48,7 +48,7 @@ def failure_of(error: Exception, handler: Handler | None = None, milliseconds: f
 
     The place is the author's innermost function, or the handler itself if no code of the author raised the error.
     """
-    if all(isinstance(one, Defer | PlatformPaused) for one in leaves(error)):
+    if all(isinstance(leaf, Defer | PlatformPaused) for leaf in leaves(error)):
         return None
     if handler is None:
         return Failure(FETCH, error_text(error))
@@ -132,8 +132,8 @@ class Attempt:
     @property
     def unfinished(self) -> list[str]:
         """Return the handlers of this worker that have not ended."""
-        ended = self.claim.ended
-        return [one.name for one in self.wanted if one.name not in ended and one.name not in self.statuses]
+        ended = self.claim.ended.keys() | self.statuses.keys()
+        return [handler.name for handler in self.wanted if handler.name not in ended]
 
     @property
     def pending(self) -> tuple[str, ...]:

@@ -100,8 +100,8 @@ class Processor:
     ) -> tuple[Settlement | None, Claim | None]:
         """Make the attempt and settle. Return the settlement, or None if the lease was lost; and the next claim.
 
-        `handled` is called when the handlers have ended, before the event is settled. `may_follow` is asked then: claim
-        the next event of the resource as well, if one waits for this event?
+        `handled` is called when the handlers have ended, before the event is settled. Then `may_follow` returns True if
+        the settlement may also claim the next event of the resource, which waits for this event.
         """
         with self.tracer.attempt(attempt.claim) if self.tracer else _NO_SPAN as span:
             self.leases.hold(attempt.claim, lambda: attempt.interrupt(Interruption.LEASE_LOST))
@@ -379,7 +379,7 @@ class Processor:
     def _may_run(self, attempt: Attempt, event: FetchedEvent, handler: Handler) -> bool:
         """Return False if the handler's `after` or `condition` forbids the run, and note its status if it has ended."""
         ended = attempt.claim.ended
-        if handler.after and (handler.after in ended or any(one.name == handler.after for one in attempt.wanted)):
+        if handler.after and (handler.after in ended or any(wanted.name == handler.after for wanted in attempt.wanted)):
             needed = attempt.statuses.get(handler.after) or ended.get(handler.after)
             if needed is None:
                 return False  # That handler will be retried, and this one runs after it.

@@ -197,7 +197,7 @@ def after_handler(
     error = decisive(error, give_up_on)
     if isinstance(error, GiveUp | Defer):
         return error
-    waits = [_platform_wait(one, pause, age) for one in leaves(error)]
+    waits = [_platform_wait(leaf, pause, age) for leaf in leaves(error)]
     if min(waits) > 0:
         return Defer(max(waits) + chance() * max(1.0, *waits))
     if _is_final(error, give_up_on) or attempt >= max_attempts:
@@ -213,10 +213,10 @@ def decisive(error: Exception, give_up_on: type[Exception] | tuple[type[Exceptio
     The longest `Retry` decides. The next attempt can still give up, so no other member is ignored. Without one, the
     first `GiveUp` or error of `give_up_on` decides. The other members decide together, as one error.
     """
-    members = [one for one in leaves(error) if isinstance(one, Exception)]
-    if retries := [one for one in members if isinstance(one, Retry)]:
+    members = [leaf for leaf in leaves(error) if isinstance(leaf, Exception)]
+    if retries := [member for member in members if isinstance(member, Retry)]:
         return max(retries, key=lambda retry: retry.after or 0.0)
-    return next((one for one in members if isinstance(one, GiveUp) or _is_final(one, give_up_on)), error)
+    return next((leaf for leaf in members if isinstance(leaf, GiveUp) or _is_final(leaf, give_up_on)), error)
 
 
 def _is_final(error: Exception, give_up_on: type[Exception] | tuple[type[Exception], ...]) -> bool:
@@ -238,7 +238,7 @@ def error_text(error: Exception) -> str:
 def error_class(error: BaseException) -> str:
     """Return class, status and misunderstood field, never the message; of a group its members' classes."""
     if isinstance(error, BaseExceptionGroup):
-        return f"{type(error).__name__} ({', '.join(sorted({error_class(one) for one in leaves(error)}))})"
+        return f"{type(error).__name__} ({', '.join(sorted({error_class(leaf) for leaf in leaves(error)}))})"
     words = [type(error).__name__]
     if isinstance(error, ApiError):
         # Places in lists are left out, so that equal mistakes are one cause.

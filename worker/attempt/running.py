@@ -237,15 +237,15 @@ class Run:
         if self.dropped:
             raise CoroutineNotAwaited(self.dropped[0])
         name = self.handler.name
-        unraised = next((type(one).__name__ for one in self.decisions if one.__traceback__ is None), None)
+        unraised = [type(decision).__name__ for decision in self.decisions if decision.__traceback__ is None]
         if (result is not None or unraised) and name not in _reported:
             _reported.add(name)
             if result is not None:
                 hint = "Results are ignored. Return nothing; raise Retry or GiveUp to decide"
                 log.warning("handler_returned", handler=name, at=self.at, returned=type(result).__name__, hint=hint)
             else:
-                hint = f"It has no effect, and the handler is done. Write raise before {unraised}(…)"
-                log.warning("decision_not_raised", handler=name, at=self.at, decision=unraised, hint=hint)
+                hint = f"It has no effect, and the handler is done. Write raise before {unraised[0]}(…)"
+                log.warning("decision_not_raised", handler=name, at=self.at, decision=unraised[0], hint=hint)
 
 
 async def run(

@@ -26,10 +26,14 @@ from credhook.worker.queue.leases import reclaim
 log = structlog.get_logger("credhook.worker")
 
 BEAT_SECONDS: Final = 1.0
-#: Seconds of silence after which a process counts as dead: this many, or this part of the lease if that is more.
-_SILENCE_SECONDS, _SILENCE_PART = 6.0, 0.4
-#: Parts of that time: between two beats at most, and in a gap after which all processes get the whole time again.
-_BEAT_PART, _GAP_PART = 1 / 3, 2 / 3
+#: Seconds of silence after which a process counts as dead, unless leases are long.
+_SILENCE_SECONDS: Final = 6.0
+#: The same as a part of the lease. The longer of the two counts.
+_SILENCE_PART: Final = 0.4
+#: Maximum time between two beats, as a part of the silence.
+_BEAT_PART: Final = 1 / 3
+#: After a longer gap between our own beats, as a part of the silence, all other processes get the whole time again.
+_GAP_PART: Final = 2 / 3
 
 
 def silence_seconds(lease: float) -> float:

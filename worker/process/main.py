@@ -160,20 +160,19 @@ def _work(
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
-    handlers = [one.name for one in registry.handlers]
-    isolated = {"isolated": True} if candidates is Candidates.ONLY else {}
-    starting = {"starting": names} if (names := [one.name for one in registry.plugins if one.startup_function]) else {}
+    handlers = [handler.name for handler in registry.handlers]
+    starting = [plugin.name for plugin in registry.plugins if plugin.startup_function]
     log.info(
         "worker_started",
         name=name,
         pid=os.getpid(),
         queue=settings.queue,
         handlers=handlers,
-        **starting,
-        **isolated,
+        **({"starting": starting} if starting else {}),
+        **({"isolated": True} if candidates is Candidates.ONLY else {}),
         settings=in_force(settings),
     )
-    wanted = {event_type: {one.name for one in registry.matching(event_type)} for event_type in registry.types}
+    wanted = {event_type: {handler.name for handler in registry.matching(event_type)} for event_type in registry.types}
     sweeper = Sweeper(store, name=name, interval=settings.lease / _ROUNDS, lease=settings.lease, wanted=wanted)
     with suppress(*STORE_ERRORS):  # The rounds do it as well.
         sweeper.unhandled.put_back()  # At once, what has waited for our handlers.

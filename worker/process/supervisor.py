@@ -26,7 +26,7 @@ from credhook.supervisor import FATAL_CODE, PLACE, End, Supervisor
 
 #: Seconds beyond its grace time that a worker gets to end.
 EXTRA_GRACE_SECONDS: Final = 10.0
-#: Seconds between two checks after which all processes may have stood still, and a blocked loop means nothing.
+#: If two checks are more seconds apart, all processes may have stood still. A blocked loop then means nothing.
 _STALL_SECONDS: Final = 2.0
 #: Waits between two tries to put back the events of a dead worker.
 _RETRIES: Final = Backoff(first=0.2, longest=5.0)

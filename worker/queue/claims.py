@@ -345,7 +345,7 @@ class Claims:
     ) -> None:
         """Record that the handler has ended for this event, done or given up, and must not run again.
 
-        `how` it ended, and how long it took; `pending`: the handlers that the event still waits for.
+        `how`: how it ended, and how long it took. `pending`: the handlers that the event still waits for.
         """
         described, attempt = failure.described() if failure else {}, claim.attempt(handler)
         await self._commit.write(
