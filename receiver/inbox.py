@@ -16,6 +16,7 @@ import structlog
 from credhook.events import Event, event_ids
 from credhook.group_commit import GroupCommit
 from credhook.receiver import metrics
+from credhook.store.bulk import batched
 from credhook.store.connection import REDIS_TIMEOUT, Command, RedisConnection
 from credhook.store.errors import STORE_ERRORS, ConnectionLost, StoreRefusal, hint, is_denied
 from credhook.store.health import Facts, SharedExamination, ask, promises, replicas_wanted
@@ -238,8 +239,8 @@ def _log(outcome: Outcome, deliveries: list[Delivery]) -> None:
     """Log one line for many deliveries that went as expected, and one for each other delivery."""
     ids = [_log_fields(delivery) for delivery in deliveries]
     if outcome in {Outcome.ACCEPTED, Outcome.DUPLICATE}:
-        for first in range(0, len(ids), _MAX_LOGGED):
-            log.info("events_" + outcome.value, events=ids[first : first + _MAX_LOGGED])
+        for page in batched(ids, _MAX_LOGGED):
+            log.info("events_" + outcome.value, events=page)
     elif outcome is Outcome.ERASED:
         log.info("events_erased", events=len(deliveries))  # Without the ids that somebody wanted to be gone.
     elif outcome is Outcome.UNREADABLE:

@@ -31,7 +31,7 @@ def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
 
 
 def work_through(
-    items: Sequence[T], step: Callable[[list[T]], Sequence[bytes]], advance: Callable[[int], None] = lambda _: None
+    items: Sequence[T], step: Callable[[list[T]], Sequence[bytes]], advance: Callable[[int], None]
 ) -> BulkResult:
     """Call `step` for each batch, until all are done, Ctrl-C is pressed, or Redis fails.
 

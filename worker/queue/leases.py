@@ -19,6 +19,7 @@ from zlib import crc32
 import structlog
 
 from credhook.store import Death
+from credhook.store.bulk import BATCH, batched
 from credhook.store.errors import STORE_ERRORS
 from credhook.store.job import job_fields, job_id
 from credhook.store.store import SyncStore
@@ -83,8 +84,6 @@ class Leases:
 
 #: Leases that one script looks at.
 PAGE: Final = 500
-#: Events in which one script notes a death.
-BATCH: Final = 200
 #: Events of a dead process that the log line names.
 NAMED: Final = 3
 #: Time that an event may be in no list: popped by RQ but not claimed yet, settled but not scheduled yet.
@@ -113,10 +112,10 @@ def note_death(store: SyncStore, name: str, how: Death) -> list[bytes]:
     # A lease that is renewed meanwhile changes its place, so the places do not serve to read a page.
     ends = dict(store.redis.zscan_iter(store.keys.leases, count=PAGE))
     leased = sorted(ends, key=lambda event_id: ends[event_id])
-    for start in range(0, len(leased), PAGE):
-        held += store.run("reclaim", [name, "look", death, store.retention, 0, *leased[start : start + PAGE]])
-    for start in range(0, len(held), BATCH):
-        store.run("reclaim", [name, how, death, store.retention, len(held), *held[start : start + BATCH]])
+    for page in batched(leased, PAGE):
+        held += store.run("reclaim", [name, "look", death, store.retention, 0, *page])
+    for batch in batched(held, BATCH):
+        store.run("reclaim", [name, how, death, store.retention, len(held), *batch])
     return held
 
 

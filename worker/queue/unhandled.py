@@ -11,6 +11,7 @@ from typing import Final
 import structlog
 
 from credhook.store import FETCH, HANDLER, ONLY, PENDING, State
+from credhook.store.bulk import BATCH, batched
 from credhook.store.replay import Replay, Settled
 from credhook.store.store import SyncStore
 
@@ -18,8 +19,6 @@ log = structlog.get_logger("credhook.worker")
 
 #: Maximum number of events of one type in one round.
 PAGE: Final = 2_000
-#: Events that one script puts back. It blocks Redis for a few milliseconds.
-BATCH: Final = 200
 
 
 class Unhandled:
@@ -45,7 +44,7 @@ class Unhandled:
         listed = dict(zip(self._wanted, pages.execute(), strict=True))
         ours = self._ours([(name, event_type) for event_type, names in listed.items() for name in names])
         put_back = Counter[str]()
-        for batch in (ours[start : start + BATCH] for start in range(0, len(ours), BATCH)):
+        for batch in batched(ours, BATCH):
             settled = [Settled(name.decode(errors="surrogateescape"), State.UNHANDLED) for name, _ in batch]
             outcomes = zip(batch, self._replay(settled, how="resume"), strict=True)
             put_back.update(event_type for (_, event_type), outcome in outcomes if outcome == b"replayed")
