@@ -42,5 +42,5 @@ ENDS: Final = {
 }
 
 #: What Hypothesis chooses from. The first choice lets an attempt succeed.
-HANDLER_ENDS: Final = (*["done"] * 6, "skipped", "retry", "fail", "give up", "defer")
+HANDLER_ENDS: Final = (*["done"] * 5, *["skipped", "give up"] * 2, "retry", "fail", "defer")
 FETCH_ENDS: Final = (*["found"] * 10, "fail", "paused", "gone", "lost", "drained")

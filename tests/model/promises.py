@@ -166,20 +166,19 @@ def hold_at_the_end(store: ScriptedStore, oracle: Oracle) -> None:
     assert vanished <= oracle.without_record, f"{vanished - oracle.without_record} vanished, and nobody deleted them"
 
 
-def hold_of_erased(store: ScriptedStore, oracle: Oracle, *, is_exact: bool) -> None:
-    """Ask that nothing names an erased event or resource.
+def hold_of_erased(store: ScriptedStore, oracle: Oracle, erased: set[str], *, is_exact: bool) -> None:
+    """Ask that nothing names these erased events and resources.
 
     Its job stays in the queue until a worker takes it, and in a key that a cut has left until the next round. If an
     acceptance was cut, the index names the event twice. The second name stays for the retention time. If somebody has
     deleted a record, the event's id stays for three days.
     """
-    resources = {resource for kind, resource in oracle.marks if not kind and not oracle.of_resource(resource)}
     for name, value in _values(store).items():
         is_of_deleted = name in {"urgent", "unfinished", "vanished"} or any(
             event_id in name for event_id in oracle.without_record
         )
         if (name != "by_time" or is_exact) and not is_of_deleted:
-            left = [text for text in {*oracle.erased, *resources} if text in f"{name} {value}"]
+            left = [text for text in erased if text in f"{name} {value}"]
             assert not left, f"{left} were erased, and {name} has {value}"
 
 
