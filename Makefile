@@ -70,11 +70,12 @@ servers: $(DEV) ## the tests that depend on Redis's version, with the server in 
 		ls -d $$folder/*-server && PATH=$$folder:$$PATH $(BIN)/pytest -q --numprocesses 2 -m "not soak" $(ON_SERVERS) || exit 1; \
 	done
 
-# ARGS goes to the three that measure: --rounds, --small. One alone: PYTHONPATH=tests .venv/bin/python -m bench.work --help
+# ARGS goes to those that measure: --rounds, --small. One alone: PYTHONPATH=tests .venv/bin/python -m bench.work --help
 bench: $(DEV) ## measure receiver and worker beside their peers (half an hour; says what is missing, wrk or Node)
 	@PYTHONPATH=tests $(BIN)/python -m bench.ingest $(ARGS)
 	@PYTHONPATH=tests $(BIN)/python -m bench.work $(ARGS)
 	@PYTHONPATH=tests $(BIN)/python -m bench.growth $(ARGS)
+	@PYTHONPATH=tests $(BIN)/python -m bench.start $(ARGS)
 	@PYTHONPATH=tests $(BIN)/python -m bench.sizing
 	@echo "python -m bench.report puts these figures and their plots into tests/bench/README.md"
 

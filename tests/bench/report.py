@@ -171,7 +171,7 @@ def main(*, out: Path) -> None:
     """Put the figures of a run into the README, without our bounds: these are for those who measure."""
     readme = HERE / "README.md"
     page = readme.read_text()
-    for part in ("ingest", "work", "growth", "sizing"):
+    for part in ("ingest", "work", "growth", "start", "sizing"):
         if (out / f"{part}.md").exists():
             before, begin, rest = page.partition(f"<!-- {part} -->\n")
             _, end, after = rest.partition(f"<!-- /{part} -->")

@@ -38,11 +38,14 @@ def test_the_parts_measure_credhook_beside_the_limits(tmp_path: Path) -> None:
     said, results = bench("growth", tmp_path, "--small")
     assert results["curves"]["stored"].keys() == {"1000"}
     assert results["processes"].keys() == {"1"}
+    said, results = bench("start", tmp_path, "--small")
+    assert results["seconds"].keys() == {"credhook --help", "credhook receiver", "credhook worker", "credhook dev"}
     said, _ = bench("sizing", tmp_path)
     assert "| 100,000,000 |" in said
     assert {plot.name for plot in tmp_path.glob("*.svg")} == {
         "ingest.svg",
         "work-50-ms.svg",
+        "start.svg",
         *(f"growth-{varied}.svg" for varied in ("stored", "groups", "resources", "processes")),
     }
 
