@@ -19,6 +19,7 @@ import structlog
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from credhook import tracing
+from credhook.background import beside
 from credhook.listener.admin import Examine, bind_setting, create_admin, serve_admin, socket_from_systemd
 from credhook.listener.server import Certificate, Listener, Server
 from credhook.metrics.counting import drop_gauges, gathered, temporary_folder
@@ -120,12 +121,11 @@ def _serve(
 
     async def serve() -> None:
         # Start without waiting for Redis: until it answers, deliveries get 503.
-        background = [asyncio.create_task(coroutine) for coroutine in (_watch(inbox), announcer.keep())]
+        works: list[Callable[[], Awaitable[None]]] = [lambda: _watch(inbox), announcer.keep]
         if admin:
-            background.append(asyncio.create_task(_run_admin(settings, admin, store, announcer.examine, REGISTRY)))
-        await server.serve([listener])
-        for task in background:
-            task.cancel()
+            works.append(lambda: _run_admin(settings, admin, store, announcer.examine, REGISTRY))
+        async with beside(*works):
+            await server.serve([listener])
         await announcer.leave()
         await inbox.aclose()
 
@@ -238,12 +238,9 @@ class Announcer:
         return [*await self._inbox.examine(), Check("deliveries", not self.refuses_alone, _COMPARE)]
 
     async def keep(self) -> None:
-        """Announce until cancelled, through all outages of Redis."""
+        """Announce until cancelled, or until Redis fails."""
         while True:
-            try:
-                await self.announce()
-            except STORE_ERRORS as error:
-                log.debug("not_announced", error=type(error).__name__)
+            await self.announce()
             await asyncio.sleep(_ANNOUNCE_EVERY_SECONDS)
 
     async def announce(self) -> None:

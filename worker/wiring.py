@@ -10,10 +10,10 @@ from typing import Any, Final
 import structlog
 
 from credhook import tracing
+from credhook.background import beside
 from credhook.backoff import Backoff, Waits
 from credhook.logs.places import authors_frames, without_ours
 from credhook.settings import WorkerSettings
-from credhook.store.errors import STORE_ERRORS
 from credhook.store.store import AsyncStore
 from credhook.worker.api.client import Api, AsyncApi, Sender, transport_from
 from credhook.worker.api.http.exchange import Transport
@@ -31,8 +31,6 @@ log = structlog.get_logger("credhook.worker")
 
 #: Waits between two tries of a start-up function.
 _BACKOFF: Final = Backoff(first=1.0, longest=60.0)
-#: Seconds before background work that failed starts again.
-_RESTART_SECONDS: Final = 1.0
 
 
 @dataclass
@@ -197,27 +195,3 @@ async def build_worker(
         await transport.aclose()
         await breaker.aclose()
         await store.redis.aclose()
-
-
-@asynccontextmanager
-async def beside(*works: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-    """Run background work during the block."""
-    tasks = [asyncio.create_task(_restarted(work)) for work in works]
-    try:
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks, timeout=_RESTART_SECONDS)
-
-
-async def _restarted(work: Callable[[], Awaitable[None]]) -> None:
-    """Run background work until cancelled, through all outages of Redis."""
-    while True:
-        try:
-            await work()
-        except STORE_ERRORS:
-            pass  # The loop that claims events logs the outage.
-        except Exception as error:
-            log.error("background_task_failed", exc_info=error)  # noqa: TRY400  Our processor keeps the message out.
-        await asyncio.sleep(_RESTART_SECONDS)

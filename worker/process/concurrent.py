@@ -21,6 +21,7 @@ from rq.serializers import JSONSerializer
 from rq.suspension import WORKERS_SUSPENDED
 from rq.worker import BaseWorker, WorkerStatus
 
+from credhook.background import beside
 from credhook.backoff import Backoff, Waits
 from credhook.settings import WorkerSettings
 from credhook.store import State
@@ -35,7 +36,7 @@ from credhook.worker.handlers.registry import Registry
 from credhook.worker.platform.circuit import Phase
 from credhook.worker.process.supervisor import HAND_BACK
 from credhook.worker.queue.claims import Candidates, Claim, Taken
-from credhook.worker.wiring import beside, build_worker
+from credhook.worker.wiring import build_worker
 
 log = structlog.get_logger("credhook.worker")
 

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, cast
-from unittest.mock import AsyncMock
 
 import pytest
 from prometheus_client import REGISTRY
@@ -21,7 +20,6 @@ from credhook.worker.platform.limits import Allowance
 from credhook.worker.process.supervisor import HAND_BACK
 from credhook.worker.queue.claims import Candidates, Taken
 from credhook.worker.queue.leases import Leases
-from credhook.worker.wiring import beside
 from support.virtual_time import on_own_clock
 from support.worker.driven_worker import NOTHING, DrivenWorker, claimed, sleeping
 
@@ -316,16 +314,6 @@ def test_burst_does_not_end_during_a_pause() -> None:
     driven = DrivenWorker(*[Taken((), None, allowance=Allowance(pause=60.0))] * 3)
     assert driven.works(burst=True)
     assert len(driven.claims.limits) == 4
-
-
-@on_own_clock
-async def test_background_work_begins_again_whatever_ends_it() -> None:
-    work = AsyncMock(side_effect=[ValueError(), RedisError("away"), ValueError(), asyncio.CancelledError()])
-    with capture_logs() as lines:
-        async with beside(work):
-            await asyncio.sleep(60)
-    assert work.await_count == 4
-    assert [line["event"] for line in lines] == ["background_task_failed"] * 2  # An outage is logged elsewhere.
 
 
 def test_event_that_is_taken_again_ends_the_older_attempt() -> None:
