@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import datetime
+from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 
 from structlog.testing import capture_logs
@@ -120,16 +121,6 @@ async def arun_event(
     return EventResult(*result, logged=tuple(lines), calls=platform.calls[before:])
 
 
-class _Breaker:
-    """In place of the circuit breaker: pauses as a new one would after the last error."""
-
-    seconds = 0.0
-
-    def pause(self) -> float:
-        """Return the seconds for which no call is let through."""
-        return self.seconds
-
-
 class _Processor(Processor):
     """Makes the attempts at one event, and notes the runs."""
 
@@ -139,7 +130,7 @@ class _Processor(Processor):
     def of(cls, registry: Registry, api: FakeApi, states: Mapping[str, Any]) -> "_Processor":
         """Return a processor on the running loop."""
         store: Any = AsyncStore  # Nothing asks it.
-        breaker: Any = _Breaker()
+        breaker: Any = SimpleNamespace(pause=lambda: 0.0)
         settings = WorkerSettings.model_construct(concurrency=max(1, len(registry.handlers)))
         claims, snapshots = RehearsedClaims(), RehearsedSnapshots(store, None)
         processor = cls(settings, claims, registry, breaker, Clients(api.plain, api.sync), snapshots, states)
@@ -175,9 +166,9 @@ class _Processor(Processor):
         self, attempt: Attempt, handler: Handler, error: Exception, ms: float | None = None, *, is_counted: bool = True
     ) -> None:
         breaker: Any = self.breaker
-        breaker.seconds = pause_after(error)
+        breaker.pause = lambda: pause_after(error)  # As a new circuit breaker would after this error.
         super()._fail(attempt, handler, error, ms, is_counted=is_counted)
-        breaker.seconds = 0.0
+        breaker.pause = lambda: 0.0
         shown = type(error), error, without_ours(error.__traceback__)
         log.warning("%s failed", handler.name, exc_info=shown)  # Shown if the test fails.
 
