@@ -284,8 +284,7 @@ async def test_slow_start_up_is_logged() -> None:
     span = Lifespan([plugin("a", hangs)], sleep=AsyncMock(), slow_seconds=0.01, patience_seconds=0.01)
     with capture_logs() as lines:
         starting = asyncio.create_task(span.start())
-        while sum(line["event"] == "startup_slow" for line in lines) < 2:  # noqa: ASYNC110  A list has no event.
-            await asyncio.sleep(0.01)
+        await until_async(lambda: sum(line["event"] == "startup_slow" for line in lines) >= 2)
         enough.set()
         await starting
         await asyncio.sleep(0)
@@ -301,8 +300,7 @@ async def test_slow_start_up_in_a_thread_is_logged_with_its_first_line() -> None
     span = Lifespan([plugin("a", enough.wait), plugin("b", lambda: enough.wait(60))], patience_seconds=0.01)
     with capture_logs() as lines:
         starting = asyncio.create_task(span.start())
-        while sum(line["event"] == "startup_slow" for line in lines) < 2:  # noqa: ASYNC110  A list has no event.
-            await asyncio.sleep(0.01)
+        await until_async(lambda: sum(line["event"] == "startup_slow" for line in lines) >= 2)
         enough.set()
         await starting
     places = {line["plugin"]: line["at"] for line in lines if line["event"] == "startup_slow"}
@@ -324,8 +322,7 @@ async def test_failing_start_up_holds_up_no_other_plugin() -> None:
         await span.start()
         assert (span.states, span.has_started) == ({"up": 1}, False)
         enough.set()
-        while not span.has_started:  # noqa: ASYNC110  A state has no event.
-            await asyncio.sleep(0.01)
+        await until_async(lambda: span.has_started)
         await asyncio.sleep(0)
     assert [line["plugins"] for line in lines if line["event"] == "plugins_started"] == [["up"], ["down"]]
 

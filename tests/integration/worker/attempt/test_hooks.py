@@ -17,7 +17,7 @@ from credhook.worker.attempt.attempt import Attempt
 from support.store.accepting import record
 from support.waiting import until_async
 from support.worker.attempts import Planned, attempts
-from support.worker.fleet_harness import Answer, Stub, presentation
+from support.worker.fleet_harness import Answer, Stub
 
 DATA = "openid4vc.verification.data"
 
@@ -46,18 +46,12 @@ class Hooked(Planned):
         ]
 
 
-@pytest.fixture
-def stub(stub: Stub) -> Stub:
-    stub.answer = lambda call: presentation(call.resource, {"given": "Ada"})
-    return stub
-
-
 async def test_hooks_run_once_the_state_is_stored(redis_url: str, redis_client: Redis, stub: Stub) -> None:
     plan = Hooked(redis_client)
     plan.add("fails", backoff=Backoff(first=0.01, longest=0.01))
     plan.ends["fails"] = ValueError("Ada")
     async with attempts(redis_url, stub, plan.handlers, MAX_ATTEMPTS="2") as made:
-        await made.accept("e1", DATA, "p1")
+        await made.accept("e1", DATA, "pre_1")
         await made.next()
         assert plan.told == [("on_error", "waiting", "test.fails", "ValueError", 1, True)]
         await made.next(Attempt(await made.claim_of("e1")))
@@ -74,7 +68,7 @@ async def test_chosen_retry_and_success_are_no_failures(redis_url: str, redis_cl
     plan = Hooked(redis_client, "waits", "works")
     plan.ends["waits"] = Retry(after=60)
     async with attempts(redis_url, stub, plan.handlers) as made:
-        await made.accept("e1", DATA, "p1")
+        await made.accept("e1", DATA, "pre_1")
         assert (await made.next()).state is State.WAITING
     assert plan.told == []
 
@@ -84,7 +78,7 @@ async def test_handler_behind_a_given_up_handler_is_given_up(redis_url: str, red
     plan.add("second", after="first")
     plan.ends["first"] = GiveUp("closed")
     async with attempts(redis_url, stub, plan.handlers) as made:
-        await made.accept("e1", DATA, "p1")
+        await made.accept("e1", DATA, "pre_1")
         await made.next()
     assert plan.told == [
         ("on_error", "dead", "test.first", "GiveUp", 1, False),
@@ -97,7 +91,7 @@ async def test_event_given_up_unfetched_has_no_details(redis_url: str, redis_cli
     stub.answer = lambda _: Answer(422)
     plan = Hooked(redis_client, "never_runs")
     async with attempts(redis_url, stub, plan.handlers) as made:
-        await made.accept("e1", DATA, "p1")
+        await made.accept("e1", DATA, "pre_1")
         await made.next()
     assert plan.told == [("on_give_up", "dead", "test.never_runs", "InvalidRequest", 0, False)]
     assert plan.failures[0][2].event.details is None
@@ -112,7 +106,7 @@ async def test_failing_hook_is_logged_and_changes_nothing(redis_url: str, redis_
         raise SystemExit(failure.handler)
 
     async with attempts(redis_url, stub, plan.handlers) as made:
-        await made.accept("e1", DATA, "p1")
+        await made.accept("e1", DATA, "pre_1")
         with capture_logs() as lines:
             assert (await made.next()).state is State.DEAD
     (line,) = [line for line in lines if line["event"] == "hook_failed"]
@@ -133,7 +127,7 @@ async def test_hook_has_a_time_limit(
         await asyncio.Event().wait()
 
     async with attempts(redis_url, stub, plan.handlers) as made:
-        await made.accept("e1", DATA, "p1")
+        await made.accept("e1", DATA, "pre_1")
         with capture_logs() as lines:
             await made.next()
     hooks = {line["hook"]: line["error"] for line in lines if line["event"] == "hook_failed"}
@@ -152,8 +146,8 @@ async def test_running_hook_does_not_hold_the_next_event(redis_url: str, redis_c
         goes_on.wait(60)
 
     async with attempts(redis_url, stub, plan.handlers) as made:
-        await made.accept("e1", DATA, "p1")
-        await made.accept("e2", DATA, "p1")
+        await made.accept("e1", DATA, "pre_1")
+        await made.accept("e2", DATA, "pre_1")
         first = Attempt(await made.claim())
         await made.park()
         task = asyncio.create_task(made.make(first, follow=True))
@@ -169,7 +163,7 @@ async def test_event_that_killed_its_workers_is_given_up_to_the_hook(
 ) -> None:
     plan = Hooked(redis_client, "kills")
     async with attempts(redis_url, stub, plan.handlers) as made:
-        await made.accept("e1", DATA, "p1")
+        await made.accept("e1", DATA, "pre_1")
         await made.next(Attempt((await made.claim())._replace(killed=2)))
     assert plan.told == [("on_give_up", "dead", "test.kills", "WorkerDied", 0, False)]
 
@@ -184,7 +178,7 @@ async def test_hook_has_no_progress_to_save(redis_url: str, redis_client: Redis,
 
     plan.handlers.on_error(saves)
     async with attempts(redis_url, stub, plan.handlers) as made:
-        await made.accept("e1", DATA, "p1")
+        await made.accept("e1", DATA, "pre_1")
         with capture_logs() as lines:
             await made.next()
     (line,) = [line for line in lines if line["event"] == "hook_failed"]
@@ -196,7 +190,7 @@ async def test_event_and_log_have_one_number_for_a_run(redis_url: str, redis_cli
     plan = Hooked(redis_client, "fails", "waits")
     plan.ends |= {"fails": ValueError(), "waits": Retry(after=60)}
     async with attempts(redis_url, stub, plan.handlers) as made:
-        await made.accept("e1", DATA, "p1")
+        await made.accept("e1", DATA, "pre_1")
         with capture_logs() as lines:
             await made.next(Attempt((await made.claim_of("e1"))._replace(lapses=2)))
     logged = {line["event"]: line["attempt"] for line in lines if line["event"] in {"handler_failed", "retry_chosen"}}
@@ -209,7 +203,7 @@ async def test_age_is_the_time_since_the_event_was_received(redis_url: str, redi
     plan = Hooked(redis_client, "fails")
     plan.ends["fails"] = ValueError()
     async with attempts(redis_url, stub, plan.handlers) as made:
-        await made.accept("e1", DATA, "p1")
+        await made.accept("e1", DATA, "pre_1")
         claim = await made.claim_of("e1")
         await made.next(Attempt(claim._replace(now=int(claim.received_at.timestamp() * 1_000) + 90_000)))
     (_, _, failure), *_ = plan.failures

@@ -14,7 +14,7 @@ from credhook.worker.attempt.attempt import Attempt
 from support.store.accepting import everything, record
 from support.store.stores import EVENT
 from support.worker.attempts import Attempts, Planned, attempts
-from support.worker.fleet_harness import Stub, presentation
+from support.worker.fleet_harness import Stub
 
 DATA = "openid4vc.verification.data"
 KEY, OTHER_KEY = "old-key-of-thirty-two-characters", "new-key-of-thirty-two-characters"
@@ -49,12 +49,6 @@ class Steps(Planned):
             raise ConnectionError
 
 
-@pytest.fixture
-def stub(stub: Stub) -> Stub:
-    stub.answer = lambda call: presentation(call.resource, {"given": "Ada"})
-    return stub
-
-
 async def second_attempt(made: Attempts) -> State:
     settlement = await made.next(Attempt(await made.claim_of("e1")))
     return settlement.state
@@ -66,7 +60,7 @@ async def test_next_attempt_finds_what_was_saved(
 ) -> None:
     steps = Steps(in_thread=in_thread)
     async with attempts(redis_url, stub, steps.handlers) as made:
-        await made.accept("e1", DATA, "p1")
+        await made.accept("e1", DATA, "pre_1")
         assert (await made.next()).state is State.WAITING
         assert record(redis_client, "e1")["g:test.steps"] == '{"step":1}'
         assert await second_attempt(made) is State.DONE
@@ -78,7 +72,7 @@ async def test_progress_outlives_the_process(redis_url: str, redis_client: Redis
     """A worker that dies settles nothing: its lease lapses."""
     steps = Steps(enough=9)
     async with attempts(redis_url, stub, steps.handlers) as made:
-        await made.accept("e1", DATA, "p1")
+        await made.accept("e1", DATA, "pre_1")
         claim = await made.claim()
         await made.claims.save_progress(claim, "test.steps", '{"step": 8}')
     redis_client.zadd("credhook:credhook:leases", {"e1": 1})
@@ -97,7 +91,7 @@ async def test_progress_is_sealed_if_there_is_a_key(
 ) -> None:
     steps = Steps()
     async with attempts(redis_url, stub, steps.handlers, SNAPSHOT_KEY=KEY) as made:
-        await made.accept("e1", DATA, "p1")
+        await made.accept("e1", DATA, "pre_1")
         await made.next()
     assert '"step"' not in everything(redis_client)
     async with attempts(redis_url, stub, steps.handlers, SNAPSHOT_KEY=keys) as made:
@@ -110,9 +104,9 @@ async def test_progress_is_sealed_if_there_is_a_key(
 async def test_sealed_progress_opens_for_no_other_event(redis_url: str, redis_client: Redis, stub: Stub) -> None:
     steps = Steps()
     async with attempts(redis_url, stub, steps.handlers, SNAPSHOT_KEY=KEY) as made:
-        await made.accept("e1", DATA, "p1")
+        await made.accept("e1", DATA, "pre_1")
         await made.next()
-        await made.accept("e2", DATA, "p2")
+        await made.accept("e2", DATA, "pre_2")
         redis_client.hset(EVENT + "e2", "g:test.steps", record(redis_client, "e1")["g:test.steps"])
         await made.next(Attempt(await made.claim_of("e2")))
     assert steps.found == [None, None]
@@ -121,7 +115,7 @@ async def test_sealed_progress_opens_for_no_other_event(redis_url: str, redis_cl
 async def test_progress_saved_without_a_key_is_found_with_one(redis_url: str, stub: Stub) -> None:
     steps = Steps()
     async with attempts(redis_url, stub, steps.handlers) as made:
-        await made.accept("e1", DATA, "p1")
+        await made.accept("e1", DATA, "pre_1")
         await made.next()
     async with attempts(redis_url, stub, steps.handlers, SNAPSHOT_KEY=KEY) as made:
         assert await second_attempt(made) is State.DONE
@@ -138,7 +132,7 @@ async def test_progress_goes_when_the_event_is_given_up(redis_url: str, redis_cl
         raise GiveUp("closed")
 
     async with attempts(redis_url, stub, plan.handlers) as made:
-        await made.accept("e1", DATA, "p1")
+        await made.accept("e1", DATA, "pre_1")
         assert (await made.next()).state is State.DEAD
     assert not [field for field in record(redis_client, "e1") if field.startswith("g:")]
 
@@ -149,14 +143,14 @@ async def test_lost_claim_saves_nothing(redis_url: str, redis_client: Redis, stu
 
     @plan.handlers.on("*")  # type: ignore[untyped-decorator]
     async def saves(event: Any, context: Any) -> None:
-        await asyncio.to_thread(redis_client.hdel, "credhook:credhook:locks", "p1")  # As if another had it.
+        await asyncio.to_thread(redis_client.hdel, "credhook:credhook:locks", "pre_1")  # As if another had it.
         try:
             await context.progress.save(7)
         except RuntimeError as error:
             errors.append(str(error))
 
     async with attempts(redis_url, stub, plan.handlers) as made:
-        await made.accept("e1", DATA, "p1")
+        await made.accept("e1", DATA, "pre_1")
         await made.make(Attempt(await made.claim()))
     assert errors == ["progress not saved: this worker no longer has the event"]
     assert "g:test.saves" not in record(redis_client, "e1")
@@ -182,7 +176,7 @@ async def test_progress_is_a_small_json_value(redis_url: str, stub: Stub, value:
         assert "xxx" not in repr(context)
 
     async with attempts(redis_url, stub, plan.handlers) as made:
-        await made.accept("e1", DATA, "p1")
+        await made.accept("e1", DATA, "pre_1")
         assert (await made.next()).state is State.DONE
     assert [error.startswith(message) for error in errors] == [True]
 
@@ -196,6 +190,6 @@ async def test_call_that_lacks_its_await_fails_the_handler(redis_url: str, stub:
         context.progress.save(json.loads("7"))
 
     async with attempts(redis_url, stub, plan.handlers) as made:
-        await made.accept("e1", DATA, "p1")
+        await made.accept("e1", DATA, "pre_1")
         with pytest.warns(RuntimeWarning, match=r"context\.progress\.save"):
             await made.next()
