@@ -1,10 +1,14 @@
 """Receivers announce themselves in Redis: which there are, what they write to, and how much they take."""
 
 import asyncio
+import gc
 import json
+import os
+import signal
 import time
 from collections import Counter
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import httpx
@@ -15,12 +19,14 @@ from redis.asyncio import Redis as AsyncRedis
 from structlog.testing import capture_logs
 
 from credhook.events import Event
+from credhook.listener.admin import bind_setting
 from credhook.metrics.figures import QueueFigures
 from credhook.receiver.app import RefusalLog, Spell, create_app
-from credhook.receiver.command import _COMPARE, Announcer
+from credhook.receiver.command import _COMPARE, Announcer, _serve
 from credhook.receiver.inbox import StoreUnavailable
 from credhook.settings import ReceiverSettings
 from credhook.store.announcements import announced
+from support.process.fake_children import own_signals
 from support.process.serving import receiver
 from support.receiver.floods import deliver
 from support.receiver.signing import OTHER_SECRET, SECRET, body, headers
@@ -53,6 +59,30 @@ def test_announcement_holds_no_secret(tmp_path: Path, redis_client: Redis, redis
 
 def settings(**others: str) -> ReceiverSettings:
     return ReceiverSettings.model_validate({"CREDHOOK_WEBHOOK_SECRETS": SECRET, **others})
+
+
+def test_receiver_announces_itself_again_after_a_defect(
+    redis_url: str, redis_client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    announce, errors = Announcer.announce, [ZeroDivisionError()]
+
+    async def fails_once(announcer: Announcer) -> None:
+        if errors:
+            raise errors.pop()
+        await announce(announcer)
+
+    def stop() -> None:
+        try:
+            until(lambda: said(redis_client), what="the announcement")
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Announcer, "announce", fails_once)
+    with own_signals(), bind_setting("127.0.0.1:0", "PORT") as listener, capture_logs() as logs:
+        Thread(target=stop).start()
+        _serve(settings(REDIS_URL=redis_url), listener)
+        gc.unfreeze()
+    assert [line["log_level"] for line in logs if line["event"] == "background_task_failed"] == ["error"]
 
 
 async def test_announcement_tells_settings_apart_without_revealing_them(
