@@ -8,6 +8,7 @@ Exit codes: 0 done; 1 failed; 2 wrong usage or a wrong setting; 3 (only `endpoin
 import errno
 import importlib
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Final
@@ -93,6 +94,8 @@ def cli() -> None:
 def main(args: list[str] | None = None) -> None:
     """Run a command and exit with its code."""
     prepare_streams()
+    if os.getpid() == 1:  # Of a container. The kernel drops signals that its first process does not handle.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     words = sys.argv[1:] if args is None else args
     try:
         if COMMANDS.keys().isdisjoint(words[:1]):  # Help and version need no settings, whose import takes 0.2 s.

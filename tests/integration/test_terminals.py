@@ -1,6 +1,7 @@
 """Commands on terminals whose encoding lacks characters of the store's texts, and with streams that take nothing."""
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -109,8 +110,25 @@ def test_command_ends_in_order_if_nothing_takes_its_output(
     assert process.returncode == code
 
 
-def test_ctrl_c_during_an_import_shows_no_traceback(redis_url: str, tmp_path: Path) -> None:
-    (tmp_path / "structlog.py").write_text("raise KeyboardInterrupt", encoding="utf-8")
-    process = on_terminal("C", tmp_path, "status", REDIS_URL=redis_url)
-    assert process.communicate(timeout=120) == (b"", b"Aborted!\n")
+#: Runs a program as the first process of a container.
+FIRST = ("unshare", "--user", "--map-root-user", "--pid", "--fork")
+CAN_BE_FIRST = shutil.which("unshare") and not subprocess.call([*FIRST, "true"], stderr=subprocess.DEVNULL)
+
+
+@pytest.mark.parametrize(
+    ("number", "prefix"),
+    [
+        ("SIGINT", ()),
+        pytest.param("SIGTERM", FIRST, marks=pytest.mark.skipif(not CAN_BE_FIRST, reason="unshare is not permitted")),
+    ],
+)
+def test_signal_during_an_import_ends_the_command_in_one_line(
+    redis_url: str, tmp_path: Path, number: str, prefix: tuple[str, ...]
+) -> None:
+    module = f"import os, signal, time\nos.kill(os.getpid(), signal.{number})\ntime.sleep(60)"
+    (tmp_path / "structlog.py").write_text(module, encoding="utf-8")
+    words = [*prefix, sys.executable, "-m", "credhook", "status"]
+    environment = os.environ | {"REDIS_URL": redis_url}
+    with start(words[1:], python=words[0], env=environment, cwd=tmp_path, stdout=-1, stderr=-1) as process:
+        assert process.communicate(timeout=50) == (b"", b"Aborted!\n")
     assert process.returncode == 1

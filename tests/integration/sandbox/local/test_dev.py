@@ -144,7 +144,9 @@ def a_second_terminal_finds_the_session(folder: Path) -> None:
     assert re.findall(r"^\S+\.seen", own.stdout, re.MULTILINE) == ["more.seen"]  # Its own setting stays.
     events = invoke("events", "list", "--json", environment=environment, folder=folder)
     assert (events.returncode, events.stdout.count('"state": "done"')) == (0, 1), events.stderr
-    assert re.fullmatch(r"credhook: with the settings of `credhook dev`, \.credhook-\w+/env\n", events.stderr)
+    assert re.fullmatch(
+        r"credhook: with the settings of `credhook dev`, \.credhook-\w+/env; delete its .+\n", events.stderr
+    )
     (settings,) = folder.glob(".credhook-*/env")
     assert "CREDHOOK_DEV=1\n" in settings.read_text()  # `events run` shows the messages of errors.
     script = "import os; from credhook import Api; Api.from_env().users.list(); print(os.environ.get('REDIS_URL'))"
