@@ -27,7 +27,8 @@ def test_refusals_are_logged_until_they_become_a_flood() -> None:
         refusals.refuse(OutsideTolerance("the timestamp is too old", ""))
         for refusal in (RouteNotFound("a path"), Malformed("a body"), BadHeaders("a header")):
             refusals.refuse(refusal)
-        refusals.refuse(BadHeaders("a probe's"), [(b"user-agent", b"credhook-doctor")])
+        for refusal in (BadHeaders("a probe's"), RouteNotFound("a probe's")):
+            refusals.refuse(refusal, [(b"user-agent", b"credhook-doctor")])
     assert len(logs) == MAX_LOGGED + 6  # A reason that floods the log hides no other one.
     assert logs[0]["hint"] == "check the keys"
     assert "CREDHOOK_WEBHOOK_PATH" in next(line["hint"] for line in logs if line["reason"] == "a path")

@@ -19,7 +19,7 @@ from credhook.worker.attempt.attempt import Attempt, Interruption, distribution,
 from credhook.worker.attempt.details import Fetched, Snapshots
 from credhook.worker.attempt.processor import Clients, Processor
 from credhook.worker.attempt.retry import ConcurrencyReached, DataGone, Defer, GiveUp, Retry
-from credhook.worker.attempt.running import HandlerTimeout
+from credhook.worker.attempt.running import LOOK_AGAIN_SECONDS, HandlerTimeout
 from credhook.worker.handlers.registry import Handler, Handlers, Registry
 from credhook.worker.platform.circuit import PlatformPaused
 from credhook.worker.queue.claims import Claim, Settlement
@@ -61,6 +61,7 @@ def test_event_is_due_when_its_earliest_handler_is() -> None:
         attempt.failed(name, error, Retry(wait))
     assert attempt.settlement()[:3] == (State.WAITING, "a.g: KeyError", 3)
     assert attempt.schedules == {"a.f": (1, 9, False), "a.g": (1, 3, False), "a.h": (1, 5, False)}
+    assert attempt_with("a.f").settlement().wait == LOOK_AGAIN_SECONDS  # No handler says when.
 
 
 def test_handler_that_is_not_due_keeps_its_own_schedule() -> None:
@@ -106,6 +107,16 @@ def test_event_is_dead_once_every_handler_has_ended() -> None:
     attempt.statuses["a.f"] = "dead: closed"
     assert attempt.settlement()[:2] == (State.DEAD, "a.e: ValueError")
     assert replace(attempt, missing=("b.x",)).settlement()[:2] == (State.UNHANDLED, "NoHandler")
+
+
+def test_settlement_tells_the_state_that_handlers_have_seen() -> None:
+    attempt = attempt_with("a.f", "a.g", claim=CLAIM._replace(first=False), version=(2, 5))
+    assert attempt.settlement().latest is None
+    attempt.durations["a.f"] = 3.0
+    assert attempt.settlement().latest == (2, 5)
+    attempt.durations.clear()
+    attempt.statuses.update({"a.f": "skipped", "a.g": "skipped"})
+    assert attempt.settlement().latest == (2, 5)
 
 
 def test_event_whose_fetch_is_given_up_waits_for_no_handler() -> None:
