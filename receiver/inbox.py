@@ -101,7 +101,7 @@ class Inbox:
         self.unavailable = ""
         #: When the first group of this outage was refused, in monotonic seconds.
         self._unavailable_since = 0.0
-        #: True if access rules denied a command of the last group. No check of Redis shows when they are mended.
+        #: True if access rules denied a command of the last refused group. No check of Redis shows when that ends.
         self.denied = False
 
     async def accept(self, delivery_id: str, event: Event, trace: str | None = None) -> Outcome:
@@ -205,7 +205,7 @@ class Inbox:
         """Log the end of the outage, if there was one."""
         if self.unavailable:
             log.info("redis_recovered", seconds=round(time.monotonic() - self._unavailable_since, 1))
-            self.unavailable, self.denied = "", False
+            self.unavailable = ""
 
     def _begin_outage(self, error: Exception) -> StoreUnavailable:
         if not isinstance(error, (*STORE_ERRORS, StoreUnavailable)):

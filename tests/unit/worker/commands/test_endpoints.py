@@ -284,3 +284,10 @@ async def test_apply_fails_with_the_difference_if_the_platform_registers_somethi
             InvalidResponse, match=rf"still differs.* credhook-1-q at {URL} \(openid4vc.issuance.completed, "
         ):
             await apply(api, plan(URL, TWO, [], "q"))
+
+
+async def test_apply_fails_if_the_endpoint_of_a_deployment_that_has_moved_stays() -> None:
+    old = endpoint("credhook-1-q", "https://old.example")
+    async with async_api(Registry(old, answers=[WORKS, (204, False)])) as api:
+        with pytest.raises(InvalidResponse, match=r"still differs.*; delete credhook-1-q at https://old\.example"):
+            await apply(api, plan(URL, TWO, [old], "q", moved=True))
