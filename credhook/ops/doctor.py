@@ -18,7 +18,7 @@ import click
 from pydantic import ValidationError
 
 from credhook.ops.findings import check_server, findings, unreached
-from credhook.ops.fleet import read_fleet, read_server
+from credhook.ops.fleet import read_fleet, server_of
 from credhook.ops.outside import check_certificate, check_public_url, check_registered, list_endpoints
 from credhook.ops.verdict import Finding, Verdict, fail, ok, skipped, split_remedy, warn
 from credhook.settings import (
@@ -30,6 +30,7 @@ from credhook.settings import (
     settings_errors,
     valid_until,
 )
+from credhook.store import health
 from credhook.store.address import RedisAddress
 from credhook.store.connection import BRIEFLY
 from credhook.store.errors import STORE_ERRORS, Forbidden, hint
@@ -140,7 +141,7 @@ def _check_redis(settings: StoreSettings, *, durability: str | None, outside: bo
         try:
             before = time.time()
             yield check_clock(store.clock() / 1_000 - (before + time.time()) / 2)
-            server = read_server(store, address, durability=durability)
+            server = server_of(health.ask_sync(store), address, durability)
             yield ok("redis.reached", f"{address} answers")
             url = settings.redis_url.get_secret_value()
             yield check_password(replace(RedisAddress.parse(url), certfile=settings.redis_certfile))

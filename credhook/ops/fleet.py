@@ -161,7 +161,7 @@ def read_fleet(store: SyncStore, address: str, *, durability: str | None = "stri
     facts, now, queue = health.ask_sync(store), store.clock() / 1_000, store.queue
     # In another layout, announcements may have other fields. A cluster refuses our scripts.
     if facts.schema or facts.cluster:
-        return Fleet(queue=queue, server=_server(facts, address, durability))
+        return Fleet(queue=queue, server=server_of(facts, address, durability))
     queues = sorted(queues_of(store) | {queue})
     counts = {name: counts_of(store, Keys(name), now=now) for name in queues}
     receivers, workers_by_queue = list[ReceiverProcess](), dict[str, list[Announced]]()
@@ -176,7 +176,7 @@ def read_fleet(store: SyncStore, address: str, *, durability: str | None = "stri
     promised = max((receiver.durability for receiver in receivers), key=_strength, default=durability)
     return Fleet(
         queue=queue,
-        server=_server(facts, address, promised),
+        server=server_of(facts, address, promised),
         counts=counts[queue],
         others={name: events for name, events in counts.items() if name != queue and events.waiting},
         oldest_open=counts[queue].oldest_age,
@@ -201,12 +201,8 @@ def _strength(durability: str) -> tuple[bool, int]:
     return durability == "strict", health.replicas_wanted(durability)
 
 
-def read_server(store: SyncStore, address: str, *, durability: str | None) -> RedisServer:
-    """Return Redis's description of itself. Raise as `read_fleet` does."""
-    return _server(health.ask_sync(store), address, durability)
-
-
-def _server(facts: health.Facts, address: str, durability: str | None) -> RedisServer:
+def server_of(facts: health.Facts, address: str, durability: str | None) -> RedisServer:
+    """Return Redis as these facts describe it, checked against the durability."""
     return RedisServer(
         address=address,
         version=facts.release,
