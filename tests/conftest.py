@@ -1,22 +1,25 @@
 """Real parts for tests: a Redis per test process, and the receiver on a real socket."""
 
 import gc
+import logging
 import os
 import signal
 import sys
+import threading
 import time
+import warnings
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 import redis.asyncio
+import structlog
 import trustme
 from hypothesis import HealthCheck, settings
 from redis import Redis
 
 from credhook.sandbox.local.environment import local_redis
 from credhook.store.connection import open_redis
-from support.log_configuration import own_logs
 from support.process.serving import Platform, platform
 from support.redis.guarded_redis import GUARDS, Guard
 from support.waiting import until
@@ -57,8 +60,22 @@ settings.load_profile("patient")
 
 @pytest.fixture(autouse=True)
 def _own_logs() -> Iterator[None]:
-    with own_logs():
-        yield
+    """Logs that a test has configured end with it: all that `configure_logs` sets is then as it was before."""
+    root = logging.getLogger()
+    handlers, level, warn = root.handlers[:], root.level, warnings.showwarning
+    hooks = sys.excepthook, threading.excepthook, sys.unraisablehook
+    yield
+    if not structlog.is_configured():
+        return
+    structlog.reset_defaults()
+    # A logger that was first used meanwhile would go on as it was configured then, and nobody could capture it.
+    for name, module in list(sys.modules.items()):
+        for logger in vars(module).values() if name.startswith("credhook") else ():
+            if isinstance(logger, structlog._config.BoundLoggerLazyProxy):  # noqa: SLF001  It has no public name.
+                vars(logger).pop("bind", None)
+    root.handlers[:], warnings.showwarning = handlers, warn
+    root.setLevel(level)
+    sys.excepthook, threading.excepthook, sys.unraisablehook = hooks
 
 
 @pytest.fixture(scope="session")
