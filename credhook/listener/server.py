@@ -346,7 +346,6 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """Wait for the next request, or for the rest of this one. `end_if_overdue` replaces uvicorn's timer."""
-        self.server_state.total_requests += 1
         if not self.transport.is_closing():
             self.flow.resume_reading()
         if self._phase is _Phase.ANSWER:

@@ -121,10 +121,11 @@ async def arun_event(
     return EventResult(*result, logged=tuple(lines), calls=platform.calls[before:])
 
 
+@dataclass(eq=False)
 class _Processor(Processor):
     """Makes the attempts at one event, and notes the runs."""
 
-    noted: list[EventRun]
+    noted: list[EventRun] = field(default_factory=list)
 
     @classmethod
     def of(cls, registry: Registry, api: FakeApi, states: Mapping[str, Any]) -> "_Processor":
@@ -133,9 +134,7 @@ class _Processor(Processor):
         breaker: Any = SimpleNamespace(pause=lambda: 0.0)
         settings = WorkerSettings.model_construct(concurrency=max(1, len(registry.handlers)))
         claims, snapshots = RehearsedClaims(), RehearsedSnapshots(store, None)
-        processor = cls(settings, claims, registry, breaker, Clients(api.plain, api.sync), snapshots, states)
-        processor.noted = []
-        return processor
+        return cls(settings, claims, registry, breaker, Clients(api.plain, api.sync), snapshots, states)
 
     async def work(
         self, event: FetchedEvent[Any], attempts: int

@@ -114,9 +114,8 @@ class Sweeper:
                 unreadable[event_id.encode("ascii", "backslashreplace").decode()] = outcome.decode()
             elif outcome:
                 (requeued if outcome > 0 else vanished).append(event_id)
-        self._start = max(
-            0, self._start - len(requeued) - len(unreadable) - len(vanished)
-        )  # These have left their places.
+        # These have left their places.
+        self._start = max(0, self._start - len(requeued) - len(unreadable) - len(vanished))
         if requeued:
             metrics.REQUEUED.add(by=len(requeued))
             log.warning("events_put_back", count=len(requeued))

@@ -215,9 +215,8 @@ class DrivenWorker:
     def signal(self, number: signal.Signals = signal.SIGTERM) -> None:
         """Send the signal to the worker."""
         os.kill(os.getpid(), number)
-        asyncio.get_running_loop().call_soon(
-            int
-        )  # The clock jumps when a turn has nothing to do, and skips the signal.
+        # The clock jumps when a turn has nothing to do, and skips the signal.
+        asyncio.get_running_loop().call_soon(int)
 
     def works(self, *steps: Callable[[], Awaitable[None]], burst: bool = False) -> bool:
         """Let it work beside the steps, and stop it after them. Return what `work` does."""

@@ -284,9 +284,8 @@ def test_every_worker_puts_its_unhandled_events_back(redis_client: Redis) -> Non
     plant(redis_client, "m2", State.ACCEPTED)
     redis_client.zadd(INDEX.open, {"m2": 1})
     redis_client.rpush(INDEX.jobs, "gone", "settled", job_id("m2"))
-    assert (
-        Sweeper(store_on(redis_client), name="leader", interval=1, lease=60.0, head=2).run() == 0
-    )  # It may still come up.
+    leader = Sweeper(store_on(redis_client), name="leader", interval=1, lease=60.0, head=2)
+    assert leader.run() == 0  # It may still come up.
     sweeper("another", NEW).run()
     assert record(redis_client, "m1")["state"] == "accepted"
     assert redis_client.get(INDEX.sweeper_lock) == b"leader"
