@@ -152,7 +152,10 @@ _BY_CLASS: Final = (
     (MASTER_NOT_FOUND, "no Sentinel of REDIS_URL that answers knows a running master of that name"),
     (
         (TimeoutError, exceptions.TimeoutError),
-        "no answer in time: check REDIS_URL and the way there, and whether Redis or this process is busy",
+        (
+            "no answer in time: check REDIS_URL, where rediss:// is for a Redis that speaks TLS, and the way there, "
+            "and whether Redis or this process is busy"
+        ),
     ),
     (
         exceptions.AuthenticationError,

@@ -5,6 +5,7 @@ Authors' mistakes are in worker/handlers/test_authors_mistakes.py. `credhook doc
 
 import json
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -97,6 +98,14 @@ def test_a_redis_that_asks_for_a_client_certificate(
             done = invoke("events", "list", environment=environment | shown)
             assert done.returncode == (name != "own.pem")
             assert ("set CREDHOOK_REDIS_CERTFILE to one that it trusts" in done.stderr) == bool(done.returncode)
+
+
+def test_a_redis_without_tls_waits_for_the_rest_of_a_command() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"rediss://127.0.0.1:{silent.getsockname()[1]}"
+        done = invoke("events", "list", environment={"REDIS_URL": url})
+    assert done.returncode == 1
+    assert "no answer in time: check REDIS_URL, where rediss:// is for a Redis that speaks TLS" in done.stderr
 
 
 def test_a_redis_that_has_no_connection_left(redis_client: Redis, redis_url: str) -> None:
