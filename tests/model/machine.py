@@ -232,6 +232,7 @@ class Histories(RuleBasedStateMachine):
             assert self.now <= found["received"] <= self.now + CLOCK_SLACK_MS
             if event_id in self.oracle.without_record:  # Its lock and its lease may have outlived the record.
                 event.fields |= {name: found.get(name, 0) for name in ("fence", "lapses", "holder", "lease", "kept")}
+                event.has_lock = bool({"holder", "kept"} & found.keys())
 
     def backfill(self) -> None:
         """A backfill brings an event that no delivery has brought, unless one does so meanwhile."""
@@ -333,6 +334,8 @@ class Histories(RuleBasedStateMachine):
             return
         if is_standing:
             assert ours or self.fate.is_lost, f"the settlement of {claim} was refused"
+            if self.fate.is_lost and not event.holds(self.now):
+                self._expect_half()  # Without its lock, a second run takes the settlement for complete.
             before = promises.effective(event.fields, self.now)
             self.oracle.settle(event, attempt, ends, now=self.now)
             assert settlement.state == event.fields["state"], (settlement, event)
@@ -479,7 +482,10 @@ class Histories(RuleBasedStateMachine):
         assert self.meets("reclaim", lambda: reclaim(self.store, name, how)) or self.fate.is_lost
         self.oracle.bury(held, how, now=self.now)
         for event_id, fields in promises.read(self.store, [event.id for event in held]).items():
-            self.oracle.events[event_id].fields["lease"] = min(self.now, fields["lease"])  # It has ended, or is gone.
+            event = self.oracle.events[event_id]
+            event.fields["lease"] = min(self.now, fields["lease"])  # What is over may be there, or is gone.
+            if event.number("kept") <= self.now:
+                event.fields["kept"] = min(self.now, fields.get("kept", 0))
         return held
 
     def stall(self) -> None:
@@ -576,8 +582,7 @@ class Histories(RuleBasedStateMachine):
         if is_whole:
             self.oracle.marks["", event.resource] = self.now
         if is_done:
-            names = {one.id for one in events} | ({event.resource} if is_whole else set())
-            promises.hold_of_erased(self.store, self.oracle, names, is_exact=self.is_calm)
+            promises.hold_of_erased(self.store, self.oracle, {one.id for one in events}, is_exact=self.is_calm)
 
     # --- the world
 
@@ -706,7 +711,7 @@ class Histories(RuleBasedStateMachine):
         self.clock.advance(A_MONTH_MS)
         self._forget()
         self._sweep()
-        promises.hold_of_nothing(self.store, self.oracle)
+        promises.hold_of_nothing(self.store)
 
     def _come_to_an_end(self, states: Collection[State]) -> None:
         """Work until no event is in one of these states, in calm histories without a sweeper."""

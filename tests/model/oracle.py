@@ -51,7 +51,7 @@ class Event:
         fields: as they should be in Redis. A field that is 0 or empty counts as absent.
         wait: ms that a waiting event was told to wait.
         due: until when it waits, in ms of the model; 0 if it was hurried, or a clock has stepped since.
-        is_last: True if no other event of its resource was claimed since.
+        has_lock: True if no other event of its resource was claimed since.
     """
 
     id: str
@@ -60,7 +60,7 @@ class Event:
     fields: Fields = field(default_factory=dict)
     wait: int = 0
     due: int = 0
-    is_last: bool = False
+    has_lock: bool = False
 
     def number(self, name: str) -> int:
         """Return a field that is a number; 0 if it is absent."""
@@ -110,7 +110,7 @@ class Event:
 
     def holds(self, now: int) -> bool:
         """Return True if it has its resource: its lease runs, or its worker has died a while ago."""
-        return max(self.number("lease"), self.number("kept")) > now
+        return self.has_lock and max(self.number("lease"), self.number("kept")) > now
 
 
 def unfinished(attempt: Attempt) -> set[str]:
@@ -200,7 +200,7 @@ class Oracle:
         claim = {"fence": fence, "lapses": event.number("lapses") + 1, "holder": worker, "lease": now + LEASE_MS}
         event.fields |= {"state": State.ACCEPTED, **claim}
         for other in (event, *others):
-            other.is_last = other is event
+            other.has_lock = other is event
             other.drop("kept")
 
     def may_run(self, event: Event, handler: str) -> None:
@@ -274,7 +274,7 @@ class Oracle:
         of them may have, and no lapse is counted. The resource is kept for the event until its lease would have ended.
         """
         for event in events:
-            if event.number("lease") > now and event.is_last:
+            if event.number("lease") > now and event.has_lock:
                 event.fields["kept"] = event.fields["lease"]
             event.drop("holder", "lease")
             if len(events) > 1 and how != "host":

@@ -12,7 +12,7 @@ from credhook.store.job import job_id
 from support.store.accepting import values
 
 #: Keys that never expire, and keys that a round of the sweeper writes; see the table in credhook/store/__init__.py.
-_LASTING: Final = ("erasures", "mark", "schema", "arrivals", "sweeper", "traffic:")
+_LASTING: Final = ("erasures", "mark", "schema", "locks", "arrivals", "sweeper", "traffic:")
 _LISTED: Final = {
     "dead": {State.DEAD, State.DATA_GONE},
     "quarantined": {State.QUARANTINED},
@@ -151,8 +151,14 @@ def hold_of_places(store: ScriptedStore, oracle: Oracle, now: int) -> None:
 
 
 def hold_at_the_end(store: ScriptedStore, oracle: Oracle) -> None:
-    """Look for what is left once nothing is open."""
+    """Look for what is left once nothing is open.
+
+    The lock of an event whose record somebody has deleted stays until another event of the resource has it: only the
+    record leads from an event to its lock.
+    """
     redis, keys = store.redis, store.keys
+    locks = {lock.split()[0] for lock in texts(redis.hgetall(keys.locks)).values()}
+    assert locks <= oracle.without_record, f"{locks} have locks, and nobody has them"
     for key in (keys.leases, keys.delayed, keys.scheduled, keys.started, keys.jobs, keys.intermediate):
         assert not redis.exists(key), f"{key} has {dict(values(redis, key))}, and no event is open"
     jobs = list(redis.scan_iter(f"rq:job:{job_id(store.queue, '')}*", count=1_000))
@@ -182,15 +188,9 @@ def hold_of_erased(store: ScriptedStore, oracle: Oracle, erased: set[str], *, is
             assert not left, f"{left} were erased, and {name} has {value}"
 
 
-def hold_of_nothing(store: ScriptedStore, oracle: Oracle) -> None:
-    """Ask that nothing is left of events that were forgotten long ago.
-
-    The lock of an event whose record somebody has deleted stays until another event of the resource has it: only the
-    record leads from an event to its lock.
-    """
+def hold_of_nothing(store: ScriptedStore) -> None:
+    """Ask that nothing is left of events that were forgotten long ago."""
     left = {name: value for name, value in _values(store).items() if value and not name.startswith(_LASTING)}
-    locks = {lock.split()[0] for lock in texts(dict(left.pop("locks", ()))).values()}
-    assert locks <= oracle.without_record, f"{locks} have locks, and nobody has them"
     assert not left, f"these stay for ever: {left}"
 
 
