@@ -177,8 +177,13 @@ def _work(
     with suppress(*STORE_ERRORS):  # The rounds do it as well.
         sweeper.unhandled.put_back()  # At once, what has waited for our handlers.
     _every(settings.lease / _ROUNDS, sweeper.run, "sweeper")
+
+    def outside() -> None:
+        if sweeper.leads:
+            look_outside(store, settings, public_url)
+
     if not in_development():
-        _every(_OUTSIDE_SECONDS, partial(_look_outside, store, settings, sweeper, public_url), "outside")
+        _every(_OUTSIDE_SECONDS, outside, "outside")
     concurrent = ConcurrentWorker(
         settings,
         registry,
@@ -215,12 +220,6 @@ def _work(
     log.info("worker_stopped", name=name)
     tracing.flush()
     return 0 if worked else _REPLACE_ME
-
-
-def _look_outside(store: SyncStore, settings: WorkerSettings, sweeper: Sweeper, public_url: str | None) -> None:
-    """Make the checks from outside when they are due, in the process that leads the sweeper."""
-    if sweeper.leads:
-        look_outside(store, settings, public_url)
 
 
 def blocked_seconds(lease: float) -> float:
