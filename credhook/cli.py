@@ -39,8 +39,8 @@ COMMANDS: Final = {
     "demo": ("credhook.sandbox.local.demo", "Run every part on this machine, one event of each type."),
 }
 
-#: The disk is full, or the user's share of it.
-_FULL: Final = {errno.ENOSPC, errno.EDQUOT}
+#: The disk is full, or the user's share of it, or a file is as large as it may be.
+_FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 #: Commands for a second terminal beside `credhook dev`.
 _BESIDE_DEV: Final = ("endpoints", "handlers", "events", "causes", "status", "doctor", "console", "api", "trigger")

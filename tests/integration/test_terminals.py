@@ -95,6 +95,7 @@ def test_handlers_are_listed_on_any_terminal(tmp_path: Path) -> None:
     [
         (("--help",), ">/dev/full", 1, b"credhook: cannot write the output: No space left on device\n"),
         (("events", "list"), ">/dev/full", 1, b"credhook: cannot write the output: No space left on device\n"),
+        (("events", "list"), ">file", 1, b"credhook: cannot write the output: File too large\n"),
         (("events", "list"), "<&- >&-", 0, b""),
         (("events", "list"), "2>&-", 0, b""),
         (("status",), ">&-", 1, b""),
@@ -103,7 +104,7 @@ def test_handlers_are_listed_on_any_terminal(tmp_path: Path) -> None:
 def test_command_ends_in_order_if_nothing_takes_its_output(
     redis_url: str, tmp_path: Path, command: tuple[str, ...], streams: str, code: int, errors: bytes
 ) -> None:
-    shell = ["-c", f'exec "$0" "$@" {streams}', sys.executable, "-m", "credhook", *command]
+    shell = ["-c", f'ulimit -f 0; exec "$0" "$@" {streams}', sys.executable, "-m", "credhook", *command]
     environment = os.environ | {"REDIS_URL": redis_url}
     with start(shell, python="sh", env=environment, cwd=tmp_path, stdout=-1, stderr=-1) as process:
         assert process.communicate(timeout=120)[1] == errors
