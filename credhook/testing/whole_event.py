@@ -162,11 +162,11 @@ class _Processor(Processor):
         return super()._context(attempt, handler, number)
 
     def _fail(
-        self, attempt: Attempt, handler: Handler, error: Exception, ms: float | None = None, *, is_counted: bool = True
+        self, attempt: Attempt, handler: Handler, error: Exception, ms: float | None = None, *, is_run: bool = True
     ) -> None:
         breaker: Any = self.breaker
         breaker.pause = lambda: pause_after(error)  # As a new circuit breaker would after this error.
-        super()._fail(attempt, handler, error, ms, is_counted=is_counted)
+        super()._fail(attempt, handler, error, ms, is_run=is_run)
         breaker.pause = lambda: 0.0
         shown = type(error), error, without_ours(error.__traceback__)
         log.warning("%s failed", handler.name, exc_info=shown)  # Shown if the test fails.

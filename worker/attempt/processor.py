@@ -387,7 +387,7 @@ class Processor:
                 self._end(attempt, handler, SKIPPED)
                 return False
             if needed.startswith(GAVE_UP):
-                self._fail(attempt, handler, retry.GiveUp(f"{handler.after} was given up"), is_counted=False)
+                self._fail(attempt, handler, retry.GiveUp(f"{handler.after} was given up"), is_run=False)
                 return False
         try:
             is_wanted = handler.wants(event)
@@ -399,9 +399,9 @@ class Processor:
         return is_wanted
 
     def _fail(
-        self, attempt: Attempt, handler: Handler, error: Exception, ms: float | None = None, *, is_counted: bool = True
+        self, attempt: Attempt, handler: Handler, error: Exception, ms: float | None = None, *, is_run: bool = True
     ) -> None:
-        """Note the failure. It is not counted if it is only the consequence of another handler's failure."""
+        """Note the failure. If not `is_run`, the handler has not run, since its `after` was given up."""
         claim, name = attempt.claim, handler.name
         decision = retry.after_handler(
             error,
@@ -412,7 +412,7 @@ class Processor:
             backoff=handler.backoff or retry.BACKOFF,
             give_up_on=handler.give_up_on,
         )
-        if is_counted and retry.is_chosen(error, decision):
+        if is_run and retry.is_chosen(error, decision):
             reason, retry_in = retry.error_text(error), _retry_in(decision)
             ids = attempt.ids | {"handler": name, "attempt": attempt.run_number(name)}
             log.info("retry_chosen", **ids, reason=reason, retry_in=retry_in, ms=ms)
@@ -420,10 +420,10 @@ class Processor:
             _count(attempt, handler, "retried")
             attempt.failed(name, error, decision)
             return
-        cause = attempt.add_failure(failure_of(error, handler, ms)) if is_counted else None
+        cause = attempt.add_failure(failure_of(error, handler, ms)) if is_run else None
         is_final = isinstance(decision, retry.GiveUp)
         if cause or is_final:
-            self._note_failed_run(attempt, handler, error, will_retry=not is_final, is_run=cause is not None)
+            self._note_failed_run(attempt, handler, error, will_retry=not is_final, is_run=is_run)
         log.warning(
             "handler_failed",
             **attempt.ids,
