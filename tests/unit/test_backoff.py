@@ -48,6 +48,7 @@ def test_no_number_of_attempts_is_too_large(growth: float) -> None:
 def test_chance_decides_about_the_jitter_alone(attempt: int, jitter: float, chance: float, wait: float) -> None:
     """What has failed often together should not return together either."""
     assert Backoff(first=2.0, longest=60.0, jitter=jitter).wait(attempt, chance) == wait
+    assert Backoff(first=2.0, longest=2.0, jitter=jitter).wait(attempt) == 2.0
 
 
 def test_a_loop_begins_anew_after_a_success() -> None:

@@ -359,8 +359,6 @@ class Processor:
     ) -> None:
         """Note which functions of the plugin to call. If not `is_run`, the handler was given up without a run."""
         hooks = self._plugins[handler.plugin].hooks(is_run=is_run, will_retry=will_retry)
-        if not hooks:
-            return
         details = attempt.fetched.details if attempt.fetched else None
         event = _event(attempt.claim, attempt.run_number(handler.name) - (not is_run), details)
         failure = FailedRun(error, event, handler.name, will_retry)
