@@ -74,6 +74,16 @@ def test_sentinels_and_masters_get_our_certificate_and_our_patience(connect: Cal
         assert kwargs["protocol"] == 2  # A server may have no HELLO.
 
 
+def test_client_repeats_no_command_that_has_failed() -> None:
+    sentinel: Any = open_redis("redis+sentinel://a/main").connection_pool
+    for pool in (
+        open_redis("redis://h").connection_pool,
+        sentinel,
+        sentinel.sentinel_manager.sentinels[0].connection_pool,
+    ):
+        assert pool.connection_kwargs["retry"].get_retries() == 0
+
+
 @pytest.mark.parametrize(
     ("error", "said"),
     [
