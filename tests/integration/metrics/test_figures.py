@@ -19,7 +19,7 @@ from credhook.listener.admin import create_admin
 from credhook.metrics.figures import TargetFigures
 from credhook.store import Keys, State
 from credhook.store.health import Check, ask, examine
-from credhook.worker.platform.limits import FleetLimits
+from credhook.worker.platform.limits import FleetLimits, platform_key
 from credhook.worker.process.admin import PlatformFigures, check_workers
 from support.process.scraping import Scrape, well_formed, worker_settings
 from support.redis.redis_server import configured
@@ -137,6 +137,20 @@ async def test_pause_of_the_platform(target: Target, async_redis: AsyncRedis, re
     scrape = await target.scrape()
     assert 0 < (scrape.value("credhook_platform_pause_seconds") or 0) <= 300
     assert scrape.value("credhook_workers_suspended") == 1
+
+
+@pytest.mark.parametrize(
+    ("rate", "passed", "limit"), [(None, None, 0), (5.0, None, 5.0), (None, 2.5, 2.5), (5.0, 2.5, 2.5), (2.0, 2.5, 2.0)]
+)
+async def test_rate_limit_is_the_lower_of_the_setting_and_what_passed(
+    async_redis: AsyncRedis, redis_client: Redis, rate: float | None, passed: float | None, limit: float
+) -> None:
+    settings = SETTINGS.model_copy(update={"rate": rate})
+    if passed is not None:
+        redis_client.set(f"{platform_key(settings.api_url, settings.queue)}:pace", f"60000 {passed}", px=60_000)
+    figures = await PlatformFigures(store_on(async_redis), settings)()
+    (shown,) = [metric.samples[0].value for metric in figures if metric.name == "credhook_platform_rate_limit"]
+    assert shown == limit
 
 
 async def test_each_target_exports_the_figures_of_its_queue(async_redis: AsyncRedis, redis_client: Redis) -> None:
