@@ -247,6 +247,7 @@ def test_unhandled_events_return_in_the_order_of_receipt(redis_client: Redis, mo
         kind = COMPLETED if number % 3 else OFFERED
         plant(redis_client, f"m{number:02}", State.UNHANDLED, kind, age=100 - number, error="NoHandler")
         redis_client.zadd(INDEX.unhandled + kind, {f"m{number:02}": number})
+    redis_client.hset(EVENT + "m05", "p:fetch", "2 0")  # Its fetch has failed before.
     plant(redis_client, "unwanted", State.UNHANDLED, FAILED)
     worker = Unhandled(store_on(redis_client), wanted=NEW)
     assert [worker.put_back() for _ in range(3)] == [8, 4, 0]
