@@ -342,6 +342,7 @@ def test_the_page_says_what_is_not_there(facts: dict[str, Any], line: str) -> No
         ((100.0, 999.5), (), 2),  # Neither has replaced the other.
         ((100.0,), (219.0,), 0),  # A rolling deploy starts the new worker before it ends the old one.
         ((100.0,), (221.0,), 1),
+        ((950.0,), (1_050.0,), 1),  # It lived for less than a deploy takes, beside an older worker.
     ],
 )
 def test_a_worker_is_missed_until_another_starts(
