@@ -39,7 +39,7 @@ HANDLERS = """
 from credhook.store.announcements import version
 build = version()
 
-@handlers.on("*")
+@handlers.on("*", retries=10_000)
 async def first(event, context):
     if event.webhook_id == "sealed" and not (here / "go").exists():
         note("put_off", event.webhook_id)
