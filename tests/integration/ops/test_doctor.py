@@ -283,6 +283,11 @@ def test_status_finds_a_deleted_endpoint(one: Clinic, monkeypatch: pytest.Monkey
     assert look_outside_again(one, monkeypatch) == ["platform.endpoints"]
     assert commands.invoke("endpoints", "apply", environment=one.environment, folder=one.folder).returncode == 0
     assert look_outside_again(one, monkeypatch) == []
+    # What the handlers of a worker want that has been gone for long is not missed.
+    _, _, text = next(iter(one.redis.hvals(INDEX.announcements))).split(b" ", 2)
+    gone = json.dumps(json.loads(text) | {"handlers": {"gone.f": ["openid4vc.issuance.partiallyIssued"]}})
+    one.redis.hset(INDEX.announcements, "gone.s.1", f"1 1 {gone}")
+    assert look_outside_again(one, monkeypatch) == []
 
 
 #: What a host of each kind has of it all, and what is said of the rest.

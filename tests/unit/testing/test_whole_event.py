@@ -54,6 +54,8 @@ def test_handlers_run_in_the_order_and_at_the_times_of_a_worker() -> None:
     assert [line["attempt_of_handler"] for line in result.logged if line["event"] == "activating"] == [1, 2, 3]
     assert [call.path for call in result.calls].count("/consumer-onboarding/api/users") == 1
     assert "activating" not in repr(result)
+    again = run_event(EVENT, accounts, api=api)
+    assert [call.path for call in again.calls] == [call.path for call in result.calls]  # None of the earlier run.
 
 
 def test_one_attempt_leaves_the_event_waiting() -> None:

@@ -1,14 +1,21 @@
 """`credhook events export`: an event becomes a test case without personal data, and the test kit reads it."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from redis import Redis
 
+from credhook.store import State
 from credhook.testing import load_event, run
 from credhook.worker.commands.export import redacted
+from support.platform.platform_settings import leading_to
 from support.process.commands import invoke
+from support.store.stored_events import plant
 from support.store.stores import EVENT
+from support.worker.events_command import Run
+from support.worker.fleet_harness import Answer, Stub
 from support.worker.harness import DATA, Harness
 
 CLAIMS = {"name": "Jane", "birth": "1990-02-03", "age": 36, "isMember": True, "zones": ["Paris"], "a": {"b": ""}}
@@ -57,6 +64,13 @@ def test_an_exported_event_is_a_test_case(harness: Harness) -> None:
 ])  # fmt: skip
 def test_only_what_is_known_to_be_harmless_stays(details: dict[str, Any], shown: dict[str, Any]) -> None:
     assert redacted(details) == shown
+
+
+def test_exported_details_have_the_id_that_the_platform_left_out(events: Run, redis_client: Redis, stub: Stub) -> None:
+    plant(redis_client, "m1", State.DONE, DATA, resource="pre_1")
+    stub.answer = lambda _: Answer(body={"data": {"status": "verified"}})
+    exported = events("export", "m1", **leading_to(stub.url)).stdout
+    assert json.loads(exported)["details"] == {"status": "verified", "id": "pre_1"}
 
 
 def test_a_file_that_holds_no_event_is_named(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from credhook.worker.attempt.retry import ConcurrencyReached, DataGone, Defer, G
 from credhook.worker.attempt.running import LOOK_AGAIN_SECONDS, HandlerTimeout
 from credhook.worker.handlers.registry import Handler, Handlers, Registry
 from credhook.worker.platform.circuit import PlatformPaused
-from credhook.worker.queue.claims import Claim, Settlement
+from credhook.worker.queue.claims import Claim, Settlement, is_stale, later
 from credhook.worker.queue.failure import Failure
 from support.worker.attempts import Planned
 
@@ -117,6 +117,24 @@ def test_settlement_tells_the_state_that_handlers_have_seen() -> None:
     attempt.durations.clear()
     attempt.statuses.update({"a.f": "skipped", "a.g": "skipped"})
     assert attempt.settlement().latest == (2, 5)
+
+
+@pytest.mark.parametrize(
+    ("state", "other", "latest", "stale"),
+    [
+        ((1, 500), (2, 900), (2, 900), True),
+        ((2, 500), (1, 900), (1, 900), True),  # A resource can go back in rank.
+        ((1, 500), (2, 500), (2, 500), True),
+        ((1, 500), (2, 0), (2, 500), True),  # A time is unknown.
+        ((2, 0), (1, 500), (2, 500), False),
+        ((2, 500), (2, 500), (2, 500), False),
+    ],
+)
+def test_time_of_a_state_decides_before_its_rank(
+    state: tuple[int, int], other: tuple[int, int], latest: tuple[int, int], stale: bool
+) -> None:
+    assert later(state, other) == later(other, state) == latest
+    assert is_stale(state, other) is stale
 
 
 def test_event_whose_fetch_is_given_up_waits_for_no_handler() -> None:
