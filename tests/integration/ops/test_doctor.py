@@ -25,6 +25,7 @@ from credhook.ops.outside import EVERY_SECONDS, look_outside
 from credhook.ops.verdict import Outside, read_outside
 from credhook.sandbox.local.environment import local_redis
 from credhook.settings import StoreSettings, WorkerSettings, public_url
+from credhook.store.announcements import announced
 from support.platform.scripted_server import CUT, answering
 from support.platform.tunnel import tunnel
 from support.process import commands
@@ -284,8 +285,8 @@ def test_status_finds_a_deleted_endpoint(one: Clinic, monkeypatch: pytest.Monkey
     assert commands.invoke("endpoints", "apply", environment=one.environment, folder=one.folder).returncode == 0
     assert look_outside_again(one, monkeypatch) == []
     # What the handlers of a worker want that has been gone for long is not missed.
-    _, _, text = next(iter(one.redis.hvals(INDEX.announcements))).split(b" ", 2)
-    gone = json.dumps(json.loads(text) | {"handlers": {"gone.f": ["openid4vc.issuance.partiallyIssued"]}})
+    alive = next(announced(one.redis.hgetall(INDEX.announcements)))
+    gone = json.dumps(json.loads(alive.text) | {"handlers": {"gone.f": ["openid4vc.issuance.partiallyIssued"]}})
     one.redis.hset(INDEX.announcements, "gone.s.1", f"1 1 {gone}")
     assert look_outside_again(one, monkeypatch) == []
 
