@@ -127,11 +127,12 @@ local function replay(id, job, selected)
     reopen(id, record, job)
     redis.call('PERSIST', key)
     if not resume then start_over(id, key, record) end
-    redis.call('HDEL', key, 'error', 'settled')
+    redis.call('HDEL', key, 'error')
     if not resume then resolve(key) end
     for _, list in ipairs({dead, quarantined, unreadable, unhandled .. type}) do redis.call('ZREM', list, id) end
     local since = math.max(now, tonumber(record.settled) or 0)  -- The clock may have gone back since.
     redis.call('HSET', key, 'state', $ACCEPTED, 'fence', since, 'replayed', since)
+    redis.call('HDEL', key, 'settled')  -- Last: if the script breaks off before, a repetition gets the same fence.
     if not resume then pcall(append, id, entry) end
     publish(id, $ACCEPTED, type, resource, {replayed = true})
     return 'replayed'

@@ -186,7 +186,8 @@ function write.settle(id, fence, job, state, latest, follow, sealed, rest, ...)
         put('fence', string.format('%.0f', fence + 1))  -- So that a repetition does not settle it once more.
         if due then put('due', due) end
     else
-        put('settled', now_text)
+        -- If the clock has gone back since the claim, a replay must still get a higher fence.
+        put('settled', string.format('%.0f', math.max(now, fence)))
         for _, field in ipairs(OF_OPEN_EVENTS) do drop(field) end
         if state == $DONE then drop('seen') end
         if state ~= $UNHANDLED then drop($ONLY) end
