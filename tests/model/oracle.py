@@ -245,7 +245,7 @@ class Oracle:
         if state in OPEN:
             event.fields |= {"fence": claim.fence + 1, "lapses": claim.lapses}
             return
-        event.fields["settled"] = now
+        event.fields["settled"] = max(now, claim.fence)
         event.drop("fence", "lapses", "killed", "deaths")
         if state is not State.UNHANDLED:
             event.drop(ONLY, *[name for name in event.fields if name.startswith(PROGRESS)])
