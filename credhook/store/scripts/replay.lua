@@ -127,12 +127,13 @@ local function replay(id, job, selected)
     reopen(id, record, job)
     redis.call('PERSIST', key)
     if not resume then start_over(id, key, record) end
-    redis.call('HDEL', key, 'error')
+    -- The clock may have gone back since. If the script breaks off, a repetition must get no lower fence.
+    local since = math.max(now, tonumber(record.settled) or 0, tonumber(record.fence) or 0)
+    redis.call('HSET', key, 'fence', since)
+    redis.call('HDEL', key, 'error', 'settled')
     if not resume then resolve(key) end
     for _, list in ipairs({dead, quarantined, unreadable, unhandled .. type}) do redis.call('ZREM', list, id) end
-    local since = math.max(now, tonumber(record.settled) or 0)  -- The clock may have gone back since.
-    redis.call('HSET', key, 'state', $ACCEPTED, 'fence', since, 'replayed', since)
-    redis.call('HDEL', key, 'settled')  -- Last: if the script breaks off before, a repetition gets the same fence.
+    redis.call('HSET', key, 'state', $ACCEPTED, 'replayed', since)
     if not resume then pcall(append, id, entry) end
     publish(id, $ACCEPTED, type, resource, {replayed = true})
     return 'replayed'
