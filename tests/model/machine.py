@@ -17,7 +17,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from model import promises
 from model.ends import DONE, ENDS, FETCH_ENDS, GIVEN_UP, HANDLER_ENDS
-from model.oracle import LEASE_MS, MOST_KILLED, MOST_LAPSES, OPEN, Event, Fields, Oracle, Schedule
+from model.oracle import (
+    LEASE_MS,
+    MOST_KILLED,
+    MOST_LAPSES,
+    OPEN,
+    RETENTION_MS,
+    Event,
+    Fields,
+    Oracle,
+    Schedule,
+)
 from model.scripted_store import WELL, Clock, Died, Fate, ScriptedStore
 from redis import Redis
 from redis.exceptions import ConnectionError as ConnectionBroken
@@ -708,7 +718,11 @@ class Histories(RuleBasedStateMachine):
             self._sweep()
         promises.hold_of_lists(self.store, self.oracle, is_exact=True)
         promises.hold_at_the_end(self.store, self.oracle)
-        resources = {name for kind, name in self.oracle.marks if not kind and not self.oracle.of_resource(name)}
+        resources = {
+            name
+            for (kind, name), at in self.oracle.marks.items()  # Once a mark has expired, the resource may come back.
+            if not kind and self.now < at + RETENTION_MS and not self.oracle.of_resource(name)
+        }
         promises.hold_of_erased(self.store, self.oracle, self.oracle.erased | resources, is_exact=was_calm)
         promises.hold_of_records(self.neighbour, self.beside, {}, now=self.now)
         promises.hold_of_places(self.neighbour, self.beside, self.now)
