@@ -47,6 +47,11 @@ local states = $STATES
 local REQUIRED = {'state', 'type', 'resource', 'received'}
 local is_number = {received = true, fence = true, lapses = true, due = true, killed = true, deaths = true, latest = true}
 
+-- Return what follows the prefix in a text, or nil if the text does not begin with it.
+local function after_prefix(prefix, text)
+    if string.sub(text, 1, #prefix) == prefix then return string.sub(text, #prefix + 1) end
+end
+
 -- Return the reply of HGETALL as a table.
 local function by_field(reply)
     local record = {}

@@ -63,7 +63,7 @@ if state ~= $ACCEPTED and state ~= $WAITING then  -- Its settlement or its repla
     if lists[state] then call('ZADD', lists[state], 'NX', now, id) end
     if state ~= $UNHANDLED then
         for field in pairs(record) do
-            if string.find(field, $PROGRESS, 1, true) == 1 then call('HDEL', event, field) end
+            if after_prefix($PROGRESS, field) then call('HDEL', event, field) end
         end
     end
     leave()

@@ -30,15 +30,10 @@ local function reopen(id, record, job)
     redis.call('ZREM', failed, job)
 end
 
--- Return the name in a field that begins with the prefix, or nil.
-local function name_in(field, prefix)
-    if string.sub(field, 1, #prefix) == prefix then return string.sub(field, #prefix + 1) end
-end
-
 -- Let the pending handlers of the event, and its fetch, be due at once.
 local function hasten(key, record)
     for field, schedule in pairs(record) do
-        local name = name_in(field, $PENDING)
+        local name = after_prefix($PENDING, field)
         if name and not record[$HANDLER .. name] then
             redis.call('HSET', key, field, string.match(schedule, '^%d*') .. ' 0')
         end
@@ -59,8 +54,8 @@ local function start_over(id, key, record)
         end
     end
     for field, how in pairs(record) do
-        local ended, waiting = name_in(field, $HANDLER), name_in(field, $PENDING)
-        local gave_up = string.sub(how, 1, #$GAVE_UP) == $GAVE_UP
+        local ended, waiting = after_prefix($HANDLER, field), after_prefix($PENDING, field)
+        local gave_up = after_prefix($GAVE_UP, how)
         if ended and (ended == handler or handler == '' and (is_done or gave_up)) then
             unset[#unset + 1] = field
             await(ended)
@@ -91,8 +86,8 @@ end
 local function resolve(key)
     local record = by_field(redis.call('HGETALL', key))
     for field in pairs(record) do
-        local name = name_in(field, $BLAMED)
-        if name and not name_in(record[$HANDLER .. name] or '', $GAVE_UP) then redis.call('HDEL', key, field) end
+        local name = after_prefix($BLAMED, field)
+        if name and not after_prefix($GAVE_UP, record[$HANDLER .. name] or '') then redis.call('HDEL', key, field) end
     end
 end
 

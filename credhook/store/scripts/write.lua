@@ -42,10 +42,9 @@ end
 
 -- Count the run that ended a handler; a skipped handler has not run.
 local function count_end(handler, how)
-    local first = string.sub(how, 1, 4)
-    if first == $DONE then
+    if after_prefix($DONE, how) then
         count('done ' .. $HANDLER, handler)
-    elseif first == $DEAD then
+    elseif after_prefix($GAVE_UP, how) then
         count('given_up ' .. $HANDLER, handler)
     end
 end
@@ -58,7 +57,7 @@ function write.record(id, fence, handler, how, attempts, pending, failure)
         call('HMGET', key, 'state', 'received', 'replayed', $HANDLER .. handler))
     if not state or not is_of(fence, received, replayed) then return 1 end
     if before then
-        if string.sub(how, 1, 4) ~= $DONE or string.sub(before, 1, 4) == $DONE then return 1 end
+        if not after_prefix($DONE, how) or after_prefix($DONE, before) then return 1 end
         call('HDEL', key, $BLAMED .. handler)
     end
     -- If this process dies now, the next worker may lack a handler that has begun: remember the names.
@@ -169,8 +168,9 @@ function write.settle(id, fence, job, state, latest, follow, sealed, rest, ...)
     for name, cause in pairs(causes) do put($BLAMED .. name, cause) end
     local is_final = not is_open and state ~= $UNHANDLED
     for field in pairs(record) do
-        if string.find(field, $BLAMED, 1, true) == 1 and not causes[string.sub(field, #$BLAMED + 1)] then drop(field) end
-        if is_final and string.find(field, $PROGRESS, 1, true) == 1 then drop(field) end
+        local blamed = after_prefix($BLAMED, field)
+        if blamed and not causes[blamed] then drop(field) end
+        if is_final and after_prefix($PROGRESS, field) then drop(field) end
     end
     for name, run in pairs(details.schedules or {}) do
         put($PENDING .. name, schedule(unpack(run)))
