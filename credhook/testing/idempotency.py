@@ -24,7 +24,7 @@ from credhook.testing.running import UNSET, Function, Result, Trial, end_tasks, 
 from credhook.worker.attempt.retry import GiveUp
 from credhook.worker.attempt.running import retrieve
 from credhook.worker.handlers.arguments import Context, FetchedEvent
-from credhook.worker.handlers.functions import as_manager
+from credhook.worker.handlers.functions import as_manager, is_async_generator, is_generator
 from credhook.worker.handlers.registry import Handler, plugins_of
 
 #: pytest shows the author's lines and not ours.
@@ -79,7 +79,7 @@ async def aassert_idempotent(
     for option, function in (("fresh", fresh), ("effects", effects)):
         if function is not None and not callable(function):
             raise TypeError(f"{option}= should be a function, and is a {type(function).__name__}")
-        if function is not None and inspect.isgeneratorfunction(inspect.unwrap(function)):
+        if is_generator(function) and not is_async_generator(function):
             raise TypeError(f"{option}= has a yield: make it an `async def`")
     await _check(handler_of(handler), event, fresh, effects)
 
@@ -91,7 +91,7 @@ async def _made(subject: Handler, fresh: Callable[..., Any] | None, api: FakeApi
         state = states.get(subject.plugin, fresh)
         if fresh is None or state is not fresh:
             yield state
-        elif inspect.isasyncgenfunction(inspect.unwrap(fresh)):
+        elif is_async_generator(fresh):
             async with _called(as_manager(fresh), api) as made:
                 yield made
         else:
