@@ -87,9 +87,11 @@ local function note()
 end
 
 for i = 6, #ARGV, 3 do outcomes[#outcomes + 1] = erase(ARGV[i], ARGV[i + 1], ARGV[i + 2]) end
--- Of an event whose record somebody has deleted, only the resource leads to its lock and its job.
-local locked_by = lock_of(resource_erased)
-if locked_by and redis.call('EXISTS', EVENT .. locked_by) == 0 then redis.call('HDEL', locks, resource_erased) end
-redis.call('DEL', blocked .. resource_erased)  -- A hint, if other events of the resource are to stay.
+if resource_erased ~= '' then
+    -- Of an event whose record somebody has deleted, only the resource leads to its lock and its job.
+    local locked_by = lock_of(resource_erased)
+    if locked_by and redis.call('EXISTS', EVENT .. locked_by) == 0 then redis.call('HDEL', locks, resource_erased) end
+    redis.call('DEL', blocked .. resource_erased)  -- A hint, if other events of the resource are to stay.
+end
 if has_erased then note() end
 return outcomes
