@@ -183,8 +183,8 @@ def join_dev_session(*, unless: Literal["REDIS_URL", "CREDHOOK_API_URL"]) -> Non
             name, _, value = setting.partition("=")
             if name.startswith(("CREDHOOK_", unless)) and name not in taken:
                 os.environ[name] = value
-        text = f"credhook: with the settings of `credhook dev`, {session}; delete its folder if `dev` has ended"
-        sys.stderr.write(f"{text}\n")
+        ended = "delete its folder if `dev` has ended"
+        sys.stderr.write(f"credhook: with the settings of `credhook dev`, {session}; {ended}\n")
 
 
 class Settings(BaseSettings):
