@@ -116,7 +116,12 @@ class Process:
     """A process under measurement, with its children."""
 
     def __init__(
-        self, command: Sequence[str | Path], environment: Mapping[str, str], log: Path, cores: frozenset[int] = SERVER
+        self,
+        command: Sequence[str | Path],
+        environment: Mapping[str, str],
+        log: Path,
+        cores: frozenset[int] = SERVER,
+        folder: Path = ROOT,
     ) -> None:
         self._log = log
         kept = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_HANDED_ON)}
@@ -127,7 +132,7 @@ class Process:
                 env={**kept, **environment},
                 stdout=output,
                 stderr=output,
-                cwd=ROOT,
+                cwd=folder,
                 process_group=0,  # So that children that outlive it can be killed.
             )
 
@@ -155,6 +160,19 @@ class Process:
                 return
             time.sleep(0.02)
         raise RunFailed(self.last_words or "it did not answer")
+
+    def await_output(self, text: str) -> None:
+        """Return once the process has printed the text.
+
+        Raises:
+            RunFailed: it did not print it in time.
+        """
+        deadline, lives = time.monotonic() + _START_SECONDS, True
+        while text not in self._log.read_text(errors="replace"):
+            if not lives or time.monotonic() > deadline:
+                raise RunFailed(self.last_words or "it printed nothing")
+            time.sleep(0.002)
+            lives = self.lives
 
     def cpu_seconds(self) -> float:
         """Return the processor time of the process and its children, ended children included."""

@@ -1,8 +1,5 @@
 """`python -m bench.start`: how soon each command is ready, from its start in a shell."""
 
-import os
-import signal
-import subprocess
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +8,7 @@ from typing import Any, Final
 
 import click
 from bench import machine, report
-from bench.machine import RunFailed, say
+from bench.machine import Process, say
 from bench.report import Sheet
 
 from credhook.sandbox.local.environment import CREDHOOK, LOGS_ONLY, local_redis
@@ -32,11 +29,10 @@ _SETTINGS: Final = {
 
 @dataclass(frozen=True)
 class Start:
-    """A command, and the text of its output that says that it is ready. `stop`: the signal that ends it."""
+    """A command, and the text of its output that says that it is ready."""
 
     arguments: tuple[str, ...]
-    ready: bytes
-    stop: signal.Signals = signal.SIGTERM
+    ready: str
     settings: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -45,37 +41,21 @@ class Start:
 
 
 STARTS: Final = (
-    Start(("--help",), b"Commands"),
-    Start(("receiver",), b"receiver_started", settings=_SETTINGS),
-    Start(("worker",), b"worker_started", settings=_SETTINGS),
+    Start(("--help",), "Commands"),
+    Start(("receiver",), "receiver_started", settings=_SETTINGS),
+    Start(("worker",), "worker_started", settings=_SETTINGS),
     # With Redis, sandbox and receiver.
-    Start(("dev",), b"  ready  ", signal.SIGINT),
+    Start(("dev",), "  ready  "),
 )
 
 
 def ready_after(start: Start, folder: Path, redis_url: str) -> float:
     """Start the command in the folder. Return the seconds until it is ready, and stop it."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("CREDHOOK_", "REDIS_"))}
     settings = {**start.settings, "REDIS_URL": redis_url} if start.settings else {}
     began = time.monotonic()
-    with subprocess.Popen(
-        [*CREDHOOK, *start.arguments],
-        env=kept | settings,
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    ) as process:
-        assert process.stdout is not None
-        output = b""
-        while start.ready not in output:
-            if not (more := os.read(process.stdout.fileno(), 65_536)):
-                raise RunFailed(f"{start.title} has ended: {output.decode(errors='replace')[-500:]}")
-            output += more
-        seconds = time.monotonic() - began
-        process.send_signal(start.stop)
-        process.stdout.read()
-    return seconds
+    with Process((*CREDHOOK, *start.arguments), settings, folder / "log", machine.ALL, folder) as process:
+        process.await_output(start.ready)
+        return time.monotonic() - began
 
 
 @click.command()
